@@ -1,0 +1,67 @@
+# Tenure: everything a contributor runs. `make` alone explains itself.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check proof bench docs-generated format clean
+
+# The first interpreter that is new enough; empty when there is none. Override: make PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null 2>&1 && \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WORKERS ?= 2
+
+# Modules that print a generated document, as module=path. Extend it where a document is generated.
+GENERATED_DOCS :=
+
+help: ## show this help
+	@echo "Tenure: a durable job queue and orchestrator whose history you can check."
+	@echo
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
+		| while IFS="$$(printf '\t')" read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
+
+demo: .venv/.ready ## see a job survive a killed worker
+	@$(BIN)/tenure demo
+
+test: check ## run the checks, then every test, then ask whether the spec has evidence
+	$(BIN)/python -m pytest -n $(WORKERS) --spec-evidence
+
+check: .venv/.ready ## lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+
+proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
+	$(BIN)/python -m pytest -n $(WORKERS) -m proof
+
+bench: .venv/.ready ## measure throughput on this machine
+	$(BIN)/python -m bench
+
+docs-generated: .venv/.ready ## write the generated documents again
+	@for pair in $(GENERATED_DOCS); do \
+		echo "$${pair#*=}"; $(BIN)/python -m "$${pair%%=*}" > "$${pair#*=}.new" && \
+		mv "$${pair#*=}.new" "$${pair#*=}" || exit 1; done
+
+format: .venv/.ready ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove everything that make and the tools made
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Build isolation is off so that the build backend, too, is the pinned one.
+.venv/.ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" && command -v $(PYTHON) >/dev/null || \
+		{ echo "tenure needs Python 3.11 or newer as python3: install it (Debian, Ubuntu: apt install python3 python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "tenure needs Python 3.11 or newer: $(PYTHON) is older, install a newer one or run make PYTHON=python3.x" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "tenure needs Python's venv module: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PIP) install -c constraints.txt hatchling editables
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
