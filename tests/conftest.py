@@ -1,0 +1,40 @@
+"""Fixtures and settings of the whole test suite."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.support.postgres import DSN_VARIABLE, PostgresCluster, PostgresServer
+
+pytest_plugins = ["pytester", "tests.support.evidence"]
+
+# No deadlines: a slow machine is not a bug. In CI a property must fail on the change that broke
+# it, not on a lucky draw; at a desk every run may look at new examples.
+settings.register_profile("desk", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server per test process, without fsync: for semantics. Do not kill it, it is shared."""
+    dsn = os.environ.get(DSN_VARIABLE)
+    with PostgresServer.attach(dsn) if dsn else PostgresCluster.start(durable=False) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh, empty database, dropped after the test."""
+    dsn = postgres.create_database()
+    yield dsn
+    postgres.drop_database(dsn)
+
+
+@pytest.fixture
+def durable_postgres() -> Iterator[PostgresCluster]:
+    """A server of the test's own with fsync on: it may be killed, restarted and measured."""
+    with PostgresCluster.start() as cluster:
+        yield cluster
