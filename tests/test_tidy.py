@@ -1,0 +1,152 @@
+"""The house rules hold, and each of them is able to say no."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests.support.tidy import (
+    MAX_FUNCTION_LINES,
+    MAX_MODULE_LINES,
+    Source,
+    core_calls_are_pure,
+    core_imports_are_pure,
+    exceptions_to_tools_carry_code_and_reason,
+    functions_fit_a_screen,
+    module_fits_a_head,
+    nothing_is_left_for_later,
+    nothing_is_printed,
+    nothing_unsafe_is_loaded,
+    opens_with_a_docstring,
+    sql_is_not_built_from_strings,
+)
+
+Rule = Callable[[Source], Iterator[str]]
+
+ROOT = Path(__file__).parent.parent
+OURS = ("src", "tests", "bench", "examples", "docs")
+
+# Which rule is kept where, and what is exempt.
+RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
+    (opens_with_a_docstring, OURS, ()),
+    (module_fits_a_head, OURS, ()),
+    (functions_fit_a_screen, ("src",), ()),
+    (exceptions_to_tools_carry_code_and_reason, OURS, ()),
+    (nothing_is_left_for_later, OURS, ()),
+    (nothing_is_printed, ("src",), ("src/tenure/cli",)),
+    (nothing_unsafe_is_loaded, ("src",), ()),
+    (sql_is_not_built_from_strings, ("src",), ()),
+    (core_imports_are_pure, ("src/tenure/core",), ()),
+    (core_calls_are_pure, ("src/tenure/core",), ()),
+]
+
+OFFENDERS: list[tuple[Rule, str]] = [
+    (opens_with_a_docstring, ""),
+    (opens_with_a_docstring, "import re\n'''Too late.'''\n"),
+    (module_fits_a_head, "x = 1\n" * (MAX_MODULE_LINES + 1)),
+    (functions_fit_a_screen, "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES),
+    (functions_fit_a_screen, "class C:\n async def f(self):\n" + "  x = 1\n" * MAX_FUNCTION_LINES),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # noqa\n"),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # noqa: S101\n"),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # ruff: noqa: S101\n"),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # type: ignore\n"),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # type: ignore[misc]\n"),
+    (nothing_is_left_for_later, "x = 1  # " + "TO" + "DO: later\n"),
+    (nothing_is_left_for_later, "'''" + "FIX" + "ME'''\n"),
+    (nothing_is_printed, "def f():\n    print('x')\n"),
+    (nothing_unsafe_is_loaded, "import pickle\n"),
+    (nothing_unsafe_is_loaded, "def f():\n    from yaml.loader import load\n"),
+    (nothing_unsafe_is_loaded, "eval('1')\n"),
+    (nothing_unsafe_is_loaded, "exec('x = 1')\n"),
+    (sql_is_not_built_from_strings, "c.execute(f'SELECT {x}')\n"),
+    (sql_is_not_built_from_strings, "c.executemany('SELECT %s' % x, rows)\n"),
+    (sql_is_not_built_from_strings, "c.execute('SELECT ' + x)\n"),
+    (sql_is_not_built_from_strings, "c.execute('SELECT {}'.format(x))\n"),
+    (core_imports_are_pure, "from tenure.stores import memory\n"),
+    (core_imports_are_pure, "from tenure.corex import y\n"),
+    (core_imports_are_pure, "from uuid import UUID, uuid4\n"),
+    (core_calls_are_pure, "datetime.now(UTC)\n"),
+    (core_calls_are_pure, "uuid.uuid7()\n"),
+    (core_calls_are_pure, "os.urandom(8)\n"),
+    (core_calls_are_pure, "with open('x') as f: pass\n"),
+    (core_calls_are_pure, "print('x')\n"),
+    (core_calls_are_pure, "hash('differs from process to process')\n"),
+    *(
+        (core_imports_are_pure, f"import {module}\n")
+        for module in (
+            "asyncio",
+            "contextvars",
+            "logging",
+            "os",
+            "psycopg",
+            "random",
+            "secrets",
+            "socket",
+            "sqlite3",
+            "subprocess",
+            "threading",
+            "time",
+        )
+    ),
+]
+
+INNOCENTS: list[tuple[Rule, str]] = [
+    (opens_with_a_docstring, "'''What it is for.'''\n"),
+    (module_fits_a_head, "x = 1\n" * MAX_MODULE_LINES),
+    (
+        functions_fit_a_screen,
+        "def f():\n    '''" + "long\n" * 60 + "'''\n" + "    x = 1\n" * (MAX_FUNCTION_LINES - 1),
+    ),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # noqa: S101, S102 - the reason why\n"),
+    (exceptions_to_tools_carry_code_and_reason, "x = 1  # type: ignore[misc]  # stubs lie\n"),
+    (exceptions_to_tools_carry_code_and_reason, "x = '# noqa'\n"),
+    (nothing_is_left_for_later, "x = 1  # the todo list of a user\n"),
+    (nothing_is_printed, "console.print('x')\n"),
+    (sql_is_not_built_from_strings, "c.execute(statements.claim, parameters)\n"),
+    (sql_is_not_built_from_strings, "c.execute(sql.SQL('SELECT {}').format(name))\n"),
+    (core_imports_are_pure, "from tenure.core.ids import JobId\nfrom tenure.errors import X\n"),
+    (core_imports_are_pure, "from collections.abc import Mapping\nimport hashlib, msgspec\n"),
+    (core_imports_are_pure, "from datetime import UTC, datetime\nfrom uuid import UUID\n"),
+    (core_calls_are_pure, "def decide(job, *, now):\n    return lease.is_live(now)\n"),
+]
+
+
+def sources(folders: tuple[str, ...], exempt: tuple[str, ...]) -> Iterator[Source]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            relative = PurePosixPath(path.relative_to(ROOT).as_posix())
+            if not any(relative.is_relative_to(each) for each in exempt):
+                yield Source(relative, path.read_text(encoding="utf-8"))
+
+
+def name_of(value: object) -> str:
+    return str(getattr(value, "__name__", ""))
+
+
+@pytest.mark.parametrize(("rule", "folders", "exempt"), RULES, ids=name_of)
+def test_the_house_is_tidy(rule: Rule, folders: tuple[str, ...], exempt: tuple[str, ...]) -> None:
+    complaints = [
+        f"{source.path}:{complaint}"
+        for source in sources(folders, exempt)
+        for complaint in rule(source)
+    ]
+
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+@pytest.mark.parametrize(("rule", "snippet"), OFFENDERS)
+def test_a_rule_catches_an_offender(rule: Rule, snippet: str) -> None:
+    assert list(rule(Source(PurePosixPath("offender.py"), snippet)))
+
+
+@pytest.mark.parametrize(("rule", "snippet"), INNOCENTS)
+def test_a_rule_leaves_the_innocent_alone(rule: Rule, snippet: str) -> None:
+    assert not list(rule(Source(PurePosixPath("innocent.py"), snippet)))
+
+
+def test_every_rule_is_kept_somewhere_and_has_an_offender() -> None:
+    assert {rule for rule, _, _ in RULES} == {rule for rule, _ in OFFENDERS}
+
+
+def test_the_rules_see_the_code() -> None:
+    assert any(source.path.name == "main.py" for source in sources(("src",), ()))
