@@ -32,7 +32,7 @@ check: .venv/.ready ## lint, formatting, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof
