@@ -37,6 +37,12 @@ def defined_ids(text: str) -> Iterator[str]:
             yield from _DEFINITION.findall(line)
 
 
+def _reading_order(spec_id: str) -> tuple[object, ...]:
+    """T9 before T9b before T10."""
+    letters, *rest = re.split(r"([0-9]+)", spec_id)
+    return letters, *(int(part) if part.isdigit() else part for part in rest)
+
+
 class Evidence:
     """Collects what the tests of one run cite, and says what is missing."""
 
@@ -74,7 +80,7 @@ class Evidence:
 
     def _unproven(self) -> Iterator[str]:
         cited = set().union(*self._cited.values())
-        for spec_id in sorted(self._defined.keys() - self._proven):
+        for spec_id in sorted(self._defined.keys() - self._proven, key=_reading_order):
             if spec_id in cited:
                 yield f"[{spec_id}] is cited, but by no test that was executed and passed"
             else:
