@@ -1,0 +1,236 @@
+"""Claims: which ready jobs go to which worker session, and what a repeated claim gets.
+
+One outstanding claim per session: racers meet on the session's row, which the store locks, and
+`claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in the order it
+found it, never past a queue's limit [Z3]; each grant is still `decide`'s.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from enum import Enum, auto
+
+import msgspec
+
+from tenure.core.commands import Claim
+from tenure.core.ids import (
+    Actor,
+    Epoch,
+    Fingerprint,
+    Kind,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+)
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.lifecycle import decide
+from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.verdicts import Grant
+from tenure.core.vocabulary import Cause
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker session asks for up to `limit` jobs of these queues, of these kinds or any."""
+
+    namespace: Namespace
+    worker: WorkerId
+    actor: Actor
+    queues: tuple[QueueName, ...]
+    limit: int
+    claim_seq: int
+    request_id: RequestId
+    kinds: tuple[Kind, ...] | None = None
+
+    @property
+    def scope(self) -> "ClaimScope":
+        """Where it looks: requests of one scope can share a transaction."""
+        return ClaimScope(namespace=self.namespace, queues=self.queues, kinds=self.kinds)
+
+    @property
+    def session(self) -> "SessionKey":
+        """Whose it is."""
+        return SessionKey(namespace=self.namespace, actor=self.actor, worker=self.worker)
+
+
+class ClaimScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs a claim may receive."""
+
+    namespace: Namespace
+    queues: tuple[QueueName, ...]
+    kinds: tuple[Kind, ...] | None
+
+
+class SessionKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker session: the worker's label under the principal it acts as."""
+
+    namespace: Namespace
+    actor: Actor
+    worker: WorkerId
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a session's last claim that was not empty."""
+
+    key: SessionKey
+    claim_seq: int
+    request_id: RequestId
+    fingerprint: Fingerprint
+    claimed_at: Instant
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at the moment of a claim; `live` is counted only where there is a limit."""
+
+    name: QueueName
+    paused: bool = False
+    limit: int | None = None
+    live: int = 0
+
+    @property
+    def room(self) -> int | None:
+        """How many more leases it may have; None is unlimited. [Z3]"""
+        if self.paused:
+            return 0
+        return None if self.limit is None else max(0, self.limit - self.live)
+
+
+class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store holds locked while a claim is planned."""
+
+    now: Instant
+    epoch: Epoch
+    sessions: dict[SessionKey, Session]
+    queues: dict[QueueName, QueueState]
+    candidates: Sequence[Job]
+
+
+class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one claim hears: grants, or why not."""
+
+    grants: tuple[Grant, ...] = ()
+    cause: Cause | None = None
+    is_repeat: bool = False
+
+
+class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store must write, and the answers to give once it is written."""
+
+    changes: tuple[Change, ...]
+    sessions: tuple[Session, ...]
+    answers: tuple[ClaimAnswer, ...]
+
+
+class Admission(Enum):
+    """Whether a claim is new, a repeat, or out of order."""
+
+    FRESH = auto()
+    REPEAT = auto()
+    REUSED = auto()
+    STALE = auto()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
+    """A digest of what the claim asked."""
+    return Fingerprint(hashlib.blake2b(_encode(request), digest_size=16).hexdigest())
+
+
+def admit(session: Session | None, request: ClaimRequest) -> Admission:
+    """Where a claim stands against what its session remembers. [Q1] [Q2]"""
+    if session is None:
+        return Admission.FRESH
+    if session.request_id == request.request_id:
+        same = session.fingerprint == claim_fingerprint(request)
+        return Admission.REPEAT if same else Admission.REUSED
+    return Admission.FRESH if request.claim_seq > session.claim_seq else Admission.STALE
+
+
+def plan_claims(
+    requests: Sequence[ClaimRequest], view: ClaimView, entropies: Sequence[bytes]
+) -> ClaimPlan:
+    """Hand the candidates out in order. `entropies` has one entry per candidate."""
+    pool = _Pool(view, entropies)
+    sessions = dict(view.sessions)
+    changed: dict[SessionKey, Session] = {}
+    answers: list[ClaimAnswer] = []
+    for request in requests:
+        match admit(sessions.get(request.session), request):
+            case Admission.REPEAT:
+                answers.append(ClaimAnswer(is_repeat=True))
+            case Admission.REUSED:
+                answers.append(ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE))
+            case Admission.STALE:
+                answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
+            case Admission.FRESH:
+                grants = pool.take(request)
+                answers.append(ClaimAnswer(grants=grants))
+                if grants:  # empty answers are not remembered [Q3]
+                    session = _remember(request, view.now)
+                    sessions[session.key] = changed[session.key] = session
+    return ClaimPlan(
+        changes=tuple(pool.changes), sessions=tuple(changed.values()), answers=tuple(answers)
+    )
+
+
+def _remember(request: ClaimRequest, now: Instant) -> Session:
+    return Session(
+        key=request.session,
+        claim_seq=request.claim_seq,
+        request_id=request.request_id,
+        fingerprint=claim_fingerprint(request),
+        claimed_at=now,
+    )
+
+
+class _Pool:
+    """The candidates of one plan, each granted at most once, none past its queue's room."""
+
+    def __init__(self, view: ClaimView, entropies: Sequence[bytes]) -> None:
+        self._candidates = iter(zip(view.candidates, entropies, strict=True))
+        self._room = {name: state.room for name, state in view.queues.items()}
+        self._view = view
+        self.changes: list[Change] = []
+
+    def take(self, request: ClaimRequest) -> tuple[Grant, ...]:
+        grants: list[Grant] = []
+        if request.limit <= 0:
+            return ()
+        asked_by = claim_fingerprint(request)
+        for job, entropy in self._candidates:
+            grant = self._grant(job, entropy, request, asked_by)
+            if grant is not None:
+                grants.append(grant)
+            if len(grants) == request.limit:
+                break
+        return tuple(grants)
+
+    def _grant(
+        self, job: Job, entropy: bytes, request: ClaimRequest, asked_by: Fingerprint
+    ) -> Grant | None:
+        room = self._room.get(job.queue)
+        if room is not None and room <= 0:
+            return None
+        command = Claim(
+            job_id=job.id,
+            actor=request.actor,
+            owner=request.worker,
+            request_id=request.request_id,
+            fingerprint=asked_by,
+        )
+        moment = Moment(now=self._view.now, epoch=self._view.epoch, entropy=entropy)
+        outcome = decide(job, command, moment)
+        if not isinstance(outcome, Applied):
+            return None
+        assert isinstance(outcome.answer, Grant)
+        if room is not None:
+            self._room[job.queue] = room - 1
+        self.changes.append(outcome.change)
+        return outcome.answer
+
+
+def wanted(requests: Sequence[ClaimRequest]) -> int:
+    """How many candidates a plan for `requests` can use at most."""
+    return sum(max(0, request.limit) for request in requests)

@@ -1,0 +1,196 @@
+"""Commands: everything anybody may ask about one job, as plain values.
+
+A command says who asks (`actor`, the authenticated principal), under which request id, and what.
+It carries durations, never instants [L8], and decides nothing. `validation.py` bounds every field.
+"""
+
+import hashlib
+from typing import TypeAlias
+
+import msgspec
+
+from tenure.core.ids import (
+    SYSTEM,
+    Actor,
+    Fingerprint,
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+)
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job, JobError, Progress
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, ReleaseKind, Stage
+
+
+class Enqueue(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a job. The caller makes the id, so a repeated enqueue is one job. [D3]"""
+
+    job_id: JobId
+    namespace: Namespace
+    queue: QueueName
+    kind: Kind
+    actor: Actor
+    payload: bytes = b"null"
+    priority: int = 0
+    delay_us: Duration = Duration(0)
+    run_at: Instant | None = None
+    dedupe_key: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    policy: Policy = Policy()
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Grant one ready job to a worker. Made by the claim planner, never by a caller."""
+
+    job_id: JobId
+    actor: Actor
+    owner: WorkerId
+    request_id: RequestId
+    fingerprint: Fingerprint
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner begins to execute."""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    request_id: RequestId
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner renews its lease; newer `hb_seq` only, so a delayed one extends nothing. [T4]"""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    hb_seq: int
+    progress: Progress | None = None
+    checkpoint: bytes | None = None
+
+    @property
+    def request_id(self) -> RequestId:
+        """A heartbeat's request id follows from its lease and number."""
+        return RequestId(f"{self.lease_id}:{self.hb_seq}")
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner reports success."""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    request_id: RequestId
+    result: bytes = b"null"
+
+
+class Fail(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner reports that the attempt failed; the core decides what follows."""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    request_id: RequestId
+    error: JobError
+    retry_after_us: Duration = Duration(0)
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner hands the job back unharmed (deploy, snooze), or the coordinator takes back a
+    grant that never reached its worker (`undelivered`). [T11]"""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    request_id: RequestId
+    kind: ReleaseKind = ReleaseKind.DEPLOY
+    delay_us: Duration = Duration(0)
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """A stretch in which a living process saw the store fail. [O1]"""
+
+    began_at: Instant
+    ended_at: Instant
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """Record what time has already revoked: grace over, timed out, or expired."""
+
+    job_id: JobId
+    outages: tuple[Outage, ...] = ()
+    actor: Actor = SYSTEM
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop a job, softly with a grace or at once."""
+
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+    mode: CancelMode = CancelMode.SOFT
+    reason: str = ""
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
+
+
+class Requeue(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator lets a held job go back to its queue."""
+
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """Take a live job out of circulation: policy violation, corrupt payload, infrastructure."""
+
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+    reason_code: ReasonCode
+    stage: Stage | None = None
+    message: str = ""
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
+
+
+class Redrive(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a new job out of a finished one; the old one stays as it is. [T23]"""
+
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+    cause: EventCause = EventCause.REDRIVE
+    payload: bytes | None = None
+    compensation: Job | None = None  # the finished job's compensation, as the service found it
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
+
+
+Settle: TypeAlias = Complete | Fail | Release
+WorkerCommand: TypeAlias = Start | Heartbeat | Complete | Fail | Release
+OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
+Command: TypeAlias = Enqueue | Claim | WorkerCommand | Sweep | OperatorCommand
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def fingerprint(command: Command) -> Fingerprint:
+    """A digest of what was asked: a replay must ask the same, or the id was reused. [R15] [Q4]
+
+    The request id itself is part of it, which costs nothing and keeps the function total; a
+    redrive's prefetched compensation is not, because the caller did not send it.
+    """
+    if isinstance(command, Redrive):
+        command = msgspec.structs.replace(command, compensation=None)
+    body = type(command).__name__.encode() + _encode(command)
+    return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())

@@ -1,0 +1,120 @@
+"""Events: one per accepted mutation, written in the same transaction as the row it produced.
+
+An event carries every fact that folding needs; bodies (payload, checkpoint, result) are carried
+by digest. It never carries a secret's text: payloads stay in the row.
+"""
+
+import hashlib
+
+import msgspec
+
+from tenure.core.ids import (
+    Actor,
+    Fingerprint,
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+)
+from tenure.core.instants import Instant
+from tenure.core.job import JobError, Progress
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import (
+    RENEWALS,
+    EventCause,
+    EventClass,
+    EventType,
+    JobStatus,
+    ObservationType,
+    ReasonCode,
+    Stage,
+)
+
+EVENT_VERSION = 1
+
+
+def digest(body: bytes) -> str:
+    """The digest a body is folded by. [G1]"""
+    return hashlib.sha256(body).hexdigest()
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event's `payload`: what happened, beyond its columns. Absent fields do not apply.
+
+    Unknown fields are ignored on reading: extensions only add optional ones. [Y2]
+    """
+
+    # enqueued
+    namespace: Namespace | None = None
+    queue: QueueName | None = None
+    kind: Kind | None = None
+    priority: int | None = None
+    policy: Policy | None = None
+    dedupe_key: str | None = None
+    origin_id: JobId | None = None
+    # enqueued, requeued, stalled for reclaim
+    run_at: Instant | None = None
+    # bodies: payload on enqueued, checkpoint on heartbeat and attempt ends, result on succeeded
+    sha256: str | None = None
+    checkpoint_sha256: str | None = None
+    size: int | None = None
+    # renewals, and the summary an attempt's end keeps of them
+    hb_seq: int | None = None
+    progress: Progress | None = None
+    renewals: int | None = None
+    # budget
+    failures: int | None = None
+    releases: int | None = None
+    outage_credits: int | None = None
+    # ends
+    error: JobError | None = None
+    reason_code: ReasonCode | None = None
+    stage: Stage | None = None
+    reason: str | None = None
+    cancel_deadline: Instant | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `job_event`. Its id is (job_id, seq); seq is the rev it produced. [E1]"""
+
+    job_id: JobId
+    seq: int
+    type: EventType
+    ts: Instant
+    actor: Actor
+    attempt: int
+    from_status: JobStatus | None
+    to_status: JobStatus
+    request_id: RequestId
+    lease_id: LeaseId | None = None
+    owner: WorkerId | None = None
+    lease_expires_at: Instant | None = None
+    fingerprint: Fingerprint | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    cause: EventCause | None = None
+    payload: Facts = Facts()
+    version: int = EVENT_VERSION
+
+    @property
+    def event_class(self) -> EventClass:
+        """Whether it may be pruned after its attempt."""
+        return EventClass.RENEWAL if self.type in RENEWALS else EventClass.TRANSITION
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact beside the history: no seq, no rev, never applied. [U1]"""
+
+    job_id: JobId
+    type: ObservationType
+    ts: Instant
+    actor: Actor
+    lease_id: LeaseId | None = None
+    request_id: RequestId | None = None
+    cause: str | None = None
+    size: int | None = None
+    sha256: str | None = None
+    body: bytes | None = None

@@ -1,0 +1,322 @@
+"""Evolution: the row that follows from a row and an event.
+
+The only function that writes a job's fields. `decide` builds its new rows with it and `fold`
+rebuilds a row from the log with it, so the two cannot drift apart. [I12] It judges nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+from msgspec.structs import replace
+
+from tenure.core.events import Event, digest
+from tenure.core.ids import role_of
+from tenure.core.instants import Instant
+from tenure.core.job import Job, due_at
+from tenure.core.vocabulary import EventCause, EventType, JobStatus
+
+_ALWAYS = ("status", "rev", "updated_at")
+_LEASE = ("lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at")
+_ATTEMPT_END = (
+    *_ALWAYS,
+    *_LEASE,
+    "hb_seq",
+    "renewals",
+    "started_at",
+    "run_at",
+    "stall_cause",
+    "last_owner",
+    "last_lease_expires_at",
+)
+
+TOUCHES: dict[EventType, tuple[str, ...]] = {
+    EventType.CLAIMED: (*_ALWAYS, *_LEASE, "attempt", "run_at", "stall_cause"),
+    EventType.STARTED: (*_ALWAYS, "started_at", "lease_expires_at", "due_at", "was_started"),
+    EventType.LEASE_RENEWED: (
+        "rev",
+        "updated_at",
+        "lease_expires_at",
+        "due_at",
+        "hb_seq",
+        "renewals",
+    ),
+    EventType.HEARTBEAT: (
+        "rev",
+        "updated_at",
+        "lease_expires_at",
+        "due_at",
+        "hb_seq",
+        "renewals",
+        "checkpoint",
+        "progress",
+    ),
+    EventType.CANCEL_REQUESTED: (
+        "rev",
+        "updated_at",
+        "due_at",
+        "cancel_requested_at",
+        "cancel_deadline",
+        "cancel_reason",
+    ),
+    EventType.STALLED: (
+        *_ATTEMPT_END,
+        "progress",
+        "last_error",
+        "failures",
+        "releases",
+        "outage_credits",
+    ),
+    EventType.REQUEUED: (*_ALWAYS, "run_at", "stall_cause"),
+    EventType.SUCCEEDED: (*_ATTEMPT_END, "result", "finished_at"),
+    EventType.FAILED: (*_ATTEMPT_END, "error", "last_error", "failures", "finished_at"),
+    EventType.CANCELLED: (*_ATTEMPT_END, "last_error", "cancel_reason", "finished_at"),
+    EventType.DEAD_LETTERED: (
+        *_ATTEMPT_END,
+        "error",
+        "last_error",
+        "failures",
+        "reason_code",
+        "stage",
+        "finished_at",
+    ),
+}
+"""Which fields an event may change: a store sends only these columns."""
+
+
+def evolve(job: Job | None, event: Event, body: bytes | None = None) -> Job:
+    """The row after `event`. `body` is the payload, checkpoint or result that came with it."""
+    if event.type is EventType.ENQUEUED:
+        assert job is None
+        return _born(event, body)
+    assert job is not None
+    match event.type:
+        case EventType.CLAIMED:
+            return _claimed(job, event)
+        case EventType.STARTED:
+            return _started(job, event)
+        case EventType.LEASE_RENEWED | EventType.HEARTBEAT:
+            return _renewed(job, event, body)
+        case EventType.CANCEL_REQUESTED:
+            return _cancel_requested(job, event)
+        case EventType.STALLED:
+            return _stalled(job, event)
+        case EventType.REQUEUED:
+            return replace(
+                job,
+                status=JobStatus.QUEUED,
+                rev=event.seq,
+                updated_at=event.ts,
+                run_at=event.payload.run_at,
+                stall_cause=None,
+            )
+        case EventType.SUCCEEDED:
+            return replace(job, **_ended(job, event), result=body, finished_at=event.ts)
+        case EventType.FAILED | EventType.CANCELLED | EventType.DEAD_LETTERED:
+            return _ended_badly(job, event)
+        case _:
+            assert_never(event.type)
+
+
+def _born(event: Event, body: bytes | None) -> Job:
+    facts = event.payload
+    assert facts.namespace is not None
+    assert facts.queue is not None
+    assert facts.kind is not None
+    assert facts.policy is not None
+    assert body is not None
+    return Job(
+        id=event.job_id,
+        namespace=facts.namespace,
+        queue=facts.queue,
+        kind=facts.kind,
+        priority=facts.priority or 0,
+        payload=body,
+        policy=facts.policy,
+        dedupe_key=facts.dedupe_key,
+        correlation_id=event.correlation_id,
+        trace_id=event.trace_id,
+        origin_id=facts.origin_id,
+        origin_cause=event.cause,
+        enqueued_at=event.ts,
+        status=JobStatus.QUEUED,
+        rev=event.seq,
+        updated_at=event.ts,
+        run_at=facts.run_at,
+    )
+
+
+def _claimed(job: Job, event: Event) -> Job:
+    assert event.lease_expires_at is not None
+    return replace(
+        job,
+        status=JobStatus.CLAIMED,
+        rev=event.seq,
+        updated_at=event.ts,
+        attempt=event.attempt,
+        run_at=None,
+        stall_cause=None,
+        lease_id=event.lease_id,
+        owner=event.owner,
+        principal=event.actor,
+        claimed_at=event.ts,
+        lease_expires_at=event.lease_expires_at,
+        due_at=due_at(
+            status=JobStatus.CLAIMED,
+            policy=job.policy,
+            claimed_at=event.ts,
+            started_at=None,
+            lease_expires_at=event.lease_expires_at,
+            cancel_deadline=None,
+        ),
+    )
+
+
+def _due(job: Job, status: JobStatus, started_at: Instant | None, expires_at: Instant) -> Instant:
+    assert job.claimed_at is not None
+    return due_at(
+        status=status,
+        policy=job.policy,
+        claimed_at=job.claimed_at,
+        started_at=started_at,
+        lease_expires_at=expires_at,
+        cancel_deadline=job.cancel_deadline,
+    )
+
+
+def _started(job: Job, event: Event) -> Job:
+    assert event.lease_expires_at is not None
+    return replace(
+        job,
+        status=JobStatus.RUNNING,
+        rev=event.seq,
+        updated_at=event.ts,
+        started_at=event.ts,
+        lease_expires_at=event.lease_expires_at,
+        due_at=_due(job, JobStatus.RUNNING, event.ts, event.lease_expires_at),
+        was_started=job.was_started or event.cause is not EventCause.IMPLICIT,
+    )
+
+
+def _renewed(job: Job, event: Event, body: bytes | None) -> Job:
+    assert event.lease_expires_at is not None
+    assert event.payload.hb_seq is not None
+    return replace(
+        job,
+        rev=event.seq,
+        updated_at=event.ts,
+        lease_expires_at=event.lease_expires_at,
+        due_at=_due(job, job.status, job.started_at, event.lease_expires_at),
+        hb_seq=event.payload.hb_seq,
+        renewals=job.renewals + 1,
+        checkpoint=job.checkpoint if body is None else body,
+        progress=event.payload.progress or job.progress,
+    )
+
+
+def _cancel_requested(job: Job, event: Event) -> Job:
+    deadline = event.payload.cancel_deadline
+    assert deadline is not None
+    assert job.due_at is not None
+    return replace(
+        job,
+        rev=event.seq,
+        updated_at=event.ts,
+        cancel_requested_at=event.ts,
+        cancel_deadline=deadline,
+        cancel_reason=event.payload.reason or "",
+        due_at=min(job.due_at, deadline),
+    )
+
+
+def _ended(job: Job, event: Event) -> dict[str, Any]:
+    """The fields every end of an attempt sets: authority is cleared, its trace kept. [S4]"""
+    had_lease = job.lease_id is not None
+    return {
+        "status": event.to_status,
+        "rev": event.seq,
+        "updated_at": event.ts,
+        "lease_id": None,
+        "owner": None,
+        "principal": None,
+        "claimed_at": None,
+        "lease_expires_at": None,
+        "due_at": None,
+        "hb_seq": 0,
+        "renewals": 0,
+        "started_at": None,
+        "run_at": None,
+        "stall_cause": None,
+        "last_owner": job.owner if had_lease else job.last_owner,
+        "last_lease_expires_at": job.lease_expires_at if had_lease else job.last_lease_expires_at,
+    }
+
+
+def _stalled(job: Job, event: Event) -> Job:
+    facts = event.payload
+    fields = _ended(job, event)
+    fields["run_at"] = facts.run_at
+    fields["stall_cause"] = event.cause
+    return replace(
+        job,
+        **fields,
+        progress=None,
+        last_error=facts.error or job.last_error,
+        failures=job.failures if facts.failures is None else facts.failures,
+        releases=job.releases if facts.releases is None else facts.releases,
+        outage_credits=job.outage_credits if facts.outage_credits is None else facts.outage_credits,
+    )
+
+
+def _ended_badly(job: Job, event: Event) -> Job:
+    facts = event.payload
+    fields = _ended(job, event)
+    fields["finished_at"] = event.ts
+    if event.type is EventType.CANCELLED:
+        fields["cancel_reason"] = facts.reason or job.cancel_reason or ""
+        return replace(job, **fields, last_error=facts.error or job.last_error)
+    fields["failures"] = job.failures if facts.failures is None else facts.failures
+    if event.type is EventType.DEAD_LETTERED:
+        fields["reason_code"] = facts.reason_code
+        fields["stage"] = facts.stage
+    # What the attempt's own worker reported is also the last error; what the system or an
+    # operator states (a lease that expired) must not hide what the last worker said.
+    reported = job.lease_id is not None and role_of(event.actor) == "worker"
+    last_error = facts.error if reported else job.last_error or facts.error
+    return replace(job, **fields, error=facts.error, last_error=last_error)
+
+
+def digested(job: Job) -> Job:
+    """The row with its bodies replaced by their digests: what a log can reproduce. [G1]"""
+    return replace(
+        job,
+        payload=digest(job.payload).encode(),
+        checkpoint=None if job.checkpoint is None else digest(job.checkpoint).encode(),
+        result=None if job.result is None else digest(job.result).encode(),
+    )
+
+
+def fold_step(job: Job | None, event: Event) -> Job:
+    """One step of a fold: the digested row after `event`, also where renewals were pruned."""
+    facts = event.payload
+    if event.type is EventType.HEARTBEAT:
+        body = facts.checkpoint_sha256
+    else:
+        body = facts.sha256
+        if job is not None and facts.renewals:
+            job = replace(
+                job,
+                progress=facts.progress or job.progress,
+                checkpoint=facts.checkpoint_sha256.encode()
+                if facts.checkpoint_sha256
+                else job.checkpoint,
+                lease_expires_at=event.lease_expires_at,
+            )
+    return evolve(job, event, None if body is None else body.encode())
+
+
+def fold(events: Iterable[Event]) -> Job | None:
+    """The digested row a log leads to; None for an empty log."""
+    job: Job | None = None
+    for event in events:
+        job = fold_step(job, event)
+    return job

@@ -1,0 +1,87 @@
+"""Names and ids: their types, how they are made, and what a lease id says about its epoch.
+
+Randomness is an argument (16 bytes of entropy). Job ids are UUIDs of version 7, so that they sort
+by the time they were made and indexes grow at one end; derived ids keep the origin's time.
+"""
+
+import hashlib
+import re
+from typing import NewType
+
+from tenure.core.instants import Instant
+
+Namespace = NewType("Namespace", str)
+QueueName = NewType("QueueName", str)
+Kind = NewType("Kind", str)
+JobId = NewType("JobId", str)
+LeaseId = NewType("LeaseId", str)
+WorkerId = NewType("WorkerId", str)
+RequestId = NewType("RequestId", str)
+Actor = NewType("Actor", str)  # "worker:NAME", "client:NAME", "operator:NAME" or "system"
+Fingerprint = NewType("Fingerprint", str)
+Epoch = NewType("Epoch", int)
+
+ENTROPY_BYTES = 16
+DEFAULT_NAMESPACE = Namespace("default")
+SYSTEM = Actor("system")
+
+JOB_ID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+LEASE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]{0,8})-[0-9a-f]{32}")
+
+
+def worker_actor(name: str) -> Actor:
+    """The principal a worker acts as; its leases are bound to it."""
+    return Actor(f"worker:{name}")
+
+
+def client_actor(name: str) -> Actor:
+    """The principal a producer acts as."""
+    return Actor(f"client:{name}")
+
+
+def operator_actor(name: str) -> Actor:
+    """The principal an operator acts as."""
+    return Actor(f"operator:{name}")
+
+
+def role_of(actor: Actor) -> str:
+    """`worker`, `client`, `operator` or `system`."""
+    return actor.partition(":")[0]
+
+
+def _uuid(milliseconds: int, filler: bytes, version: int) -> JobId:
+    head = (milliseconds & (2**48 - 1)).to_bytes(6, "big")
+    body = bytearray(head + filler[:10])
+    body[6] = (version << 4) | (body[6] & 0x0F)
+    body[8] = 0x80 | (body[8] & 0x3F)
+    digits = body.hex()
+    return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
+
+
+def new_job_id(now: Instant, entropy: bytes) -> JobId:
+    """A fresh UUIDv7 for a job made at `now`."""
+    return _uuid(now // 1000, entropy, version=7)
+
+
+def derived_job_id(origin: JobId, *, purpose: str) -> JobId:
+    """The id of a job that follows from another: the same origin and purpose give the same id.
+
+    That makes a repeated redrive, or a compensation decided twice, one job. [T23] [M1]
+    """
+    digest = hashlib.sha256(f"{origin}\x00{purpose}".encode()).digest()
+    return _uuid(int(origin[:8] + origin[9:13], 16), digest, version=8)
+
+
+def new_lease_id(epoch: Epoch, entropy: bytes) -> LeaseId:
+    """A lease id: the epoch it was granted in, then 128 random bits nobody can guess."""
+    return LeaseId(f"{epoch}-{entropy.hex()}")
+
+
+def epoch_of(lease_id: LeaseId) -> Epoch:
+    """The epoch a lease id carries."""
+    return Epoch(int(lease_id.partition("-")[0]))
+
+
+def fence(epoch: Epoch, attempt: int) -> int:
+    """The fencing token: rises with every attempt, also across a failover. [A6]"""
+    return (epoch << 32) + attempt

@@ -1,0 +1,109 @@
+"""I-JSON (RFC 7493): what a payload, checkpoint or result may be, checked without changing it.
+
+Bodies are stored and hashed as the bytes that came; nothing here re-encodes them (ADR 0005).
+Refuses what some language would read differently: duplicate keys, NaN, integers past 2^53,
+lone surrogates, NUL.
+"""
+
+import json
+from typing import NoReturn
+
+MAX_EXACT_INTEGER = 2**53 - 1
+
+
+class NotIJson(ValueError):
+    """Why a body is not acceptable, in a few words."""
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise NotIJson(f"{word} is not JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 17 or abs(int(digits)) > MAX_EXACT_INTEGER:
+        raise NotIJson(f"the integer {digits[:24]} is outside ±(2^53 - 1); send it as a string")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise NotIJson(f"the number {digits[:24]} is too large")
+    return number
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise NotIJson("an object has a duplicate key")
+    return found
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_float,
+    parse_constant=_refuse_constant,
+    strict=True,
+)
+
+
+def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
+    """Raise `NotIJson` unless `body` is one I-JSON text within the limits. [J1] [J2]"""
+    if len(body) > max_bytes:
+        raise NotIJson(f"{len(body)} bytes are over the limit of {max_bytes}")
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        raise NotIJson(f"not UTF-8 at byte {wrong.start}") from wrong
+    # Counting brackets bounds the depth without a parse: the parser itself recurses.
+    if text.count("[") + text.count("{") > max_depth and _depth(text) > max_depth:
+        raise NotIJson(f"nested deeper than {max_depth}")
+    try:
+        value, end = _decoder.raw_decode(text, len(text) - len(text.lstrip(" \t\r\n")))
+    except json.JSONDecodeError as wrong:
+        raise NotIJson(f"not JSON: {wrong.msg} at character {wrong.pos}") from wrong
+    if text[end:].strip(" \t\r\n"):
+        raise NotIJson(f"more than one JSON value: text after character {end}")
+    if "\\u" in text:
+        _check_strings(value)
+
+
+def _depth(text: str) -> int:
+    """The deepest nesting of brackets outside strings."""
+    depth = deepest = 0
+    in_string = escaped = False
+    for character in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def _check_strings(value: object) -> None:
+    """Escapes can smuggle what raw UTF-8 cannot: lone surrogates and NUL."""
+    if isinstance(value, str):
+        if "\x00" in value:
+            raise NotIJson("a string contains NUL")
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as wrong:
+            raise NotIJson("a string contains a lone surrogate") from wrong
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_strings(key)
+            _check_strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_strings(item)

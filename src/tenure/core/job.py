@@ -1,0 +1,228 @@
+"""The job row: what is stored, field by field, and what it must look like in each status.
+
+One flat struct whose field names are the column names, so that one row mapper serves every store.
+It decides nothing; `row_violations` only says where a row breaks the table of docs/spec/states.md.
+"""
+
+import msgspec
+
+from tenure.core.ids import Actor, JobId, Kind, LeaseId, Namespace, QueueName, WorkerId
+from tenure.core.instants import Duration, Instant
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import (
+    ErrorClass,
+    EventCause,
+    JobStatus,
+    OnLost,
+    ReasonCode,
+    Stage,
+)
+
+
+class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What went wrong in an attempt, as its worker reported it. Strings only, never classes."""
+
+    error_class: ErrorClass = ErrorClass.UNCLASSIFIED
+    type: str = ""
+    message: str = ""
+    stage: Stage | None = None
+    reason_code: ReasonCode | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a handler says it is."""
+
+    done: int
+    total: int | None = None
+    note: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The authority of one attempt, read out of a job row."""
+
+    id: LeaseId
+    owner: WorkerId
+    principal: Actor
+    claimed_at: Instant
+    expires_at: Instant
+    due_at: Instant
+
+    def is_live(self, now: Instant) -> bool:
+        """Whether it still carries authority: at the instant of expiry it is already gone. [L4]"""
+        return now < self.due_at
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the `job` table."""
+
+    id: JobId
+    namespace: Namespace
+    queue: QueueName
+    kind: Kind
+    priority: int
+    payload: bytes
+    policy: Policy
+    dedupe_key: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    origin_id: JobId | None
+    origin_cause: EventCause | None
+    enqueued_at: Instant
+
+    status: JobStatus
+    rev: int
+    updated_at: Instant
+    run_at: Instant | None
+    attempt: int = 0
+    failures: int = 0
+    releases: int = 0
+    outage_credits: int = 0
+
+    lease_id: LeaseId | None = None
+    owner: WorkerId | None = None
+    principal: Actor | None = None
+    claimed_at: Instant | None = None
+    lease_expires_at: Instant | None = None
+    due_at: Instant | None = None
+    hb_seq: int = 0
+    renewals: int = 0
+    started_at: Instant | None = None
+    was_started: bool = False
+
+    checkpoint: bytes | None = None
+    progress: Progress | None = None
+
+    cancel_requested_at: Instant | None = None
+    cancel_deadline: Instant | None = None
+    cancel_reason: str | None = None
+
+    stall_cause: EventCause | None = None
+    last_owner: WorkerId | None = None
+    last_lease_expires_at: Instant | None = None
+    last_error: JobError | None = None
+
+    result: bytes | None = None
+    error: JobError | None = None
+    reason_code: ReasonCode | None = None
+    stage: Stage | None = None
+    finished_at: Instant | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The live attempt's lease, if the job has one."""
+        if self.lease_id is None:
+            return None
+        assert self.owner is not None
+        assert self.principal is not None
+        assert self.claimed_at is not None
+        assert self.lease_expires_at is not None
+        assert self.due_at is not None
+        return Lease(
+            id=self.lease_id,
+            owner=self.owner,
+            principal=self.principal,
+            claimed_at=self.claimed_at,
+            expires_at=self.lease_expires_at,
+            due_at=self.due_at,
+        )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the retry budget is spent. [A3]"""
+        return self.failures >= self.policy.max_attempts
+
+    @property
+    def compensates(self) -> JobId | None:
+        """The job this one undoes, if it is a compensation. [M1]"""
+        return self.origin_id if self.origin_cause is EventCause.COMPENSATION else None
+
+
+def due_at(
+    *,
+    status: JobStatus,
+    policy: Policy,
+    claimed_at: Instant,
+    started_at: Instant | None,
+    lease_expires_at: Instant,
+    cancel_deadline: Instant | None,
+) -> Instant:
+    """The instant a lease's authority ends: the earliest of all its bounds. [L4]"""
+    bounds = [lease_expires_at]
+    if status is JobStatus.CLAIMED:
+        bounds.append(Instant(claimed_at + policy.start_within_us))
+    elif started_at is not None and policy.timeout_us is not None:
+        bounds.append(Instant(started_at + policy.timeout_us))
+    if cancel_deadline is not None:
+        bounds.append(cancel_deadline)
+    return min(bounds)
+
+
+def remaining(until: Instant, now: Instant) -> Duration:
+    """How long from `now` to `until`, never negative: durations travel, instants do not. [L8]"""
+    return Duration(max(0, until - now))
+
+
+LEASE_FIELDS = ("lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at")
+
+
+def row_violations(job: Job) -> list[str]:
+    """Every way in which a row breaks the per-status table. Empty for a lawful row. [I8]"""
+    found = _lease_violations(job) + _terminal_violations(job)
+    claimable = job.status is JobStatus.QUEUED or (
+        job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.RECLAIM
+    )
+    if claimable != (job.run_at is not None):
+        found.append(f"run_at is {job.run_at} while {job.status}")
+    if (job.status is JobStatus.STALLED) != (job.stall_cause is not None):
+        found.append(f"stall_cause is {job.stall_cause} while {job.status}")
+    if job.cancel_requested_at is not None and job.status is JobStatus.QUEUED:
+        found.append("queued although its cancellation was requested")
+    if (job.cancel_requested_at is None) != (job.cancel_deadline is None):
+        found.append("cancel_requested_at and cancel_deadline disagree")
+    if job.attempt < 0 or job.rev < 1 or job.failures > job.attempt:
+        found.append(f"counters: attempt {job.attempt}, rev {job.rev}, failures {job.failures}")
+    return found
+
+
+def _lease_violations(job: Job) -> list[str]:
+    present = [name for name in LEASE_FIELDS if getattr(job, name) is not None]
+    if not job.status.is_leased:
+        found = [f"{name} is present while {job.status}" for name in present]
+        if job.started_at is not None:
+            found.append(f"started_at is present while {job.status}")
+        return found
+    found = [f"{name} is absent while {job.status}" for name in LEASE_FIELDS if name not in present]
+    if (job.started_at is not None) != (job.status is JobStatus.RUNNING):
+        found.append(f"started_at is {job.started_at} while {job.status}")
+    if not found and job.lease is not None:
+        expected = due_at(
+            status=job.status,
+            policy=job.policy,
+            claimed_at=job.lease.claimed_at,
+            started_at=job.started_at,
+            lease_expires_at=job.lease.expires_at,
+            cancel_deadline=job.cancel_deadline,
+        )
+        if expected != job.due_at:
+            found.append(f"due_at is {job.due_at}, its bounds give {expected}")
+    return found
+
+
+def _terminal_violations(job: Job) -> list[str]:
+    status = job.status
+    expected = {
+        "result": status is JobStatus.SUCCEEDED,
+        "error": status in (JobStatus.FAILED, JobStatus.DEAD_LETTERED),
+        "finished_at": status.is_terminal,
+        "reason_code": status is JobStatus.DEAD_LETTERED,
+    }
+    found = [
+        f"{name} is {'absent' if wanted else 'present'} while {status}"
+        for name, wanted in expected.items()
+        if (getattr(job, name) is not None) != wanted
+    ]
+    if job.stage is not None and status is not JobStatus.DEAD_LETTERED:
+        found.append(f"stage is present while {status}")
+    if status is JobStatus.CANCELLED and job.cancel_reason is None:
+        found.append("cancel_reason is absent while cancelled")
+    return found

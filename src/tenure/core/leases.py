@@ -1,0 +1,166 @@
+"""Leases: where a worker's report stands before anything is decided about it.
+
+Answers the first eight questions of docs/spec/responses.md in their order; the ninth, the state
+guard, is `lifecycle`'s. A lease that is not the job's current one is looked up in the log: the
+log is the memory, so no second table can disagree with it.
+"""
+
+from enum import StrEnum
+from typing import assert_never
+
+import msgspec
+
+from tenure.core.commands import Release, WorkerCommand
+from tenure.core.events import Event
+from tenure.core.ids import SYSTEM, epoch_of, role_of
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import History, Moment, NeedsHistory
+from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, ReleaseKind
+
+
+class Situation(StrEnum):
+    """The rows of the response matrices."""
+
+    UNKNOWN = "L0"
+    FOREIGN = "L1"
+    CLAIMED = "L2"
+    RUNNING = "L3"
+    CANCELLING = "L3c"
+    EXPIRED = "L4"
+    LOST = "L5"
+    SETTLED = "L6"
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the lease carries authority now."""
+        return self in (Situation.CLAIMED, Situation.RUNNING, Situation.CANCELLING)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a report stands: its situation, why it is refused, and the report that settled it."""
+
+    situation: Situation
+    cause: Cause | None = None
+    settled: tuple[Event, ...] = ()
+    was_issued: bool = True
+
+
+def stand(
+    job: Job | None, command: WorkerCommand, at: Moment, history: History | None
+) -> Standing | NeedsHistory:
+    """The first question that has an answer decides. [R1]"""
+    of_earlier_epoch = epoch_of(command.lease_id) < at.epoch
+    if job is None:
+        if of_earlier_epoch:
+            return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED, was_issued=False)
+        return Standing(situation=Situation.UNKNOWN, cause=Cause.UNKNOWN_JOB, was_issued=False)
+    if job.lease_id != command.lease_id:
+        if history is None:
+            return NeedsHistory(job_id=job.id)
+        return _remembered(job, command, history, of_earlier_epoch=of_earlier_epoch)
+    if job.principal != command.actor and not _takes_back(command):
+        return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE)
+    if of_earlier_epoch:
+        return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
+    return _current(job, at.now)
+
+
+def _takes_back(command: WorkerCommand) -> bool:
+    """The coordinator may take back a grant that never reached its worker. [T11]"""
+    return (
+        isinstance(command, Release)
+        and command.kind is ReleaseKind.UNDELIVERED
+        and command.actor == SYSTEM
+    )
+
+
+def _current(job: Job, now: Instant) -> Standing:
+    revoked_by = revocation(job, now)
+    if revoked_by is not None:
+        return Standing(situation=Situation.EXPIRED, cause=_CAUSE_OF_REVOCATION[revoked_by])
+    if job.status is JobStatus.CLAIMED:
+        return Standing(situation=Situation.CLAIMED)
+    if job.cancel_requested_at is not None:
+        return Standing(situation=Situation.CANCELLING)
+    return Standing(situation=Situation.RUNNING)
+
+
+_CAUSE_OF_REVOCATION = {
+    EventCause.GRACE_OVER: Cause.JOB_CANCELLED,
+    EventCause.TIMEOUT: Cause.TIMED_OUT,
+    EventCause.START_TIMEOUT: Cause.TIMED_OUT,
+    EventCause.LEASE_EXPIRED: Cause.LEASE_EXPIRED,
+}
+
+
+def revocation(job: Job, now: Instant) -> EventCause | None:
+    """What has taken the lease's authority by `now`, if anything. [L4]
+
+    Cancel grace before time-out before expiry, so that a report refused before the sweep hears
+    the same as one refused after it. [N2]
+    """
+    assert job.lease_expires_at is not None
+    assert job.claimed_at is not None
+    if job.cancel_deadline is not None and now >= job.cancel_deadline:
+        return EventCause.GRACE_OVER
+    if job.started_at is not None:
+        timeout_us = job.policy.timeout_us
+        if timeout_us is not None and now >= job.started_at + timeout_us:
+            return EventCause.TIMEOUT
+    elif now >= job.claimed_at + job.policy.start_within_us:
+        return EventCause.START_TIMEOUT
+    if now >= job.lease_expires_at:
+        return EventCause.LEASE_EXPIRED
+    return None
+
+
+_ATTEMPT_ENDS = frozenset(
+    {
+        EventType.STALLED,
+        EventType.SUCCEEDED,
+        EventType.FAILED,
+        EventType.CANCELLED,
+        EventType.DEAD_LETTERED,
+    }
+)
+
+
+def _remembered(
+    job: Job, command: WorkerCommand, history: History, *, of_earlier_epoch: bool
+) -> Standing:
+    of_lease = [event for event in history if event.lease_id == command.lease_id]
+    if not of_lease:
+        if of_earlier_epoch:
+            # Its record may be exactly what was lost with the earlier epoch. [R2]
+            return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED, was_issued=False)
+        return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE, was_issued=False)
+    if of_lease[0].actor != command.actor and not _takes_back(command):
+        return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE)
+    end = next(event for event in of_lease if event.type in _ATTEMPT_ENDS)
+    if role_of(end.actor) == "worker":
+        same_request = [
+            event
+            for event in history
+            if event.seq >= end.seq and event.request_id == end.request_id
+        ]
+        return Standing(situation=Situation.SETTLED, settled=tuple(same_request))
+    return Standing(situation=Situation.LOST, cause=_cause_of_loss(job, end))
+
+
+def _cause_of_loss(job: Job, end: Event) -> Cause:
+    match job.status:
+        case JobStatus.QUEUED | JobStatus.STALLED:
+            if end.cause in (EventCause.TIMEOUT, EventCause.START_TIMEOUT):
+                return Cause.TIMED_OUT
+            if end.cause in (EventCause.LEASE_EXPIRED, EventCause.OUTAGE):
+                return Cause.LEASE_EXPIRED
+            return Cause.REVOKED
+        case JobStatus.CLAIMED | JobStatus.RUNNING | JobStatus.SUCCEEDED | JobStatus.FAILED:
+            return Cause.SUPERSEDED
+        case JobStatus.CANCELLED:
+            return Cause.JOB_CANCELLED
+        case JobStatus.DEAD_LETTERED:
+            return Cause.JOB_DEAD_LETTERED
+        case _:
+            assert_never(job.status)

@@ -1,0 +1,219 @@
+"""The job lifecycle: the only place where a job changes state.
+
+Pure: no IO, no clock, no randomness. Callers pass the `Moment` (now, epoch, entropy), so equal
+inputs give equal outcomes; the model checker and the simulator depend on that. Rule ids such as
+[T8] refer to docs/spec. What happens at the end of an attempt is in `settling.py`, what clients
+and operators may ask is in `requests.py`; this module routes and handles an attempt's life.
+"""
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from tenure.core.applying import Draft, apply, origin_of
+from tenure.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    Sweep,
+)
+from tenure.core.events import Facts, digest
+from tenure.core.ids import fence, new_lease_id
+from tenure.core.instants import Instant, later
+from tenure.core.job import Job, remaining
+from tenure.core.leases import Situation, stand
+from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.requests import cancel, dead_letter, enqueue, redrive, requeue
+from tenure.core.settling import refusal, settle, sweep
+from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
+from tenure.core.vocabulary import (
+    Cause,
+    EventCause,
+    EventType,
+    JobStatus,
+    OnLost,
+    VerdictKind,
+)
+
+
+def decide(
+    job: Job | None, command: Command, at: Moment, history: History | None = None
+) -> Outcome:
+    """What `command` does to `job` at this moment, and what its caller hears."""
+    match command:
+        case Enqueue():
+            return enqueue(job, command, at, history)
+        case Claim():
+            return _claim(job, command, at)
+        case Start():
+            return _start(job, command, at, history)
+        case Heartbeat():
+            return _heartbeat(job, command, at, history)
+        case Complete() | Fail() | Release():
+            return settle(job, command, at, history)
+        case Sweep():
+            return sweep(job, command, at)
+        case Cancel():
+            return cancel(job, command, at, history)
+        case Requeue():
+            return requeue(job, command, at, history)
+        case DeadLetter():
+            return dead_letter(job, command, at, history)
+        case Redrive():
+            return redrive(job, command, at)
+        case _:
+            assert_never(command)
+
+
+def is_ready(job: Job, now: Instant) -> bool:
+    """Whether a job may be granted now, its queue permitting. [T2] [T22]"""
+    if job.run_at is None or job.run_at > now or job.cancel_requested_at is not None:
+        return False
+    if job.status is JobStatus.STALLED:
+        return job.policy.on_lost is OnLost.RECLAIM and not job.is_exhausted
+    return job.status is JobStatus.QUEUED
+
+
+def _claim(job: Job | None, command: Claim, at: Moment) -> Outcome:
+    if job is None or not is_ready(job, at.now):
+        return Refused(answer=Reply(job=job, cause=Cause.NOT_READY))
+    is_reclaim = job.status is JobStatus.STALLED
+    lease_id = new_lease_id(at.epoch, at.entropy)
+    ts = later(at.now, job.updated_at)
+    draft = Draft(
+        type=EventType.CLAIMED,
+        to=JobStatus.CLAIMED,
+        cause=EventCause.RECLAIM if is_reclaim else None,
+        expires_at=Instant(ts + job.policy.lease_us),
+        lease_id=lease_id,
+        owner=command.owner,
+    )
+    origin = replace(origin_of(command), fingerprint=command.fingerprint)
+    return apply(
+        "T22" if is_reclaim else "T2",
+        job,
+        [draft],
+        origin=origin,
+        at=at,
+        answer=lambda granted, _: grant_of(granted, at),
+    )
+
+
+def grant_of(job: Job, at: Moment) -> Grant:
+    """The grant a claimed or running job stands for, with the time that remains of it."""
+    lease = job.lease
+    assert lease is not None
+    return Grant(
+        job_id=job.id,
+        lease_id=lease.id,
+        attempt=job.attempt,
+        fence=fence(at.epoch, job.attempt),
+        ttl_us=remaining(lease.due_at, at.now),
+        job=job,
+    )
+
+
+def _authority(job: Job, at: Moment) -> Verdict:
+    """OK: the lease is valid now, for this long, under this directive. [R17] [L8]"""
+    assert job.due_at is not None
+    directive = None
+    if job.cancel_deadline is not None:
+        directive = CancelDirective(
+            reason=job.cancel_reason or "", remaining_us=remaining(job.cancel_deadline, at.now)
+        )
+    return Verdict(
+        kind=VerdictKind.OK,
+        job_status=job.status,
+        ttl_us=remaining(job.due_at, at.now),
+        cancel=directive,
+    )
+
+
+def _start(job: Job | None, command: Start, at: Moment, history: History | None) -> Outcome:
+    standing = stand(job, command, at, history)
+    if isinstance(standing, NeedsHistory):
+        return standing
+    if standing.situation is Situation.SETTLED:
+        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.LEASE_SETTLED))
+    if not standing.situation.is_valid:
+        return Refused(answer=refusal(standing, job))
+    assert job is not None
+    if standing.situation is not Situation.CLAIMED:
+        return _start_again(job, command, at, history)
+    ts = later(at.now, job.updated_at)
+    draft = Draft(
+        type=EventType.STARTED,
+        to=JobStatus.RUNNING,
+        expires_at=Instant(ts + job.policy.lease_us),
+    )
+    return apply(
+        "T3",
+        job,
+        [draft],
+        origin=origin_of(command),
+        at=at,
+        answer=lambda started, _: _authority(started, at),
+        not_after=job.due_at,
+    )
+
+
+def _start_again(job: Job, command: Start, at: Moment, history: History | None) -> Outcome:
+    """A repeated start is OK only under its own request id: authority is re-evaluated, and the
+    lease was found valid before we came here. [R18]"""
+    if history is None:
+        return NeedsHistory(job_id=job.id)
+    started_by = [
+        event.request_id
+        for event in history
+        if event.type is EventType.STARTED and event.lease_id == command.lease_id
+    ]
+    if command.request_id in started_by:
+        return Replayed(answer=replace(_authority(job, at), replayed=True))
+    return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
+
+
+def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History | None) -> Outcome:
+    standing = stand(job, command, at, history)
+    if isinstance(standing, NeedsHistory):
+        return standing
+    if standing.situation is Situation.SETTLED:
+        # The worker's own completion overtook its heartbeat; that is no error. [R21]
+        assert job is not None
+        return Replayed(answer=Verdict(kind=VerdictKind.OK, job_status=job.status, settled=True))
+    if not standing.situation.is_valid:
+        return Refused(answer=refusal(standing, job))
+    assert job is not None
+    if command.hb_seq <= job.hb_seq:
+        return Replayed(answer=_authority(job, at))
+    carries_news = command.progress is not None or command.checkpoint is not None
+    ts = later(at.now, job.updated_at)
+    draft = Draft(
+        type=EventType.HEARTBEAT if carries_news else EventType.LEASE_RENEWED,
+        to=job.status,
+        facts=Facts(
+            hb_seq=command.hb_seq,
+            progress=command.progress,
+            checkpoint_sha256=None if command.checkpoint is None else digest(command.checkpoint),
+            size=None if command.checkpoint is None else len(command.checkpoint),
+        ),
+        body=command.checkpoint,
+        expires_at=Instant(ts + job.policy.lease_us),
+    )
+    return apply(
+        "T4",
+        job,
+        [draft],
+        origin=replace(origin_of(command), fingerprint=None),
+        at=at,
+        answer=lambda renewed, _: _authority(renewed, at),
+        not_after=job.due_at,
+    )

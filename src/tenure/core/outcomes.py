@@ -1,0 +1,71 @@
+"""Outcomes: what a decision says must be done. Decide first, then act.
+
+`Applied` is the only one that writes history; it can only be built along a path of THE table.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tenure.core.events import Event, Observation
+from tenure.core.ids import Epoch, JobId
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.verdicts import Answer
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """When and with which luck a decision is made. All of it comes from outside the core."""
+
+    now: Instant
+    epoch: Epoch
+    entropy: bytes
+
+
+History: TypeAlias = Sequence[Event]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One job's next row and the events that lead to it: what a store saves, or refuses to.
+
+    It sticks iff the stored rev is still `expected_rev` (0: there is no such job) and the store's
+    clock is still before `not_after`. [K1] [K2]
+    """
+
+    job: Job
+    expected_rev: int
+    events: tuple[Event, ...]
+    not_after: Instant | None = None
+    observations: tuple[Observation, ...] = ()
+    spawned: tuple["Change", ...] = ()
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """Write this change, then give this answer."""
+
+    rule: str
+    change: Change
+    answer: Answer
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing to write: the question was answered before, or asks for what already holds."""
+
+    answer: Answer
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing changes; at most the refusal itself is worth remembering."""
+
+    answer: Answer
+    observation: Observation | None = None
+
+
+class NeedsHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The row alone cannot tell; ask again with the job's events."""
+
+    job_id: JobId
+
+
+Outcome = Applied | Replayed | Refused | NeedsHistory

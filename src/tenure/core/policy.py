@@ -1,0 +1,59 @@
+"""A job's own policy, fixed at enqueue: the coordinator needs none of the user's code. [F5]
+
+Stored as a JSON array: field order is the schema. Append fields, never move or remove one, and
+change a default only by appending: a job's policy must mean tomorrow what it meant at enqueue.
+"""
+
+import msgspec
+
+from tenure.core.ids import Kind, QueueName
+from tenure.core.instants import Duration, seconds
+from tenure.core.vocabulary import OnExhausted, OnLost
+
+MIN_HEARTBEAT = seconds(10)
+MAX_HEARTBEAT = seconds(30)
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Exponential with full jitter above a floor. [F1]"""
+
+    initial_us: Duration = seconds(0.5)
+    factor: float = 2.0
+    cap_us: Duration = seconds(60)
+    floor: float = 0.1
+
+
+class Compensation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The job that undoes this one: its kind, where it runs and under which policy. [M1]"""
+
+    kind: Kind
+    queue: QueueName
+    policy: "Policy"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Leases, budgets and time-outs of one job. `timeout_us` is None only when asked for."""
+
+    lease_us: Duration = seconds(60)
+    max_attempts: int = 5
+    max_releases: int = 20
+    backoff: Backoff = Backoff()
+    timeout_us: Duration | None = seconds(3600)
+    start_within_us: Duration = seconds(600)
+    grace_us: Duration = seconds(30)
+    on_exhausted: OnExhausted = OnExhausted.DEAD_LETTER
+    on_lost: OnLost = OnLost.REQUEUE
+    compensation: Compensation | None = None
+
+    @property
+    def heartbeat_us(self) -> Duration:
+        """How often a worker should renew: min(clamp(ttl/4, 10 s, 30 s), ttl/3). [L5]"""
+        quarter = min(max(self.lease_us // 4, MIN_HEARTBEAT), MAX_HEARTBEAT)
+        return Duration(min(quarter, self.lease_us // 3))
+
+
+class LeaseBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The ttl a coordinator accepts; a setting, so that tests and the demo can go lower. [L2]"""
+
+    shortest_us: Duration = seconds(30)
+    longest_us: Duration = seconds(120)

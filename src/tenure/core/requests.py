@@ -1,0 +1,275 @@
+"""Requests of clients and operators: enqueue, cancel, requeue, dead-letter, redrive.
+
+Every one is idempotent under its request id (an enqueue's is the job id): the same question gets
+the recorded answer, another question under the same id is told so. [Q4] Refusals carry the
+current record, so that a caller can see what it ran into.
+"""
+
+from typing import TypeVar
+
+from tenure.core.applying import (
+    Draft,
+    apply,
+    attempt_summary,
+    needs_compensation,
+    origin_of,
+)
+from tenure.core.commands import (
+    Cancel,
+    DeadLetter,
+    Enqueue,
+    OperatorCommand,
+    Redrive,
+    Requeue,
+    fingerprint,
+)
+from tenure.core.events import Event, Facts, digest
+from tenure.core.ids import JobId, derived_job_id
+from tenure.core.instants import Instant, later
+from tenure.core.job import Job, JobError
+from tenure.core.outcomes import Applied, History, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.settling import requeued
+from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import (
+    CancelMode,
+    Cause,
+    EventCause,
+    EventType,
+    JobStatus,
+    ReasonCode,
+)
+
+_C = TypeVar("_C", bound=OperatorCommand)
+
+
+def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | None) -> Outcome:
+    """Make a job, or find the one that is already there under this id or dedupe key. [T1]"""
+    if job is not None:
+        return already_there(job, command, history)
+    facts = Facts(
+        namespace=command.namespace,
+        queue=command.queue,
+        kind=command.kind,
+        priority=command.priority or None,
+        policy=command.policy,
+        dedupe_key=command.dedupe_key,
+        run_at=command.run_at or Instant(at.now + command.delay_us),
+        sha256=digest(command.payload),
+        size=len(command.payload),
+    )
+    draft = Draft(type=EventType.ENQUEUED, to=JobStatus.QUEUED, facts=facts, body=command.payload)
+    return apply(
+        "T1",
+        None,
+        [draft],
+        origin=origin_of(command),
+        at=at,
+        answer=lambda born, _: Reply(job=born),
+        job_id=command.job_id,
+        correlation_id=command.correlation_id,
+        trace_id=command.trace_id,
+    )
+
+
+def already_there(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
+    """A new job met an old one: a replay, a reused id, or a duplicate by its key. [D1] [D3]"""
+    wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
+    if job.id != wanted:
+        return Replayed(answer=Reply(job=job, deduplicated=True))
+    if history is None:
+        return NeedsHistory(job_id=job.id)
+    if history[0].fingerprint == fingerprint(command):
+        return Replayed(answer=Reply(job=job, replayed=True))
+    return Refused(answer=Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE))
+
+
+def _refused(job: Job | None, cause: Cause) -> Refused:
+    return Refused(answer=Reply(job=job, cause=cause))
+
+
+def _recorded(command: OperatorCommand, history: History) -> Event | None:
+    return next(
+        (
+            event
+            for event in history
+            if event.request_id == command.request_id and event.actor == command.actor
+        ),
+        None,
+    )
+
+
+def _replay(job: Job, command: OperatorCommand, recorded: Event) -> Outcome:
+    if recorded.fingerprint != fingerprint(command):
+        return _refused(job, Cause.IDEMPOTENCY_KEY_REUSE)
+    is_pending = recorded.type is EventType.CANCEL_REQUESTED and not job.status.is_terminal
+    return Replayed(answer=Reply(job=job, pending=is_pending, replayed=True))
+
+
+def _unexpected(job: Job, command: OperatorCommand) -> bool:
+    """Whether the caller asked about another revision than the one it would change. [K5]"""
+    if command.expected_rev is not None and command.expected_rev != job.rev:
+        return True
+    return command.expected_status is not None and command.expected_status is not job.status
+
+
+def _asked(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) -> Applied:
+    return apply(
+        rule,
+        job,
+        drafts,
+        origin=origin_of(command),
+        at=at,
+        answer=lambda after, _: Reply(job=after, pending=not after.status.is_terminal),
+    )
+
+
+def cancel(job: Job | None, command: Cancel, at: Moment, history: History | None) -> Outcome:
+    """Stop a job: at once where nothing runs, else by request (soft) or revocation (hard)."""
+    if job is None:
+        return _refused(None, Cause.UNKNOWN_JOB)
+    stray = _unexpected(job, command)
+    if job.status.is_terminal or job.cancel_requested_at is not None or stray:
+        if history is None:
+            return NeedsHistory(job_id=job.id)
+        recorded = _recorded(command, history)
+        if recorded is not None:
+            return _replay(job, command, recorded)
+        if stray:
+            return _refused(job, Cause.REVISION_MISMATCH)
+        if job.status is JobStatus.CANCELLED:
+            return Replayed(answer=Reply(job=job))
+        if job.status.is_terminal:
+            return _refused(job, Cause.JOB_FINISHED)
+        if command.mode is CancelMode.SOFT:
+            return Replayed(answer=Reply(job=job, pending=True))
+    if job.compensates is not None:
+        return _refused(job, Cause.COMPENSATION_PROTECTED)
+    return _cancel_live(job, command, at)
+
+
+def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
+    mode = EventCause(command.mode.value)
+    if job.status is JobStatus.RUNNING and command.mode is CancelMode.SOFT:
+        # The worker hears of it at its next heartbeat, so the grace begins there. [C1]
+        ts = later(at.now, job.updated_at)
+        deadline = Instant(ts + job.policy.heartbeat_us + job.policy.grace_us)
+        draft = Draft(
+            type=EventType.CANCEL_REQUESTED,
+            to=JobStatus.RUNNING,
+            cause=mode,
+            facts=Facts(reason=command.reason, cancel_deadline=deadline),
+        )
+        return _asked([draft], "T19", job, command, at)
+    rules = {
+        JobStatus.QUEUED: "T17",
+        JobStatus.CLAIMED: "T18",
+        JobStatus.RUNNING: "T20",
+        JobStatus.STALLED: "T16",
+    }
+    draft = Draft(
+        type=EventType.CANCELLED,
+        to=JobStatus.CANCELLED,
+        cause=mode,
+        facts=attempt_summary(job, Facts(reason=command.reason)),
+    )
+    return _asked([draft], rules[job.status], job, command, at)
+
+
+def requeue(job: Job | None, command: Requeue, at: Moment, history: History | None) -> Outcome:
+    """Let a held job go. Always asks the log first: a job can be held, let go and held again,
+    and the second hold must not be undone by a repeat of the first request."""
+    if job is None:
+        return _refused(None, Cause.UNKNOWN_JOB)
+    if history is None:
+        return NeedsHistory(job_id=job.id)
+    recorded = _recorded(command, history)
+    if recorded is not None:
+        return _replay(job, command, recorded)
+    if _unexpected(job, command):
+        return _refused(job, Cause.REVISION_MISMATCH)
+    if job.status is not JobStatus.STALLED:
+        return _refused(job, Cause.JOB_FINISHED if job.status.is_terminal else Cause.NOT_HELD)
+    draft = requeued(later(at.now, job.updated_at), cause=EventCause.OPERATOR)
+    return _asked([draft], "T14", job, command, at)
+
+
+def dead_letter(
+    job: Job | None, command: DeadLetter, at: Moment, history: History | None
+) -> Outcome:
+    """Take a live job out of circulation. [T21]"""
+    if job is None:
+        return _refused(None, Cause.UNKNOWN_JOB)
+    stray = _unexpected(job, command)
+    if job.status.is_terminal or stray:
+        if history is None:
+            return NeedsHistory(job_id=job.id)
+        recorded = _recorded(command, history)
+        if recorded is not None:
+            return _replay(job, command, recorded)
+        return _refused(job, Cause.REVISION_MISMATCH if stray else Cause.JOB_FINISHED)
+    is_compensation = job.compensates is not None
+    reason_code = ReasonCode.COMPENSATION_FAILED if is_compensation else command.reason_code
+    error = JobError(
+        type="DeadLettered",
+        message=command.message,
+        stage=command.stage,
+        reason_code=command.reason_code,
+    )
+    facts = Facts(error=error, reason_code=reason_code, stage=command.stage, reason=command.message)
+    draft = Draft(
+        type=EventType.DEAD_LETTERED,
+        to=JobStatus.DEAD_LETTERED,
+        cause=EventCause.OPERATOR,
+        facts=attempt_summary(job, facts),
+    )
+    return _asked([draft], "T21", job, command, at)
+
+
+def redriven_id(command: Redrive) -> JobId:
+    """The id of the job a redrive makes: repeated, it makes the same one. [T23]"""
+    return derived_job_id(command.job_id, purpose=f"{command.cause.value}:{command.request_id}")
+
+
+def redrive(job: Job | None, command: Redrive, at: Moment) -> Outcome:
+    """A new job out of a finished one. [T23]"""
+    if job is None:
+        return _refused(None, Cause.UNKNOWN_JOB)
+    if _unexpected(job, command):
+        return _refused(job, Cause.REVISION_MISMATCH)
+    if not job.status.is_terminal:
+        return _refused(job, Cause.NOT_FINISHED)
+    pending = command.compensation
+    if needs_compensation(job) and pending is not None and not pending.status.is_terminal:
+        return _refused(job, Cause.COMPENSATION_PENDING)
+    payload = job.payload if command.payload is None else command.payload
+    facts = Facts(
+        namespace=job.namespace,
+        queue=job.queue,
+        kind=job.kind,
+        priority=job.priority or None,
+        policy=job.policy,
+        dedupe_key=job.dedupe_key,
+        origin_id=job.id,
+        run_at=at.now,
+        sha256=digest(payload),
+        size=len(payload),
+    )
+    draft = Draft(
+        type=EventType.ENQUEUED,
+        to=JobStatus.QUEUED,
+        cause=command.cause,
+        facts=facts,
+        body=payload,
+    )
+    applied = apply(
+        "T1",
+        None,
+        [draft],
+        origin=origin_of(command),
+        at=at,
+        answer=lambda born, _: Reply(job=born),
+        job_id=redriven_id(command),
+        correlation_id=job.correlation_id,
+        trace_id=job.trace_id,
+    )
+    return Applied(rule="T23", change=applied.change, answer=applied.answer)

@@ -1,0 +1,328 @@
+"""THE table: every lawful change of a job, as data. Nothing else is legal.
+
+`lifecycle.decide` names the row it applies, and `outcomes.apply` refuses a path that row does not
+have, so the table is not a picture of the code: the code cannot leave it. `verify` and the
+conformance kit read the same rows; the diagram in docs/spec is generated from them.
+"""
+
+import msgspec
+
+from tenure.core.vocabulary import EventType, JobStatus
+
+Q, C, R, S = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING, JobStatus.STALLED
+OK, F = JobStatus.SUCCEEDED, JobStatus.FAILED
+X, D = JobStatus.CANCELLED, JobStatus.DEAD_LETTERED
+LIVE = (Q, C, R, S)
+ENDED = (OK, F, X, D)
+
+Step = tuple[EventType, JobStatus]
+Path = tuple[Step, ...]
+Edge = tuple[JobStatus | None, EventType, JobStatus]
+
+_REQUEUED: Step = (EventType.REQUEUED, Q)
+_STALLED: Step = (EventType.STALLED, S)
+_SUCCEEDED: Step = (EventType.SUCCEEDED, OK)
+_FAILED: Step = (EventType.FAILED, F)
+_CANCELLED: Step = (EventType.CANCELLED, X)
+_DEAD_LETTERED: Step = (EventType.DEAD_LETTERED, D)
+_STARTED: Step = (EventType.STARTED, R)
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: from where, by which operation, along which paths, by whom."""
+
+    id: str
+    sources: tuple[JobStatus | None, ...]
+    operation: str
+    guard: str
+    paths: tuple[Path, ...]
+    actors: tuple[str, ...]
+    grants: bool = False  # the only rows that raise `attempt`
+
+
+_WORKER = ("worker",)
+_SYSTEM = ("system",)
+_PEOPLE = ("client", "operator")
+
+TABLE: tuple[Transition, ...] = (
+    Transition(
+        id="T1",
+        sources=(None,),
+        operation="enqueue",
+        guard="size, dedupe key free",
+        paths=(((EventType.ENQUEUED, Q),),),
+        actors=("client", "operator", "worker", "system"),
+    ),
+    Transition(
+        id="T2",
+        sources=(Q,),
+        operation="claim",
+        guard="ready",
+        paths=(((EventType.CLAIMED, C),),),
+        actors=_WORKER,
+        grants=True,
+    ),
+    Transition(
+        id="T3",
+        sources=(C,),
+        operation="start",
+        guard="valid",
+        paths=((_STARTED,),),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T4",
+        sources=(C, R),
+        operation="heartbeat",
+        guard="valid, newer hb_seq",
+        paths=(
+            ((EventType.LEASE_RENEWED, C),),
+            ((EventType.LEASE_RENEWED, R),),
+            ((EventType.HEARTBEAT, C),),
+            ((EventType.HEARTBEAT, R),),
+        ),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T5",
+        sources=(R,),
+        operation="complete",
+        guard="valid",
+        paths=((_SUCCEEDED,),),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T6",
+        sources=(C,),
+        operation="complete, fail",
+        guard="valid",
+        paths=(
+            (_STARTED, _SUCCEEDED),
+            (_STARTED, _FAILED),
+            (_STARTED, _STALLED, _REQUEUED),
+            (_STARTED, _DEAD_LETTERED),
+        ),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T7",
+        sources=(R,),
+        operation="fail",
+        guard="valid, permanent",
+        # A compensation never ends failed: its permanent failure is a dead letter. [M2]
+        paths=((_FAILED,), (_DEAD_LETTERED,)),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T8",
+        sources=(R,),
+        operation="fail",
+        guard="valid, retryable, budget left, no cancel request",
+        paths=((_STALLED, _REQUEUED),),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T9",
+        sources=(R,),
+        operation="fail",
+        guard="valid, retryable, exhausted, no cancel request",
+        paths=((_DEAD_LETTERED,), (_FAILED,)),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T9b",
+        sources=(R,),
+        operation="fail",
+        guard="valid, validation or parse error at stage input",
+        paths=((_DEAD_LETTERED,),),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T10",
+        sources=(R,),
+        operation="fail, release",
+        guard="valid, retryable, cancel requested",
+        paths=((_CANCELLED,),),
+        actors=_WORKER,
+    ),
+    Transition(
+        id="T11",
+        sources=(C, R),
+        operation="release",
+        guard="valid, no cancel request",
+        paths=((_STALLED, _REQUEUED), (_STALLED, _DEAD_LETTERED)),
+        actors=("worker", "system"),
+    ),
+    Transition(
+        id="T12",
+        sources=(C, R),
+        operation="expire",
+        guard="lease_expires_at reached",
+        paths=(
+            (_STALLED,),
+            (_STALLED, _REQUEUED),
+            (_STALLED, _DEAD_LETTERED),
+            (_STALLED, _CANCELLED),
+        ),
+        actors=_SYSTEM,
+    ),
+    Transition(
+        id="T13",
+        sources=(C, R),
+        operation="time out",
+        guard="timeout or start_within reached",
+        paths=(
+            (_STALLED,),
+            (_STALLED, _REQUEUED),
+            (_STALLED, _DEAD_LETTERED),
+            (_STALLED, _CANCELLED),
+        ),
+        actors=_SYSTEM,
+    ),
+    Transition(
+        id="T14",
+        sources=(S,),
+        operation="requeue",
+        guard="budget left, no cancel request",
+        paths=((_REQUEUED,),),
+        actors=("system", "operator"),
+    ),
+    Transition(
+        id="T15",
+        sources=(S,),
+        operation="dead-letter",
+        guard="exhausted",
+        paths=((_DEAD_LETTERED,),),
+        actors=_SYSTEM,
+    ),
+    Transition(
+        id="T16",
+        sources=(S,),
+        operation="cancel",
+        guard="",
+        paths=((_CANCELLED,),),
+        actors=("system", *_PEOPLE),
+    ),
+    Transition(
+        id="T17",
+        sources=(Q,),
+        operation="cancel",
+        guard="soft or hard",
+        paths=((_CANCELLED,),),
+        actors=_PEOPLE,
+    ),
+    Transition(
+        id="T18",
+        sources=(C,),
+        operation="cancel",
+        guard="soft or hard",
+        paths=((_CANCELLED,),),
+        actors=_PEOPLE,
+    ),
+    Transition(
+        id="T19",
+        sources=(R,),
+        operation="cancel",
+        guard="soft",
+        paths=(((EventType.CANCEL_REQUESTED, R),),),
+        actors=_PEOPLE,
+    ),
+    Transition(
+        id="T20",
+        sources=(R,),
+        operation="cancel",
+        guard="hard, or the soft cancel's grace is over",
+        paths=((_CANCELLED,),),
+        actors=("system", *_PEOPLE),
+    ),
+    Transition(
+        id="T21",
+        sources=LIVE,
+        operation="dead-letter",
+        guard="policy violation, corrupt payload, infrastructure",
+        paths=((_DEAD_LETTERED,),),
+        actors=("system", "operator"),
+    ),
+    Transition(
+        id="T22",
+        sources=(S,),
+        operation="reclaim",
+        guard="on_lost is reclaim, budget left, no cancel request, ready",
+        paths=(((EventType.CLAIMED, C),),),
+        actors=_WORKER,
+        grants=True,
+    ),
+    # The rows below leave the job as it is: a redrive is T1 of another job, `compensated` is an
+    # observation, T25 refuses, and a purge takes row and events away together.
+    Transition(
+        id="T23",
+        sources=ENDED,
+        operation="redrive, rerun",
+        guard="its compensation is over",
+        paths=((),),
+        actors=("operator",),
+    ),
+    Transition(
+        id="T24", sources=ENDED, operation="compensate", guard="", paths=((),), actors=_SYSTEM
+    ),
+    Transition(
+        id="T25",
+        sources=ENDED,
+        operation="anything else",
+        guard="",
+        paths=((),),
+        actors=("client", "operator", "worker", "system"),
+    ),
+    Transition(
+        id="T26",
+        sources=ENDED,
+        operation="purge",
+        guard="retention over",
+        paths=((),),
+        actors=_SYSTEM,
+    ),
+)
+
+BY_ID: dict[str, Transition] = {row.id: row for row in TABLE}
+
+
+def _edges() -> dict[Edge, frozenset[str]]:
+    found: dict[Edge, set[str]] = {}
+    for row in TABLE:
+        for source in row.sources:
+            for path in row.paths:
+                here = source
+                for event_type, there in path:
+                    stays = event_type in (EventType.LEASE_RENEWED, EventType.HEARTBEAT)
+                    if stays and here is not there:
+                        break  # a renewal stays where it is; the row lists both homes
+                    found.setdefault((here, event_type, there), set()).add(row.id)
+                    here = there
+    return {edge: frozenset(ids) for edge, ids in found.items()}
+
+
+EDGES: dict[Edge, frozenset[str]] = _edges()
+"""Every lawful (from, event, to) and the rows that allow it. [I4]"""
+
+
+def is_lawful(rule: str, source: JobStatus | None, path: Path) -> bool:
+    """Whether the row `rule` allows this path out of `source`."""
+    row = BY_ID[rule]
+    return source in row.sources and path in row.paths
+
+
+def mermaid() -> str:
+    """The state diagram of the documentation."""
+    lines = ["stateDiagram-v2"]
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (source, event_type, target), rules in EDGES.items():
+        arrow = (source.value if source else "[*]", target.value)
+        label = f"{event_type.value} ({', '.join(sorted(rules, key=_rule_order))})"
+        arrows.setdefault(arrow, []).append(label)
+    lines += [f"  {one} --> {two}: {' / '.join(labels)}" for (one, two), labels in arrows.items()]
+    lines += [f"  {status.value} --> [*]" for status in ENDED]
+    return "\n".join(lines) + "\n"
+
+
+def _rule_order(rule: str) -> tuple[int, str]:
+    return int(rule.strip("Tb")), rule

@@ -1,0 +1,58 @@
+"""What callers hear: verdicts for workers, replies for clients and operators, grants for claims."""
+
+import msgspec
+
+from tenure.core.ids import JobId, LeaseId
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job
+from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
+
+
+class CancelDirective(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop soon: how long the handler still has, and why."""
+
+    reason: str
+    remaining_us: Duration
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a worker's start, heartbeat, complete, fail or release."""
+
+    kind: VerdictKind
+    cause: Cause | None = None
+    job_status: JobStatus | None = None
+    disposition: Disposition | None = None
+    run_at: Instant | None = None
+    ttl_us: Duration | None = None
+    cancel: CancelDirective | None = None
+    settled: bool = False
+    replayed: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a client or operator. `cause` is None when the call was accepted."""
+
+    job: Job | None
+    cause: Cause | None = None
+    pending: bool = False
+    deduplicated: bool = False
+    replayed: bool = False
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the call was accepted (now, or earlier under the same request id)."""
+        return self.cause is None
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """One job handed to a worker: everything it needs to run it, durations only. [L9]"""
+
+    job_id: JobId
+    lease_id: LeaseId
+    attempt: int
+    fence: int
+    ttl_us: Duration
+    job: Job
+
+
+Answer = Verdict | Reply | Grant

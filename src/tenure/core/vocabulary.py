@@ -1,0 +1,207 @@
+"""Every word that reaches disk or wire, once. The glossary explains them; ADR 0001 says why these.
+
+Values are stored: renaming one is a schema change. Extensions only add members.
+"""
+
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Where a job stands. The first four are live, the last four terminal and immutable."""
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    STALLED = "stalled"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD_LETTERED = "dead_lettered"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing may follow."""
+        return self in TERMINAL
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether a job in this status has an owner and a lease."""
+        return self is JobStatus.CLAIMED or self is JobStatus.RUNNING
+
+
+TERMINAL = frozenset(
+    {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED}
+)
+STATUS_ALIASES = {"assigned": JobStatus.CLAIMED, "COMPLETED": JobStatus.SUCCEEDED}
+
+
+def parse_status(word: str) -> JobStatus:
+    """A status from its name or from an alias older documents use. [S9]"""
+    return STATUS_ALIASES.get(word) or JobStatus(word)
+
+
+class EventType(StrEnum):
+    """What happened to a job."""
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    STARTED = "started"
+    LEASE_RENEWED = "lease_renewed"
+    HEARTBEAT = "heartbeat"
+    CANCEL_REQUESTED = "cancel_requested"
+    STALLED = "stalled"
+    REQUEUED = "requeued"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD_LETTERED = "dead_lettered"
+
+
+class EventClass(StrEnum):
+    """Transitions stay for as long as the job; renewals may be pruned after their attempt."""
+
+    TRANSITION = "transition"
+    RENEWAL = "renewal"
+
+
+RENEWALS = frozenset({EventType.LEASE_RENEWED, EventType.HEARTBEAT})
+
+
+class EventCause(StrEnum):
+    """Why an event happened, where its type alone does not say."""
+
+    REDRIVE = "redrive"
+    RERUN = "rerun"
+    COMPENSATION = "compensation"
+    RECLAIM = "reclaim"
+    IMPLICIT = "implicit"
+    ATTEMPT_FAILED = "attempt_failed"
+    RELEASED = "released"
+    SNOOZED = "snoozed"
+    UNDELIVERED = "undelivered"
+    LEASE_EXPIRED = "lease_expired"
+    OUTAGE = "outage"
+    TIMEOUT = "timeout"
+    START_TIMEOUT = "start_timeout"
+    GRACE_OVER = "grace_over"
+    HARD = "hard"
+    SOFT = "soft"
+    ACKNOWLEDGED = "acknowledged"
+    OPERATOR = "operator"
+
+
+class VerdictKind(StrEnum):
+    """The coordinator's word to a worker."""
+
+    OK = "OK"
+    COMMITTED = "COMMITTED"
+    CANCELLED = "CANCELLED"
+    REJECTED = "REJECTED"
+
+
+class Cause(StrEnum):
+    """Why a caller was refused."""
+
+    MALFORMED = "malformed"
+    UNKNOWN_JOB = "unknown_job"
+    INVALID_LEASE = "invalid_lease"
+    EPOCH_CHANGED = "epoch_changed"
+    LEASE_EXPIRED = "lease_expired"
+    TIMED_OUT = "timed_out"
+    REVOKED = "revoked"
+    SUPERSEDED = "superseded"
+    JOB_CANCELLED = "job_cancelled"
+    JOB_DEAD_LETTERED = "job_dead_lettered"
+    DUPLICATE_COMPLETION = "duplicate_completion"
+    IDEMPOTENCY_KEY_REUSE = "idempotency_key_reuse"
+    ALREADY_STARTED = "already_started"
+    LEASE_SETTLED = "lease_settled"
+    STALE_CLAIM = "stale_claim"
+    JOB_FINISHED = "job_finished"
+    NOT_FINISHED = "not_finished"
+    NOT_HELD = "not_held"
+    NOT_READY = "not_ready"
+    COMPENSATION_PROTECTED = "compensation_protected"
+    COMPENSATION_PENDING = "compensation_pending"
+    REVISION_MISMATCH = "revision_mismatch"
+
+
+class Disposition(StrEnum):
+    """What an accepted report did to the job."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RETRY_SCHEDULED = "retry_scheduled"
+    DEAD_LETTERED = "dead_lettered"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+
+
+class ReasonCode(StrEnum):
+    """Why a job is a dead letter."""
+
+    PARSE_ERROR = "parse_error"
+    VALIDATION_FAILED = "validation_failed"
+    DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
+    TIMEOUT = "timeout"
+    EXHAUSTED_RETRIES = "exhausted_retries"
+    POLICY_VIOLATION = "policy_violation"
+    INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+    COMPENSATION_FAILED = "compensation_failed"
+
+
+class Stage(StrEnum):
+    """Where in an attempt a failure was found."""
+
+    FETCH = "fetch"
+    INPUT = "input"
+    EXEC = "exec"
+    OUTPUT = "output"
+    COMMIT = "commit"
+
+
+class ErrorClass(StrEnum):
+    """How a handler's exception wants to be treated; the core maps it, the worker reports it."""
+
+    VALIDATION = "validation"
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    UNCLASSIFIED = "unclassified"
+
+
+class OnExhausted(StrEnum):
+    """Where a failed attempt goes when the budget is spent."""
+
+    DEAD_LETTER = "dead_letter"
+    FAIL = "fail"
+
+
+class OnLost(StrEnum):
+    """Where a lost attempt goes while budget is left."""
+
+    REQUEUE = "requeue"
+    HOLD = "hold"
+    RECLAIM = "reclaim"
+
+
+class ReleaseKind(StrEnum):
+    """Why a worker hands a job back."""
+
+    DEPLOY = "deploy"
+    SNOOZE = "snooze"
+    UNDELIVERED = "undelivered"
+
+
+class CancelMode(StrEnum):
+    """Soft asks the handler to stop and waits for the grace; hard revokes at once."""
+
+    SOFT = "soft"
+    HARD = "hard"
+
+
+class ObservationType(StrEnum):
+    """Facts that are kept beside the history and change nothing."""
+
+    RESULT_DISCARDED = "result_discarded"
+    FOREIGN_LEASE = "foreign_lease"
+    COMPENSATED = "compensated"

@@ -1,0 +1,182 @@
+"""Ports: everything the outside gives. Production, tests and the simulator differ only here.
+
+A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
+revision still matches, and it says which changes stuck. Every method takes many. Instants are
+the store's own; nobody else's clock is ever written.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
+from tenure.core.commands import Outage
+from tenure.core.events import Event, Observation
+from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventType, JobStatus
+
+Clock: TypeAlias = Callable[[], Instant]
+Entropy: TypeAlias = Callable[[int], bytes]
+"""Given a number of bytes, that many random ones."""
+
+MAX_OBSERVATIONS_PER_LEASE = 10
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Jobs as they were at `now`; an id that is missing is a job that does not exist."""
+
+    now: Instant
+    epoch: Epoch
+    jobs: dict[JobId, Job]
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """Which of the offered changes stuck, and the store's clock at the write."""
+
+    now: Instant
+    stuck: frozenset[JobId]
+
+
+class DedupeKey(msgspec.Struct, frozen=True):
+    """What at most one live job may hold. [I17]"""
+
+    namespace: Namespace
+    kind: Kind
+    key: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A job with its whole log and what was observed beside it, read in one snapshot.
+
+    `job` is None for events that no row answers for: `verify` reports them.
+    """
+
+    job_id: JobId
+    job: Job | None
+    events: Sequence[Event]
+    observations: Sequence[Observation] = ()
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs a listing shows; newest first, `before` is the last id of the previous page."""
+
+    namespace: Namespace
+    statuses: tuple[JobStatus, ...] = ()
+    queue: QueueName | None = None
+    kind: Kind | None = None
+    correlation_id: str | None = None
+    before: JobId | None = None
+    limit: int = 50
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Events by job and time, by type and time, or by correlation id; oldest first. [E4]"""
+
+    job_id: JobId | None = None
+    type: EventType | None = None
+    correlation_id: str | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    limit: int = 500
+
+
+class Store(Protocol):
+    """What a coordinator needs of a database. `tenure.conformance` tests every sentence of it."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many calls make progress at once: 1 for SQLite, the pool's size for PostgreSQL."""
+
+    def now(self) -> Instant:
+        """The store's clock."""
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        """The rows of these jobs, and when they were read."""
+
+    def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
+        """The live jobs that hold these dedupe keys."""
+
+    def load_leased(self, session: SessionKey) -> Loaded:
+        """The claimed and running jobs of a worker session, expired ones included."""
+
+    def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq; an unknown job has none."""
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the
+        live dedupe key exists), the clock is before `not_after`, and the store is still in
+        `epoch`. Row, events, observations and spawned jobs together; one transaction for all
+        changes, one change per job. [K1] [K2] [K3]"""
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Keep refused results, at most ten per lease. [U1]"""
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What was observed beside a job's history, oldest first."""
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """One transaction: lock the sessions, read the queues, lock up to `wanted` ready jobs of
+        each queue in claim order, let `plan` decide, write what it says. Claimers pass each
+        other's locked jobs; queues with a limit serialise theirs. [Z1]–[Z4] [Q1]"""
+
+    def due(self, *, limit: int) -> Loaded:
+        """Claimed and running jobs whose `due_at` has come, longest overdue first."""
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Pause or resume a queue (None: as it is) and set its limit (None: as it is; 0: none).
+        When this returns no claim that ignores it can commit. [Z2]"""
+
+    def queues(self, namespace: Namespace) -> list[QueueState]:
+        """Every queue that has jobs or settings, with its live leases, by name."""
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
+
+    def record_outage(self, outage: Outage) -> None:
+        """Remember that the store failed its callers for this long. [O1]"""
+
+    def outages(self, *, since: Instant) -> list[Outage]:
+        """Outages that ended after `since`."""
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch: every lease of an earlier one is lost. [A5]"""
+
+    def prune_renewals(self, *, limit: int) -> int:
+        """Delete renewals of ended attempts; how many went. [G1]"""
+
+    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
+        """Drop the bodies of old observations; how many went. [G2]"""
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete terminal jobs that finished longer ago than this, with everything of theirs;
+        how many went. [T26]"""
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first."""
+
+    def list_events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, oldest first."""
+
+    def records(self, *, page_size: int) -> Iterator[Record]:
+        """Every job with its log, by id; bounded memory however many there are."""
+
+    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
+        """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""
+
+    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
+        """The ids of live leases in order, likewise."""
+
+    def close(self) -> None:
+        """Let go of connections and threads. Calls after it fail with `Closed`."""
