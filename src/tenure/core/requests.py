@@ -53,7 +53,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         priority=command.priority or None,
         policy=command.policy,
         dedupe_key=command.dedupe_key,
-        run_at=command.run_at or Instant(at.now + command.delay_us),
+        run_at=Instant(at.now + command.delay_us) if command.run_at is None else command.run_at,
         sha256=digest(command.payload),
         size=len(command.payload),
     )

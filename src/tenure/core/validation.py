@@ -1,0 +1,327 @@
+"""Validation: the limits of every field of every command, in one place.
+
+`decide` may rely on all of it. Each violation is an `InvalidInput` that names the field and says
+what is allowed; nothing has been written when it is raised. [J6]
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    OperatorCommand,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    Sweep,
+    WorkerCommand,
+)
+from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, SYSTEM, role_of
+from tenure.core.ijson import NotIJson, check_ijson
+from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
+from tenure.core.job import JobError, Progress
+from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.vocabulary import EventCause, ReasonCode
+from tenure.errors import InvalidInput
+
+MAX_DURATION = seconds(366 * 24 * 3600)
+MAX_INSTANT = 253_402_300_800 * MICROSECONDS_PER_SECOND  # the end of the year 9999
+MAX_NAME = 128
+MAX_DEDUPE_KEY = 200
+MAX_TEXT = 4096
+MAX_COUNT = 2**31 - 1
+PRIORITIES = (-32768, 32767)
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
+ROLES = frozenset({"worker", "client", "operator"})
+REPORTABLE_REASONS = frozenset(
+    {ReasonCode.PARSE_ERROR, ReasonCode.VALIDATION_FAILED, ReasonCode.DEPENDENCY_UNAVAILABLE}
+)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a coordinator accepts; the defaults are the documented ones. [J2]"""
+
+    body_bytes: int = 1024 * 1024
+    depth: int = 64
+    claim_limit: int = 1000
+    claim_queues: int = 64
+    claim_kinds: int = 1000
+    lease: LeaseBounds = LeaseBounds()
+
+
+def check_command(command: Command, limits: Limits) -> None:
+    """Raise `InvalidInput` unless every field of `command` is within its limits."""
+    match command:
+        case Enqueue():
+            _check_enqueue(command, limits)
+        case Start() | Heartbeat() | Complete() | Fail() | Release():
+            _check_worker_command(command, limits)
+        case Cancel() | Requeue() | DeadLetter() | Redrive():
+            _check_operator_command(command, limits)
+        case Sweep() | Claim():
+            check_job_id("job_id", command.job_id)
+        case _:
+            assert_never(command)
+
+
+def check_claim(request: ClaimRequest, limits: Limits) -> None:
+    """Raise `InvalidInput` unless every field of a claim is within its limits."""
+    check_name("namespace", request.namespace)
+    check_name("worker", request.worker)
+    _check_actor(request.actor)
+    check_name("request_id", request.request_id)
+    _check_names("queues", request.queues, most=limits.claim_queues, least=1)
+    if request.kinds is not None:
+        _check_names("kinds", request.kinds, most=limits.claim_kinds, least=0)
+    _check_integer("limit", request.limit, low=1, high=limits.claim_limit)
+    _check_integer("claim_seq", request.claim_seq, low=1, high=2**53 - 1)
+
+
+def check_name(field: str, value: object) -> None:
+    """A queue, kind, namespace, worker id or request id. [J3]"""
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"{type(value).__name__} is not a name")
+    if len(value) > MAX_NAME:
+        raise InvalidInput(field, f"{len(value)} characters are over the limit of {MAX_NAME}")
+    if NAME_PATTERN.fullmatch(value) is None:
+        raise InvalidInput(
+            field,
+            f"{_shown(value)} is not a name",
+            hint="use ASCII letters, digits and . _ : / -, beginning with a letter or digit",
+        )
+
+
+def check_job_id(field: str, value: object) -> None:
+    """A UUID in canonical lower-case form. [J3]"""
+    if not isinstance(value, str) or JOB_ID_PATTERN.fullmatch(value) is None:
+        raise InvalidInput(
+            field, f"{_shown(value)} is not a job id", hint="a lower-case UUID is expected"
+        )
+
+
+def _shown(value: object) -> str:
+    """At most a line of a bad value, escaped, so that an error cannot carry control codes."""
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check_names(field: str, values: Sequence[str], *, most: int, least: int) -> None:
+    if not least <= len(values) <= most:
+        raise InvalidInput(field, f"{len(values)} names given, {least} to {most} are allowed")
+    for position, value in enumerate(values):
+        check_name(f"{field}[{position}]", value)
+    if len(set(values)) != len(values):
+        raise InvalidInput(field, "a name is given twice")
+
+
+def _check_integer(field: str, value: object, *, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise InvalidInput(field, f"{type(value).__name__} is not an integer")
+    if not low <= value <= high:
+        raise InvalidInput(field, f"{_shown(value)} is outside {low} to {high}")
+
+
+def check_duration(field: str, value: object) -> None:
+    """A duration in microseconds, from nothing to 366 days. [J4]"""
+    if type(value) is not int:
+        raise InvalidInput(field, f"{type(value).__name__} is not a duration in microseconds")
+    if not 0 <= value <= MAX_DURATION:
+        raise InvalidInput(field, f"{_shown(value)} µs is outside 0 to 366 days")
+
+
+def _check_text(field: str, value: object, *, most: int = MAX_TEXT) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"{type(value).__name__} is not text")
+    if len(value) > most:
+        raise InvalidInput(field, f"{len(value)} characters are over the limit of {most}")
+    if "\x00" in value:
+        raise InvalidInput(field, "contains NUL")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as wrong:
+            raise InvalidInput(field, "contains a lone surrogate") from wrong
+
+
+def _check_label(field: str, value: object, *, most: int) -> None:
+    """Text that people use as a key: not empty, without control characters. [D4]"""
+    _check_text(field, value, most=most)
+    assert isinstance(value, str)
+    if not value or any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise InvalidInput(field, f"{_shown(value)} is empty or has control characters")
+
+
+def _check_actor(actor: object) -> None:
+    if actor == SYSTEM:
+        return
+    if not isinstance(actor, str) or role_of(actor) not in ROLES:  # type: ignore[arg-type]  # a str is what an Actor is
+        raise InvalidInput(
+            "actor", f"{_shown(actor)} is no principal", hint="use worker:NAME, client:NAME, …"
+        )
+    _check_label("actor", actor.partition(":")[2], most=MAX_NAME)
+
+
+def check_body(field: str, value: object, limits: Limits) -> None:
+    """A payload, result or checkpoint: I-JSON within the limits. [J1] [J2]"""
+    if not isinstance(value, bytes):
+        raise InvalidInput(field, f"{type(value).__name__} is not encoded JSON (bytes)")
+    try:
+        check_ijson(value, max_bytes=limits.body_bytes, max_depth=limits.depth)
+    except NotIJson as wrong:
+        raise InvalidInput(field, str(wrong)) from wrong
+
+
+def _check_enqueue(command: Enqueue, limits: Limits) -> None:
+    check_job_id("job_id", command.job_id)
+    check_name("namespace", command.namespace)
+    check_name("queue", command.queue)
+    check_name("kind", command.kind)
+    _check_actor(command.actor)
+    check_body("payload", command.payload, limits)
+    low, high = PRIORITIES
+    _check_integer("priority", command.priority, low=low, high=high)
+    check_duration("delay_us", command.delay_us)
+    if command.run_at is not None:
+        _check_integer("run_at", command.run_at, low=0, high=MAX_INSTANT)
+        if command.delay_us:
+            raise InvalidInput("run_at", "given together with a delay", hint="give one of them")
+    if command.dedupe_key is not None:
+        _check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
+    if command.correlation_id is not None:
+        _check_label("correlation_id", command.correlation_id, most=MAX_DEDUPE_KEY)
+    if command.trace_id is not None:
+        _check_label("trace_id", command.trace_id, most=MAX_DEDUPE_KEY)
+    if command.policy is not _DEFAULT_POLICY or limits.lease is not _DEFAULT_BOUNDS:
+        check_policy("policy", command.policy, limits.lease)
+
+
+_DEFAULT_POLICY = Policy()
+_DEFAULT_BOUNDS = LeaseBounds()
+
+
+def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
+    """A job's policy: every duration, budget and word of it. [L2] [J4]"""
+    check_duration(f"{field}.lease_us", policy.lease_us)
+    if not bounds.shortest_us <= policy.lease_us <= bounds.longest_us:
+        raise InvalidInput(
+            f"{field}.lease_us",
+            f"{policy.lease_us / MICROSECONDS_PER_SECOND:g} s is outside "
+            f"{bounds.shortest_us / MICROSECONDS_PER_SECOND:g} s to "
+            f"{bounds.longest_us / MICROSECONDS_PER_SECOND:g} s",
+            hint="TENURE_LEASE_BOUNDS sets what a coordinator accepts",
+        )
+    _check_integer(f"{field}.max_attempts", policy.max_attempts, low=1, high=MAX_COUNT)
+    _check_integer(f"{field}.max_releases", policy.max_releases, low=0, high=MAX_COUNT)
+    _check_backoff(f"{field}.backoff", policy.backoff)
+    for name in ("start_within_us", "grace_us"):
+        check_duration(f"{field}.{name}", getattr(policy, name))
+    if policy.timeout_us is not None:
+        check_duration(f"{field}.timeout_us", policy.timeout_us)
+        if policy.timeout_us == 0:
+            raise InvalidInput(f"{field}.timeout_us", "is 0", hint="None means no time-out")
+    if policy.start_within_us == 0:
+        raise InvalidInput(f"{field}.start_within_us", "is 0: no claim could ever start")
+    if policy.compensation is not None:
+        check_name(f"{field}.compensation.kind", policy.compensation.kind)
+        check_name(f"{field}.compensation.queue", policy.compensation.queue)
+        if policy.compensation.policy.compensation is not None:
+            raise InvalidInput(f"{field}.compensation.policy", "names a compensation itself")
+        check_policy(f"{field}.compensation.policy", policy.compensation.policy, bounds)
+
+
+def _check_backoff(field: str, backoff: Backoff) -> None:
+    check_duration(f"{field}.initial_us", backoff.initial_us)
+    check_duration(f"{field}.cap_us", backoff.cap_us)
+    _check_number(f"{field}.factor", backoff.factor, low=1.0, high=100.0)
+    _check_number(f"{field}.floor", backoff.floor, low=0.0, high=1.0)
+
+
+def _check_number(field: str, value: object, *, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidInput(field, f"{_shown(value)} is not a number")
+    if not low <= value <= high:
+        raise InvalidInput(field, f"{_shown(value)} is outside {low:g} to {high:g}")
+
+
+def _check_worker_command(command: WorkerCommand, limits: Limits) -> None:
+    check_job_id("job_id", command.job_id)
+    if not isinstance(command.lease_id, str) or not LEASE_ID_PATTERN.fullmatch(command.lease_id):
+        raise InvalidInput(
+            "lease_id",
+            f"{_shown(command.lease_id)} is not a lease id",
+            hint="send back the lease_id of the grant",
+        )
+    _check_actor(command.actor)
+    match command:
+        case Heartbeat():
+            _check_integer("hb_seq", command.hb_seq, low=1, high=2**53 - 1)
+            if command.progress is not None:
+                _check_progress(command.progress)
+            if command.checkpoint is not None:
+                check_body("checkpoint", command.checkpoint, limits)
+            return
+        case Complete():
+            check_body("result", command.result, limits)
+        case Fail():
+            _check_error(command.error)
+            check_duration("retry_after_us", command.retry_after_us)
+        case Release():
+            check_duration("delay_us", command.delay_us)
+        case Start():
+            pass
+        case _:
+            assert_never(command)
+    check_name("request_id", command.request_id)
+
+
+def _check_progress(progress: Progress) -> None:
+    _check_integer("progress.done", progress.done, low=0, high=2**53 - 1)
+    if progress.total is not None:
+        _check_integer("progress.total", progress.total, low=0, high=2**53 - 1)
+    _check_text("progress.note", progress.note)
+
+
+def _check_error(error: JobError) -> None:
+    _check_text("error.type", error.type, most=MAX_NAME)
+    _check_text("error.message", error.message, most=16 * MAX_TEXT)
+    if error.reason_code is not None and error.reason_code not in REPORTABLE_REASONS:
+        raise InvalidInput(
+            "error.reason_code",
+            f"{error.reason_code} is not for a worker to say",
+            hint="one of parse_error, validation_failed, dependency_unavailable",
+        )
+
+
+def _check_operator_command(command: OperatorCommand, limits: Limits) -> None:
+    check_job_id("job_id", command.job_id)
+    _check_actor(command.actor)
+    check_name("request_id", command.request_id)
+    if command.expected_rev is not None:
+        _check_integer("expected_rev", command.expected_rev, low=1, high=MAX_COUNT)
+    match command:
+        case Cancel():
+            _check_text("reason", command.reason)
+        case DeadLetter():
+            _check_text("message", command.message)
+        case Redrive():
+            if command.cause not in (EventCause.REDRIVE, EventCause.RERUN):
+                raise InvalidInput("cause", f"{command.cause} is neither redrive nor rerun")
+            if command.payload is not None:
+                check_body("payload", command.payload, limits)
+        case Requeue():
+            pass
+        case _:
+            assert_never(command)

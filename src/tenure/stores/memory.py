@@ -1,0 +1,415 @@
+"""The memory store: the reference that the SQL stores are compared with, and a store for tests.
+
+The plainest correct reading of `tenure.ports.Store`: dictionaries under one lock. It is not
+durable and says so by its URL, `memory://`. It decides nothing, like every store.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    QueueState,
+    Session,
+    SessionKey,
+)
+from tenure.core.commands import Outage
+from tenure.core.events import Event, Observation
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventClass
+from tenure.errors import Closed, StoreRefused
+from tenure.ports import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    Clock,
+    DedupeKey,
+    EventFilter,
+    JobFilter,
+    Loaded,
+    Record,
+    Saved,
+)
+
+
+def host_clock() -> Instant:
+    """The host's wall clock, which is the store's clock for a store in this process."""
+    return Instant(time.time_ns() // 1000)
+
+
+def claim_order(job: Job) -> tuple[int, int, str]:
+    """Priority descending, run_at, id. [Z1]"""
+    assert job.run_at is not None
+    return (-job.priority, job.run_at, job.id)
+
+
+class MemoryStore:
+    """Jobs in dictionaries, one lock for all of them."""
+
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._closed = False
+        self._jobs: dict[JobId, Job] = {}
+        self._events: dict[JobId, list[Event]] = {}
+        self._observations: list[Observation] = []
+        self._keys: dict[DedupeKey, JobId] = {}
+        self._sessions: dict[SessionKey, Session] = {}
+        self._queues: dict[tuple[Namespace, QueueName], QueueState] = {}
+        self._epoch = Epoch(1)
+        self._tick: Instant | None = None
+        self._outages: list[Outage] = []
+
+    @property
+    def parallelism(self) -> int:
+        """One lock, one call at a time."""
+        return 1
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Closed
+
+    def now(self) -> Instant:
+        """The injected clock."""
+        return self._clock()
+
+    def close(self) -> None:
+        """Forget nothing, but refuse from now on."""
+        self._closed = True
+
+    # --- loading -------------------------------------------------------------------------------
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        """The rows of these jobs."""
+        with self._lock:
+            self._open()
+            found = {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs}
+            return Loaded(self._clock(), self._epoch, found)
+
+    def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
+        """The live jobs that hold these dedupe keys."""
+        with self._lock:
+            self._open()
+            return {key: self._jobs[self._keys[key]] for key in keys if key in self._keys}
+
+    def load_leased(self, session: SessionKey) -> Loaded:
+        """The claimed and running jobs of a worker session."""
+        with self._lock:
+            self._open()
+            found = {
+                job.id: job
+                for job in self._jobs.values()
+                if job.lease_id is not None
+                and job.namespace == session.namespace
+                and job.principal == session.actor
+                and job.owner == session.worker
+            }
+            return Loaded(self._clock(), self._epoch, found)
+
+    def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq."""
+        with self._lock:
+            self._open()
+            return {job_id: list(self._events.get(job_id, ())) for job_id in ids}
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What was observed beside a job's history."""
+        with self._lock:
+            self._open()
+            return [seen for seen in self._observations if seen.job_id == job_id]
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        """Apply the changes whose revision, time and epoch still match."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            stuck = set()
+            for change in changes:
+                if epoch == self._epoch and self._matches(change, now):
+                    self._write(change)
+                    stuck.add(change.job.id)
+            return Saved(now, frozenset(stuck))
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        if change.not_after is not None and now >= change.not_after:
+            return False
+        present = self._jobs.get(change.job.id)
+        if change.expected_rev == 0:
+            key = _key_of(change.job)
+            return present is None and (key is None or key not in self._keys)
+        return present is not None and present.rev == change.expected_rev
+
+    def _write(self, change: Change) -> None:
+        before, job = self._jobs.get(change.job.id), change.job
+        if before is not None and before.finished_at is not None:
+            raise StoreRefused(f"job {job.id} is finished; its row is immutable")
+        self._jobs[job.id] = job
+        self._events.setdefault(job.id, []).extend(change.events)
+        key = _key_of(job)
+        if key is not None:
+            if job.finished_at is None:
+                self._keys[key] = job.id
+            elif self._keys.get(key) == job.id:
+                del self._keys[key]
+        self._keep(change.observations)
+        for spawned in change.spawned:
+            if spawned.job.id not in self._jobs:
+                self._write(spawned)
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Keep refused results, at most ten per lease."""
+        with self._lock:
+            self._open()
+            self._keep(observations)
+
+    def _keep(self, observations: Sequence[Observation]) -> None:
+        for new in observations:
+            of_lease = [
+                seen
+                for seen in self._observations
+                if seen.job_id == new.job_id and seen.lease_id == new.lease_id
+            ]
+            if new.job_id in self._jobs and len(of_lease) < MAX_OBSERVATIONS_PER_LEASE:
+                self._observations.append(new)
+
+    # --- claiming and sweeping -----------------------------------------------------------------
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """Find ready jobs, let `plan` decide, write what it says; all under the lock."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            view = ClaimView(
+                now=now,
+                epoch=self._epoch,
+                sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
+                queues={name: self._queue(scope.namespace, name) for name in scope.queues},
+                candidates=self._candidates(scope, wanted, now),
+            )
+            planned = plan(view)
+            for change in planned.changes:
+                self._write(change)
+            self._sessions.update({session.key: session for session in planned.sessions})
+            return planned
+
+    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
+        found: list[Job] = []
+        for name in scope.queues:
+            room = self._queue(scope.namespace, name).room
+            ready = [
+                job
+                for job in self._jobs.values()
+                if job.run_at is not None
+                and job.run_at <= now
+                and job.namespace == scope.namespace
+                and job.queue == name
+                and (scope.kinds is None or job.kind in scope.kinds)
+            ]
+            most = wanted if room is None else min(wanted, room)
+            found.extend(sorted(ready, key=claim_order)[:most])
+        return sorted(found, key=claim_order)
+
+    def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
+        state = self._queues.get((namespace, name), QueueState(name=name))
+        live = sum(
+            job.lease_id is not None and job.namespace == namespace and job.queue == name
+            for job in self._jobs.values()
+        )
+        return replace(state, live=live)
+
+    def due(self, *, limit: int) -> Loaded:
+        """Leased jobs whose authority has ended, longest overdue first."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            overdue = [
+                (job.due_at, job.id)
+                for job in self._jobs.values()
+                if job.due_at is not None and job.due_at <= now
+            ]
+            found = {job_id: self._jobs[job_id] for _, job_id in sorted(overdue)[:limit]}
+            return Loaded(now, self._epoch, found)
+
+    # --- queues, ticks, outages, epoch ---------------------------------------------------------
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Change a queue's settings."""
+        with self._lock:
+            self._open()
+            state = self._queues.get((namespace, name), QueueState(name=name))
+            if paused is not None:
+                state = replace(state, paused=paused)
+            if limit is not None:
+                state = replace(state, limit=limit or None)
+            self._queues[(namespace, name)] = state
+            return self._queue(namespace, name)
+
+    def queues(self, namespace: Namespace) -> list[QueueState]:
+        """Every queue that has jobs or settings."""
+        with self._lock:
+            self._open()
+            named = {name for space, name in self._queues if space == namespace}
+            named |= {job.queue for job in self._jobs.values() if job.namespace == namespace}
+            return [self._queue(namespace, name) for name in sorted(named)]
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick before this one, and now."""
+        with self._lock:
+            self._open()
+            before, now = self._tick, self._clock()
+            self._tick = now if before is None else max(before, now)
+            return before, now
+
+    def record_outage(self, outage: Outage) -> None:
+        """Remember an outage."""
+        with self._lock:
+            self._open()
+            self._outages.append(outage)
+
+    def outages(self, *, since: Instant) -> list[Outage]:
+        """Outages that ended after `since`."""
+        with self._lock:
+            self._open()
+            return [outage for outage in self._outages if outage.ended_at > since]
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch."""
+        with self._lock:
+            self._open()
+            self._epoch = Epoch(self._epoch + 1)
+            return self._epoch
+
+    # --- retention -----------------------------------------------------------------------------
+
+    def prune_renewals(self, *, limit: int) -> int:
+        """Delete renewals of ended attempts."""
+        with self._lock:
+            self._open()
+            pruned = 0
+            for job_id, events in self._events.items():
+                live = self._jobs[job_id].lease_id
+                kept = []
+                for event in events:
+                    is_renewal = event.event_class is EventClass.RENEWAL
+                    if is_renewal and event.lease_id != live and pruned < limit:
+                        pruned += 1
+                    else:
+                        kept.append(event)
+                events[:] = kept
+            return pruned
+
+    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
+        """Drop the bodies of old observations."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            expired = 0
+            for position, seen in enumerate(self._observations):
+                if seen.body is not None and seen.ts < before and expired < limit:
+                    self._observations[position] = replace(seen, body=None)
+                    expired += 1
+            return expired
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete terminal jobs past their retention with everything of theirs."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            finished = [
+                (job.finished_at, job.id)
+                for job in self._jobs.values()
+                if job.finished_at is not None and job.finished_at < before
+            ]
+            gone = {job_id for _, job_id in sorted(finished)[:limit]}
+            for job_id in gone:
+                del self._jobs[job_id]
+                del self._events[job_id]
+            self._observations = [seen for seen in self._observations if seen.job_id not in gone]
+            return len(gone)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first."""
+        with self._lock:
+            self._open()
+            found = [
+                job
+                for job in self._jobs.values()
+                if job.namespace == wanted.namespace
+                and (not wanted.statuses or job.status in wanted.statuses)
+                and wanted.queue in (None, job.queue)
+                and wanted.kind in (None, job.kind)
+                and wanted.correlation_id in (None, job.correlation_id)
+                and (wanted.before is None or job.id < wanted.before)
+            ]
+            return sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+
+    def list_events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, oldest first."""
+        with self._lock:
+            self._open()
+            found = [
+                event
+                for events in self._events.values()
+                for event in events
+                if wanted.job_id in (None, event.job_id)
+                and wanted.type in (None, event.type)
+                and wanted.correlation_id in (None, event.correlation_id)
+                and (wanted.since is None or event.ts >= wanted.since)
+                and (wanted.until is None or event.ts < wanted.until)
+            ]
+            found.sort(key=lambda event: (event.ts, event.job_id, event.seq))
+            return found[: wanted.limit]
+
+    def records(self, *, page_size: int) -> Iterator[Record]:
+        """Every job with its log, by id. A page is one snapshot; here a page is one job."""
+        with self._lock:
+            self._open()
+            ids = sorted(self._jobs)
+        for job_id in ids:
+            with self._lock:
+                job, events = self._jobs.get(job_id), tuple(self._events.get(job_id, ()))
+            if job is not None:
+                yield Record(job_id, job, events, tuple(self.load_observations(job_id)))
+
+    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
+        """The dedupe keys of live jobs in order."""
+        with self._lock:
+            self._open()
+            held = [
+                (key, job.id)
+                for job in self._jobs.values()
+                if job.finished_at is None and (key := _key_of(job)) is not None
+            ]
+        held.sort(key=lambda pair: (pair[0].namespace, pair[0].kind, pair[0].key, pair[1]))
+        yield from held
+
+    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
+        """The ids of live leases in order."""
+        with self._lock:
+            self._open()
+            held = [(job.lease_id, job.id) for job in self._jobs.values() if job.lease_id]
+        yield from sorted(held)
+
+
+def _key_of(job: Job) -> DedupeKey | None:
+    if job.dedupe_key is None:
+        return None
+    return DedupeKey(job.namespace, job.kind, job.dedupe_key)
