@@ -128,7 +128,7 @@ _ATTEMPT_ENDS = frozenset(
 
 def _remembered(
     job: Job, command: WorkerCommand, history: History, *, of_earlier_epoch: bool
-) -> Standing:
+) -> Standing | NeedsHistory:
     of_lease = [event for event in history if event.lease_id == command.lease_id]
     if not of_lease:
         if of_earlier_epoch:
@@ -137,7 +137,9 @@ def _remembered(
         return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE, was_issued=False)
     if of_lease[0].actor != command.actor and not _takes_back(command):
         return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE)
-    end = next(event for event in of_lease if event.type in _ATTEMPT_ENDS)
+    end = next((event for event in of_lease if event.type in _ATTEMPT_ENDS), None)
+    if end is None:
+        return NeedsHistory(job_id=job.id)  # the log is newer than the row: read both again
     if role_of(end.actor) == "worker":
         same_request = [
             event

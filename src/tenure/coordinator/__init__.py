@@ -1,0 +1,1 @@
+"""The coordinator: the only one that decides what is true. Import its modules directly."""

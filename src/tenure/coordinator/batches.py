@@ -1,0 +1,289 @@
+"""Executing a batch: load, decide, save, and decide again what lost its race.
+
+One transaction per round for all commands of the batch, whoever sent them. Only a change that
+the store accepted is ever answered as done; a refusal or a replay is only ever decided on a row
+that was read after the request arrived.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+from msgspec.structs import replace
+
+from tenure.coordinator.estimate import StoreClock
+from tenure.core.applying import compensation_id
+from tenure.core.commands import (
+    Command,
+    Complete,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Redrive,
+    Release,
+    Start,
+)
+from tenure.core.events import Event, Observation
+from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.lifecycle import decide
+from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
+from tenure.core.requests import already_there
+from tenure.core.verdicts import Answer
+from tenure.errors import Contended, StoreRefused
+from tenure.ports import DedupeKey, Entropy, Store
+
+MAX_TRIES = 8
+_WORKER_COMMANDS = (Start, Heartbeat, Complete, Fail, Release)
+
+
+class Asked:
+    """One command on its way to an answer, or to an error of its own."""
+
+    __slots__ = ("answer", "command", "error", "missed")
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        self.missed: Change | None = None  # the change that lost its race in the last round
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for its answer."""
+        return self.answer is None and self.error is None
+
+
+class LastWritten:
+    """The rows this process wrote last, so that most reports need no load: CAS is the judge.
+
+    Measured: saves about a third of the round trips of a drain. Bounded; holds leased rows only.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = Lock()
+        self._jobs: OrderedDict[JobId, Job] = OrderedDict()
+
+    def get(self, job_id: JobId) -> Job | None:
+        """The row as this process last wrote it."""
+        return self._jobs.get(job_id)
+
+    def wrote(self, jobs: Iterable[Job]) -> None:
+        """Remember leased rows, forget the others."""
+        with self._lock:
+            for job in jobs:
+                if job.lease_id is not None and self._capacity:
+                    self._jobs[job.id] = job
+                else:
+                    self._jobs.pop(job.id, None)
+            while len(self._jobs) > self._capacity:
+                self._jobs.popitem(last=False)
+
+    def forget(self, job_id: JobId) -> None:
+        """The row turned out to be old."""
+        with self._lock:
+            self._jobs.pop(job_id, None)
+
+
+class Executor:
+    """Runs batches against a store. Holds no lock while it does; any number may run at once."""
+
+    def __init__(
+        self, store: Store, *, entropy: Entropy, clock: StoreClock, last_written: LastWritten
+    ) -> None:
+        self._store = store
+        self._entropy = entropy
+        self._clock = clock
+        self._last_written = last_written
+
+    def run(self, batch: Sequence[Asked]) -> None:
+        """Answer every command of the batch; one per job at a time, in order of arrival."""
+        waiting = list(batch)
+        while waiting:
+            wave: dict[JobId, Asked] = {}
+            later: list[Asked] = []
+            for asked in waiting:
+                job_id = asked.command.job_id
+                if job_id in wave:
+                    later.append(asked)
+                else:
+                    wave[job_id] = asked
+            self._run_wave(list(wave.values()))
+            waiting = later
+
+    def _run_wave(self, wave: list[Asked]) -> None:
+        self._decide_and_save(wave, self._from_memory(wave))
+        for _ in range(MAX_TRIES):
+            still_open = [asked for asked in wave if asked.is_open]
+            if not still_open:
+                return
+            self._decide_and_save(still_open, self._from_store(still_open))
+        for asked in wave:
+            if asked.is_open:
+                asked.error = Contended(job_id=asked.command.job_id, tries=MAX_TRIES)
+
+    # --- where rows come from ------------------------------------------------------------------
+
+    def _from_memory(self, wave: list[Asked]) -> "_Rows | None":
+        estimate = self._clock.estimate()
+        if estimate is None:
+            return None
+        now, epoch = estimate
+        rows = _Rows(now, epoch, is_fresh=False)
+        for asked in wave:
+            command = asked.command
+            if isinstance(command, Enqueue):
+                rows.jobs[command.job_id] = None
+            elif isinstance(command, _WORKER_COMMANDS):
+                job = self._last_written.get(command.job_id)
+                if job is not None and job.lease_id == command.lease_id:
+                    rows.jobs[command.job_id] = job
+        return rows
+
+    def _from_store(self, wave: list[Asked]) -> "_Rows":
+        wanted: list[JobId] = []
+        for asked in wave:
+            wanted.append(asked.command.job_id)
+            if isinstance(asked.command, Redrive):
+                wanted.append(compensation_id(asked.command.job_id))
+            if asked.missed is not None:
+                wanted.append(asked.missed.job.id)
+        loaded = self._store.load(list(dict.fromkeys(wanted)))
+        self._clock.heard(loaded.now, loaded.epoch)
+        rows = _Rows(loaded.now, loaded.epoch, is_fresh=True)
+        rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
+        self._find_holders(wave, rows)
+        return rows
+
+    def _find_holders(self, wave: list[Asked], rows: "_Rows") -> None:
+        """Inserts that missed met a job under their id or, failing that, under their key."""
+        keys: dict[DedupeKey, Asked] = {}
+        for asked in wave:
+            if asked.missed is None or asked.missed.expected_rev != 0:
+                continue
+            job = asked.missed.job
+            present = rows.jobs.get(job.id)
+            if present is not None:
+                rows.met[asked.command.job_id] = present
+            elif job.dedupe_key is not None:
+                keys[DedupeKey(job.namespace, job.kind, job.dedupe_key)] = asked
+        if keys:
+            held = self._store.load_holders(list(keys))
+            rows.met.update({keys[key].command.job_id: job for key, job in held.items()})
+
+    # --- deciding and saving -------------------------------------------------------------------
+
+    def _decide_and_save(self, wave: list[Asked], rows: "_Rows | None") -> None:
+        if rows is None:
+            return
+        outcomes = self._decide_all(wave, rows)
+        applied = [(asked, outcome) for asked, outcome in outcomes if isinstance(outcome, Applied)]
+        if applied:
+            self._save(applied, rows.epoch)
+        if not rows.is_fresh:
+            return  # anything but an accepted change must be decided on a row read by now
+        observations: list[Observation] = []
+        for asked, outcome in outcomes:
+            if isinstance(outcome, Applied | NeedsHistory):
+                continue
+            if isinstance(outcome, Refused) and outcome.observation is not None:
+                observations.append(outcome.observation)
+            asked.answer = outcome.answer
+        if observations:
+            self._store.observe(observations)
+
+    def _decide_all(self, wave: list[Asked], rows: "_Rows") -> list[tuple[Asked, Outcome]]:
+        luck = self._entropy(ENTROPY_BYTES * len(wave))
+        decided: list[tuple[Asked, Outcome]] = []
+        unclear: list[tuple[Asked, Moment]] = []
+        for position, asked in enumerate(wave):
+            if asked.command.job_id not in rows.jobs:
+                continue
+            start = position * ENTROPY_BYTES
+            moment = Moment(
+                now=rows.now, epoch=rows.epoch, entropy=luck[start : start + ENTROPY_BYTES]
+            )
+            outcome = _guarded(asked, rows, moment, None)
+            if isinstance(outcome, NeedsHistory):
+                unclear.append((asked, moment))
+            elif outcome is not None:
+                decided.append((asked, outcome))
+        if unclear and rows.is_fresh:
+            decided += self._decide_with_histories(unclear, rows)
+        return decided
+
+    def _decide_with_histories(
+        self, unclear: list[tuple[Asked, Moment]], rows: "_Rows"
+    ) -> list[tuple[Asked, Outcome]]:
+        # The log is read after the row, so it holds at least everything the row stands for.
+        subjects = {asked.command.job_id: rows.subject(asked.command) for asked, _ in unclear}
+        histories = self._store.load_histories([job.id for job in subjects.values() if job])
+        decided: list[tuple[Asked, Outcome]] = []
+        for asked, moment in unclear:
+            job = subjects[asked.command.job_id]
+            history = histories.get(job.id, []) if job is not None else []
+            outcome = _guarded(asked, rows, moment, history)
+            if outcome is not None:
+                decided.append((asked, outcome))
+        return decided
+
+    def _save(self, applied: list[tuple[Asked, Applied]], epoch: Epoch) -> None:
+        changes = [outcome.change for _, outcome in applied]
+        try:
+            saved = self._store.save(changes, epoch=epoch)
+        except StoreRefused as refusal:
+            if len(applied) == 1:
+                applied[0][0].error = refusal
+                return
+            for pair in applied:  # one bad change must not take its neighbours down
+                self._save([pair], epoch)
+            return
+        self._clock.heard(saved.now, epoch)
+        written: list[Job] = []
+        for asked, outcome in applied:
+            job = outcome.change.job
+            if job.id in saved.stuck:
+                asked.answer = outcome.answer
+                written.append(job)
+            else:
+                asked.missed = outcome.change
+                self._last_written.forget(job.id)
+        self._last_written.wrote(written)
+
+
+class _Rows:
+    """The rows a round decides on: by job id, None for a job that does not exist."""
+
+    def __init__(self, now: Instant, epoch: Epoch, *, is_fresh: bool) -> None:
+        self.now = now
+        self.epoch = epoch
+        self.is_fresh = is_fresh
+        self.jobs: dict[JobId, Job | None] = {}
+        self.met: dict[JobId, Job] = {}  # by the command's job id: what its insert ran into
+
+    def subject(self, command: Command) -> Job | None:
+        """The job a decision about `command` looks at."""
+        return self.met.get(command.job_id) or self.jobs.get(command.job_id)
+
+
+def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:
+    met = rows.met.get(command.job_id)
+    if isinstance(command, Redrive):
+        if met is not None:
+            return already_there(met, command, history)
+        pending = rows.jobs.get(compensation_id(command.job_id))
+        command = replace(command, compensation=pending)
+    return decide(rows.subject(command), command, moment, history)
+
+
+def _guarded(
+    asked: Asked, rows: _Rows, moment: Moment, history: list[Event] | None
+) -> Outcome | None:
+    """A decision that fails is a bug of ours; it must cost its own caller only."""
+    try:
+        return _decide(asked.command, rows, moment, history)
+    except Exception as bug:  # handed to the caller's future, never swallowed
+        asked.error = bug
+        return None

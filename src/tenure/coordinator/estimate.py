@@ -1,0 +1,39 @@
+"""The store's clock between two readings of it.
+
+The last reading plus monotonic time elapsed: good enough to decide by, because the store judges
+`not_after` itself at the write. Never the host's wall clock.
+"""
+
+import time
+from collections.abc import Callable
+
+from tenure.core.ids import Epoch
+from tenure.core.instants import Instant
+
+Monotonic = Callable[[], int]
+"""Microseconds from anywhere, never backwards."""
+
+
+def host_monotonic() -> int:
+    """The host's monotonic clock in microseconds."""
+    return time.monotonic_ns() // 1000
+
+
+class StoreClock:
+    """What this process last heard of the store's clock and epoch."""
+
+    def __init__(self, monotonic: Monotonic) -> None:
+        self._monotonic = monotonic
+        self._reading: tuple[Instant, int, Epoch] | None = None
+
+    def heard(self, now: Instant, epoch: Epoch) -> None:
+        """Take a fresh reading."""
+        # One tuple, assigned at once: threads read it without a lock.
+        self._reading = (now, self._monotonic(), epoch)
+
+    def estimate(self) -> tuple[Instant, Epoch] | None:
+        """The clock and the epoch as they should be by now; None before the first reading."""
+        if self._reading is None:
+            return None
+        now, read_at, epoch = self._reading
+        return Instant(now + self._monotonic() - read_at), epoch

@@ -1,0 +1,247 @@
+"""The service: commands in, answers out.
+
+`submit` returns a future; concurrent calls are coalesced into one transaction, flushed as soon as
+a thread is free, so an idle service adds no wait and a busy one batches by itself. Plain threads:
+sync callers wait on the future, async callers wrap it (ADR 0004).
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from tenure.coordinator.batches import Asked, Executor, LastWritten
+from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
+from tenure.core.claims import (
+    ClaimAnswer,
+    ClaimPlan,
+    ClaimRequest,
+    ClaimScope,
+    ClaimView,
+    plan_claims,
+    wanted,
+)
+from tenure.core.commands import Command
+from tenure.core.ids import ENTROPY_BYTES, epoch_of
+from tenure.core.lifecycle import grant_of
+from tenure.core.outcomes import Moment
+from tenure.core.validation import Limits, check_claim, check_command
+from tenure.core.verdicts import Answer
+from tenure.core.vocabulary import EventType
+from tenure.errors import Closed
+from tenure.ports import Entropy, Store
+
+MAX_BATCH = 1000
+LAST_WRITTEN = 20_000
+
+
+class _Commands:
+    """Commands of one caller, answered together."""
+
+    __slots__ = ("asked", "future")
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self.asked = [Asked(command) for command in commands]
+        self.future: Future[list[Answer]] = Future()
+
+    def finish(self) -> None:
+        error = next((asked.error for asked in self.asked if asked.error is not None), None)
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
+
+
+class _Claim:
+    """One claim of one worker session."""
+
+    __slots__ = ("future", "request")
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self.request = request
+        self.future: Future[ClaimAnswer] = Future()
+
+
+class Coordinator:
+    """Decides for everybody who shares this store. Thread-safe; close it when done."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        limits: Limits | None = None,
+        entropy: Entropy = os.urandom,
+        monotonic: Monotonic = host_monotonic,
+        flights: int | None = None,
+        remembered: int = LAST_WRITTEN,
+    ) -> None:
+        self.store = store
+        self.limits = limits or Limits()
+        self._entropy = entropy
+        self._clock = StoreClock(monotonic)
+        self._last_written = LastWritten(remembered)
+        self._executor = Executor(
+            store, entropy=entropy, clock=self._clock, last_written=self._last_written
+        )
+        self._condition = threading.Condition()
+        self._commands: deque[_Commands] = deque()
+        self._claims: dict[ClaimScope, deque[_Claim]] = {}
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._fly, name=f"tenure-coordinator-{number}", daemon=True)
+            for number in range(flights or store.parallelism)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- what callers use ----------------------------------------------------------------------
+
+    def submit_many(self, commands: Sequence[Command]) -> Future[list[Answer]]:
+        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
+        for command in commands:
+            check_command(command, self.limits)
+        call = _Commands(commands)
+        if not commands:
+            call.finish()
+            return call.future
+        with self._condition:
+            self._refuse_if_closed()
+            self._commands.append(call)
+            self._condition.notify()
+        return call.future
+
+    def submit(self, command: Command) -> Future[list[Answer]]:
+        """One command; the future holds a list of one answer."""
+        return self.submit_many([command])
+
+    def submit_claim(self, request: ClaimRequest) -> Future[ClaimAnswer]:
+        """A claim; concurrent ones of the same scope share a transaction."""
+        check_claim(request, self.limits)
+        call = _Claim(request)
+        with self._condition:
+            self._refuse_if_closed()
+            self._claims.setdefault(request.scope, deque()).append(call)
+            self._condition.notify()
+        return call.future
+
+    def execute(self, command: Command) -> Answer:
+        """Submit and wait."""
+        return self.submit(command).result()[0]
+
+    def claim(self, request: ClaimRequest) -> ClaimAnswer:
+        """Claim and wait."""
+        return self.submit_claim(request).result()
+
+    def close(self) -> None:
+        """Finish what was submitted, then stop. The store stays open: it is its owner's."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Closed
+
+    # --- flights -------------------------------------------------------------------------------
+
+    def _fly(self) -> None:
+        """One thread: take whatever has gathered, run it, again."""
+        while True:
+            with self._condition:
+                while not (self._commands or self._claims):
+                    if self._closed:
+                        return
+                    self._condition.wait()
+                claims = self._take_claims()
+                commands = self._take_commands()
+            if claims:
+                self._run_claims(claims)
+            if commands:
+                self._run_commands(commands)
+
+    def _take_commands(self) -> list[_Commands]:
+        taken: list[_Commands] = []
+        room = MAX_BATCH
+        while self._commands and (not taken or len(self._commands[0].asked) <= room):
+            call = self._commands.popleft()
+            if call.future.set_running_or_notify_cancel():
+                room -= len(call.asked)
+                taken.append(call)
+        return taken
+
+    def _take_claims(self) -> list[_Claim]:
+        if not self._claims:
+            return []
+        scope, waiting = next(iter(self._claims.items()))
+        taken: list[_Claim] = []
+        room = MAX_BATCH
+        while waiting and (not taken or waiting[0].request.limit <= room):
+            call = waiting.popleft()
+            if call.future.set_running_or_notify_cancel():
+                room -= call.request.limit
+                taken.append(call)
+        del self._claims[scope]
+        if waiting:
+            self._claims[scope] = waiting  # at the end: other scopes come first
+        return taken
+
+    def _run_commands(self, calls: list[_Commands]) -> None:
+        batch = [asked for call in calls for asked in call.asked]
+        try:
+            self._executor.run(batch)
+        except Exception as failure:  # handed to every caller that still waits, never swallowed
+            for asked in batch:
+                if asked.is_open:
+                    asked.error = failure
+        for call in calls:
+            call.finish()
+
+    def _run_claims(self, calls: list[_Claim]) -> None:
+        try:
+            answers = self._plan_and_claim([call.request for call in calls])
+        except Exception as failure:  # handed to every caller that waits, never swallowed
+            for call in calls:
+                call.future.set_exception(failure)
+            return
+        for call, answer in zip(calls, answers, strict=True):
+            call.future.set_result(answer)
+
+    def _plan_and_claim(self, requests: list[ClaimRequest]) -> list[ClaimAnswer]:
+        def plan(view: ClaimView) -> ClaimPlan:
+            self._clock.heard(view.now, view.epoch)
+            luck = self._entropy(ENTROPY_BYTES * len(view.candidates))
+            starts = range(0, len(luck), ENTROPY_BYTES)
+            pieces = [luck[start : start + ENTROPY_BYTES] for start in starts]
+            return plan_claims(requests, view, pieces)
+
+        sessions = list(dict.fromkeys(request.session for request in requests))
+        planned = self.store.claim(requests[0].scope, sessions, wanted(requests), plan)
+        self._last_written.wrote(change.job for change in planned.changes)
+        return [
+            self._repeat(request) if answer.is_repeat else answer
+            for request, answer in zip(requests, planned.answers, strict=True)
+        ]
+
+    def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
+        """What is left of the grants an earlier, equal claim received. [Q1]"""
+        loaded = self.store.load_leased(request.session)
+        histories = self.store.load_histories(list(loaded.jobs))
+        grants = []
+        for job in loaded.jobs.values():
+            lease = job.lease
+            granted_by = [
+                event.request_id
+                for event in histories[job.id]
+                if event.type is EventType.CLAIMED and event.lease_id == job.lease_id
+            ]
+            if lease is None or not lease.is_live(loaded.now):
+                continue
+            if epoch_of(lease.id) != loaded.epoch:
+                continue
+            if granted_by == [request.request_id]:
+                at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
+                grants.append(grant_of(job, at))
+        return ClaimAnswer(grants=tuple(grants), is_repeat=True)
