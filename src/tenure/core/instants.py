@@ -3,6 +3,7 @@
 Refuses floats past this module's edge: seconds enter through `seconds()` and never come back.
 """
 
+import re
 from typing import NewType
 
 Instant = NewType("Instant", int)  # microseconds since the Unix epoch, on the store's clock
@@ -24,3 +25,15 @@ def after(instant: Instant, duration: Duration) -> Instant:
 def later(one: Instant, other: Instant) -> Instant:
     """The later of two instants; events use it so that `ts` never runs backwards. [E2]"""
     return one if one >= other else other
+
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION_PATTERN = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+
+
+def parse_duration(text: str) -> Duration:
+    """`"90s"`, `"1.5h"`, `"250ms"` as a duration; `ValueError` for anything else."""
+    found = _DURATION_PATTERN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text[:40]!a} is not a duration; write 250ms, 90s, 5m, 2h or 7d")
+    return seconds(float(found[1]) * _UNITS[found[2]])

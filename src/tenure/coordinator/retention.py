@@ -1,0 +1,64 @@
+"""Retention: what may be forgotten, when, and never before.
+
+Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
+expire; finished jobs are purged with all that is theirs. Refuses to keep finished jobs for less
+than a day: a history that vanishes before anybody looked proves nothing. [G3]
+"""
+
+import msgspec
+
+from tenure.core.instants import Duration, seconds
+from tenure.core.validation import check_duration
+from tenure.errors import InvalidInput
+from tenure.ports import Store
+
+DAY = seconds(24 * 3600)
+PAGE = 1000
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things are kept."""
+
+    finished_us: Duration = Duration(30 * DAY)
+    observation_bodies_us: Duration = Duration(7 * DAY)
+    prune_renewals: bool = True
+
+
+class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How much was forgotten in one run."""
+
+    renewals_pruned: int = 0
+    bodies_expired: int = 0
+    jobs_purged: int = 0
+
+
+def check_retention(policy: RetentionPolicy) -> None:
+    """Raise `InvalidInput` for a retention that is too short to be one. [G3]"""
+    check_duration("retention.finished_us", policy.finished_us)
+    check_duration("retention.observation_bodies_us", policy.observation_bodies_us)
+    if policy.finished_us < DAY:
+        raise InvalidInput(
+            "retention.finished_us",
+            "finished jobs are kept for at least a day",
+            hint="set it to 1d or longer",
+        )
+
+
+class Retention:
+    """Forgets in small bites: each call deletes at most a page of each kind."""
+
+    def __init__(self, store: Store, policy: RetentionPolicy | None = None) -> None:
+        self._store = store
+        self._policy = policy or RetentionPolicy()
+        check_retention(self._policy)
+
+    def run_once(self, *, page: int = PAGE) -> RetentionReport:
+        """One bite of everything."""
+        policy, store = self._policy, self._store
+        return RetentionReport(
+            renewals_pruned=store.prune_renewals(limit=page) if policy.prune_renewals else 0,
+            bodies_expired=store.expire_observations(
+                older_than_us=policy.observation_bodies_us, limit=page
+            ),
+            jobs_purged=store.purge(older_than_us=policy.finished_us, limit=page),
+        )

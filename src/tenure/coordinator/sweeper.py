@@ -1,0 +1,172 @@
+"""The sweeper: writes down what time has already revoked, and gives failed stores their due.
+
+Any number may run; each passed deadline is recorded once, because every sweep is a command that
+compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a second reading
+confirms it [W2], and records an outage it lived through before it sweeps. [O1]
+"""
+
+import logging
+import threading
+
+import msgspec
+
+from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Outage, Sweep
+from tenure.core.ids import JobId
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
+from tenure.core.job import Job
+from tenure.errors import Closed, StoreUnavailable, TenureError
+
+SWEEP_INTERVAL = seconds(1)
+SHORTEST_OUTAGE = seconds(5)
+JUMP_THRESHOLD = seconds(10)
+PAGE = 500
+PAGES_PER_PASS = 20
+
+_log = logging.getLogger("tenure.sweeper")
+
+
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass did."""
+
+    swept: int = 0
+    distrusts_clock: bool = False
+    outage: Outage | None = None
+
+
+class ClockGuard:
+    """Whether a reading of the store's clock may be swept by. Pure bookkeeping, no clock of its
+    own: a single bad step of the store's clock must not expire every lease at once."""
+
+    def __init__(self, *, threshold_us: Duration, interval_us: Duration) -> None:
+        self._threshold_us = threshold_us
+        self._interval_us = interval_us
+        self._trusted: tuple[Instant, int] | None = None
+        self._suspect: tuple[Instant, int] | None = None
+
+    def admits(self, *, last_tick: Instant | None, now: Instant, monotonic_us: int) -> bool:
+        """Take a reading; False while a jump ahead waits for its confirmation. [W2]"""
+        if self._suspect is not None:
+            suspected_at, read_at = self._suspect
+            elapsed = monotonic_us - read_at
+            if elapsed < self._interval_us:
+                return False
+            self._suspect = None
+            if now - (suspected_at + elapsed) <= self._threshold_us:
+                self._trusted = (now, monotonic_us)
+                return True
+        expected = last_tick
+        if self._trusted is not None:
+            trusted_at, read_at = self._trusted
+            expected = Instant(trusted_at + monotonic_us - read_at)
+        if expected is not None and now - expected > self._threshold_us:
+            self._suspect = (now, monotonic_us)
+            return False
+        self._trusted = (now, monotonic_us)
+        return True
+
+
+class OutageWatch:
+    """Remembers since when the store fails, on the store's own clock as far as it was heard."""
+
+    def __init__(self, *, shortest_us: Duration) -> None:
+        self._shortest_us = shortest_us
+        self._heard: tuple[Instant, int] | None = None
+        self._failing_since: tuple[Instant, int] | None = None
+
+    def failed(self, monotonic_us: int) -> None:
+        """The store did not answer."""
+        if self._failing_since is None and self._heard is not None:
+            now, read_at = self._heard
+            self._failing_since = (Instant(now + monotonic_us - read_at), monotonic_us)
+
+    def answered(self, now: Instant, monotonic_us: int) -> Outage | None:
+        """The store answered; the outage that this ended, if it was long enough. [O1]"""
+        self._heard = (now, monotonic_us)
+        failing_since, self._failing_since = self._failing_since, None
+        if failing_since is None or monotonic_us - failing_since[1] <= self._shortest_us:
+            return None
+        return Outage(failing_since[0], max(now, failing_since[0]))
+
+
+class Sweeper:
+    """Sweeps one store through a coordinator, once or for ever."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        interval_us: Duration = SWEEP_INTERVAL,
+        jump_threshold_us: Duration = JUMP_THRESHOLD,
+        monotonic: Monotonic = host_monotonic,
+    ) -> None:
+        self._coordinator = coordinator
+        self._interval_us = interval_us
+        self._monotonic = monotonic
+        self._guard = ClockGuard(threshold_us=jump_threshold_us, interval_us=interval_us)
+        self._watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def sweep_once(self) -> SweepReport:
+        """One pass. Raises what the store raises, after taking note of it."""
+        try:
+            return self._pass()
+        except StoreUnavailable:
+            self._watch.failed(self._monotonic())
+            raise
+
+    def _pass(self) -> SweepReport:
+        store = self._coordinator.store
+        last_tick, now = store.tick()
+        outage = self._watch.answered(now, self._monotonic())
+        if outage is not None:
+            store.record_outage(outage)
+        if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
+            return SweepReport(distrusts_clock=True, outage=outage)
+        swept = 0
+        for _ in range(PAGES_PER_PASS):
+            due = store.due(limit=PAGE)
+            swept += self._sweep(due.jobs)
+            if len(due.jobs) < PAGE:
+                break
+        return SweepReport(swept=swept, outage=outage)
+
+    def _sweep(self, jobs: dict[JobId, Job]) -> int:
+        if not jobs:
+            return 0
+        since = min(
+            Instant(job.lease_expires_at - job.policy.lease_us)
+            for job in jobs.values()
+            if job.lease_expires_at is not None
+        )
+        outages = tuple(self._coordinator.store.outages(since=since))
+        commands = [Sweep(job_id=job_id, outages=outages) for job_id in jobs]
+        self._coordinator.submit_many(commands).result()
+        return len(commands)
+
+    def start(self) -> None:
+        """Sweep in a thread of its own until `stop`."""
+        assert self._thread is None, "already started"
+        self._thread = threading.Thread(target=self._run, name="tenure-sweeper", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                report = self.sweep_once()
+            except Closed:
+                return
+            except TenureError as failure:
+                _log.warning("sweep failed, will try again: %s", failure)
+            else:
+                if report.distrusts_clock:
+                    _log.warning("the store's clock jumped ahead; waiting for a second reading")
+            self._stop.wait(self._interval_us / MICROSECONDS_PER_SECOND)
+
+    def stop(self) -> None:
+        """End the thread; a pass under way is finished."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
