@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tenure.core.commands import Command, Enqueue, Sweep, fingerprint
+from tenure.core.commands import (
+    Claim,
+    Command,
+    Enqueue,
+    Heartbeat,
+    Start,
+    Sweep,
+    fingerprint,
+)
 from tenure.core.events import Event, Facts, Observation, digest
 from tenure.core.evolution import evolve
 from tenure.core.ids import (
@@ -31,7 +39,7 @@ from tenure.core.vocabulary import EventCause, EventType, JobStatus, Observation
 COMPENSATED_ENDS = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event before it has a place in the log."""
 
     type: EventType
@@ -44,7 +52,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     owner: WorkerId | None = None
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who asked, under which id: the columns every event of one decision shares."""
 
     actor: Actor
@@ -53,18 +61,24 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def origin_of(command: Command) -> Origin:
-    """The origin a command gives to its events."""
+    """The origin a command gives to its events.
+
+    A fingerprint is kept where a repeat is compared with it: not for start and heartbeat, which
+    are judged anew, nor for a sweep, which nobody asked for.
+    """
+    if isinstance(command, Start | Heartbeat):
+        return Origin(actor=command.actor, request_id=command.request_id)
     if isinstance(command, Sweep):
         return Origin(actor=command.actor, request_id=None)
+    if isinstance(command, Claim):
+        asked_by = command.fingerprint
+    else:
+        asked_by = fingerprint(command)
     if isinstance(command, Enqueue):
-        return Origin(
-            actor=command.actor,
-            request_id=RequestId(command.job_id),
-            fingerprint=fingerprint(command),
-        )
-    return Origin(
-        actor=command.actor, request_id=command.request_id, fingerprint=fingerprint(command)
-    )
+        request_id = RequestId(command.job_id)
+    else:
+        request_id = command.request_id
+    return Origin(actor=command.actor, request_id=request_id, fingerprint=asked_by)
 
 
 def apply(

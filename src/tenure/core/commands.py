@@ -27,7 +27,7 @@ from tenure.core.policy import Policy
 from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, ReleaseKind, Stage
 
 
-class Enqueue(msgspec.Struct, frozen=True, kw_only=True):
+class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make a job. The caller makes the id, so a repeated enqueue is one job. [D3]"""
 
     job_id: JobId
@@ -45,7 +45,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Grant one ready job to a worker. Made by the claim planner, never by a caller."""
 
     job_id: JobId
@@ -55,7 +55,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The owner begins to execute."""
 
     job_id: JobId
@@ -64,7 +64,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     request_id: RequestId
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The owner renews its lease; newer `hb_seq` only, so a delayed one extends nothing. [T4]"""
 
     job_id: JobId
@@ -80,7 +80,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
         return RequestId(f"{self.lease_id}:{self.hb_seq}")
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True):
+class Complete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The owner reports success."""
 
     job_id: JobId
@@ -90,7 +90,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes = b"null"
 
 
-class Fail(msgspec.Struct, frozen=True, kw_only=True):
+class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The owner reports that the attempt failed; the core decides what follows."""
 
     job_id: JobId
@@ -101,7 +101,7 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_us: Duration = Duration(0)
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True):
+class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The owner hands the job back unharmed (deploy, snooze), or the coordinator takes back a
     grant that never reached its worker (`undelivered`). [T11]"""
 
@@ -120,7 +120,7 @@ class Outage(msgspec.Struct, frozen=True):
     ended_at: Instant
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Record what time has already revoked: grace over, timed out, or expired."""
 
     job_id: JobId
@@ -128,7 +128,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     actor: Actor = SYSTEM
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Stop a job, softly with a grace or at once."""
 
     job_id: JobId
@@ -140,7 +140,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     expected_status: JobStatus | None = None
 
 
-class Requeue(msgspec.Struct, frozen=True, kw_only=True):
+class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operator lets a held job go back to its queue."""
 
     job_id: JobId
@@ -150,7 +150,7 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True):
     expected_status: JobStatus | None = None
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Take a live job out of circulation: policy violation, corrupt payload, infrastructure."""
 
     job_id: JobId
@@ -163,7 +163,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     expected_status: JobStatus | None = None
 
 
-class Redrive(msgspec.Struct, frozen=True, kw_only=True):
+class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make a new job out of a finished one; the old one stays as it is. [T23]"""
 
     job_id: JobId

@@ -41,7 +41,7 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event's `payload`: what happened, beyond its columns. Absent fields do not apply.
 
     Unknown fields are ignored on reading: extensions only add optional ones. [Y2]
@@ -77,7 +77,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancel_deadline: Instant | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of `job_event`. Its id is (job_id, seq); seq is the rev it produced. [E1]"""
 
     job_id: JobId
@@ -105,7 +105,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return EventClass.RENEWAL if self.type in RENEWALS else EventClass.TRANSITION
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A fact beside the history: no seq, no rev, never applied. [U1]"""
 
     job_id: JobId

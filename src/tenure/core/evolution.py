@@ -4,8 +4,8 @@ The only function that writes a job's fields. `decide` builds its new rows with 
 rebuilds a row from the log with it, so the two cannot drift apart. [I12] It judges nothing.
 """
 
-from collections.abc import Iterable
-from typing import Any, assert_never
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -89,32 +89,7 @@ def evolve(job: Job | None, event: Event, body: bytes | None = None) -> Job:
         assert job is None
         return _born(event, body)
     assert job is not None
-    match event.type:
-        case EventType.CLAIMED:
-            return _claimed(job, event)
-        case EventType.STARTED:
-            return _started(job, event)
-        case EventType.LEASE_RENEWED | EventType.HEARTBEAT:
-            return _renewed(job, event, body)
-        case EventType.CANCEL_REQUESTED:
-            return _cancel_requested(job, event)
-        case EventType.STALLED:
-            return _stalled(job, event)
-        case EventType.REQUEUED:
-            return replace(
-                job,
-                status=JobStatus.QUEUED,
-                rev=event.seq,
-                updated_at=event.ts,
-                run_at=event.payload.run_at,
-                stall_cause=None,
-            )
-        case EventType.SUCCEEDED:
-            return replace(job, **_ended(job, event), result=body, finished_at=event.ts)
-        case EventType.FAILED | EventType.CANCELLED | EventType.DEAD_LETTERED:
-            return _ended_badly(job, event)
-        case _:
-            assert_never(event.type)
+    return _EVOLVERS[event.type](job, event, body)
 
 
 def _born(event: Event, body: bytes | None) -> Job:
@@ -145,7 +120,7 @@ def _born(event: Event, body: bytes | None) -> Job:
     )
 
 
-def _claimed(job: Job, event: Event) -> Job:
+def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
     assert event.lease_expires_at is not None
     return replace(
         job,
@@ -183,7 +158,7 @@ def _due(job: Job, status: JobStatus, started_at: Instant | None, expires_at: In
     )
 
 
-def _started(job: Job, event: Event) -> Job:
+def _started(job: Job, event: Event, _: bytes | None) -> Job:
     assert event.lease_expires_at is not None
     return replace(
         job,
@@ -213,7 +188,7 @@ def _renewed(job: Job, event: Event, body: bytes | None) -> Job:
     )
 
 
-def _cancel_requested(job: Job, event: Event) -> Job:
+def _cancel_requested(job: Job, event: Event, _: bytes | None) -> Job:
     deadline = event.payload.cancel_deadline
     assert deadline is not None
     assert job.due_at is not None
@@ -251,7 +226,7 @@ def _ended(job: Job, event: Event) -> dict[str, Any]:
     }
 
 
-def _stalled(job: Job, event: Event) -> Job:
+def _stalled(job: Job, event: Event, _: bytes | None) -> Job:
     facts = event.payload
     fields = _ended(job, event)
     fields["run_at"] = facts.run_at
@@ -267,7 +242,7 @@ def _stalled(job: Job, event: Event) -> Job:
     )
 
 
-def _ended_badly(job: Job, event: Event) -> Job:
+def _ended_badly(job: Job, event: Event, _: bytes | None) -> Job:
     facts = event.payload
     fields = _ended(job, event)
     fields["finished_at"] = event.ts
@@ -283,6 +258,38 @@ def _ended_badly(job: Job, event: Event) -> Job:
     reported = job.lease_id is not None and role_of(event.actor) == "worker"
     last_error = facts.error if reported else job.last_error or facts.error
     return replace(job, **fields, error=facts.error, last_error=last_error)
+
+
+def _requeued(job: Job, event: Event, _: bytes | None) -> Job:
+    return replace(
+        job,
+        status=JobStatus.QUEUED,
+        rev=event.seq,
+        updated_at=event.ts,
+        run_at=event.payload.run_at,
+        stall_cause=None,
+    )
+
+
+def _succeeded(job: Job, event: Event, body: bytes | None) -> Job:
+    return replace(job, **_ended(job, event), result=body, finished_at=event.ts)
+
+
+# A dictionary, not a `match`: this runs for every event of every job, and twelve comparisons
+# were a tenth of a decision.
+_EVOLVERS: dict[EventType, Callable[[Job, Event, bytes | None], Job]] = {
+    EventType.CLAIMED: _claimed,
+    EventType.STARTED: _started,
+    EventType.LEASE_RENEWED: _renewed,
+    EventType.HEARTBEAT: _renewed,
+    EventType.CANCEL_REQUESTED: _cancel_requested,
+    EventType.STALLED: _stalled,
+    EventType.REQUEUED: _requeued,
+    EventType.SUCCEEDED: _succeeded,
+    EventType.FAILED: _ended_badly,
+    EventType.CANCELLED: _ended_badly,
+    EventType.DEAD_LETTERED: _ended_badly,
+}
 
 
 def digested(job: Job) -> Job:

@@ -19,7 +19,7 @@ from tenure.core.vocabulary import (
 )
 
 
-class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What went wrong in an attempt, as its worker reported it. Strings only, never classes."""
 
     error_class: ErrorClass = ErrorClass.UNCLASSIFIED
@@ -29,7 +29,7 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason_code: ReasonCode | None = None
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How far a handler says it is."""
 
     done: int
@@ -37,7 +37,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The authority of one attempt, read out of a job row."""
 
     id: LeaseId
@@ -52,7 +52,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         return now < self.due_at
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of the `job` table."""
 
     id: JobId

@@ -37,7 +37,7 @@ class Situation(StrEnum):
         return self in (Situation.CLAIMED, Situation.RUNNING, Situation.CANCELLING)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a report stands: its situation, why it is refused, and the report that settled it."""
 
     situation: Situation

@@ -97,12 +97,11 @@ def _claim(job: Job | None, command: Claim, at: Moment) -> Outcome:
         lease_id=lease_id,
         owner=command.owner,
     )
-    origin = replace(origin_of(command), fingerprint=command.fingerprint)
     return apply(
         "T22" if is_reclaim else "T2",
         job,
         [draft],
-        origin=origin,
+        origin=origin_of(command),
         at=at,
         answer=lambda granted, _: grant_of(granted, at),
     )
@@ -212,7 +211,7 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
         "T4",
         job,
         [draft],
-        origin=replace(origin_of(command), fingerprint=None),
+        origin=origin_of(command),
         at=at,
         answer=lambda renewed, _: _authority(renewed, at),
         not_after=job.due_at,

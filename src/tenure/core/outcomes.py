@@ -15,7 +15,7 @@ from tenure.core.job import Job
 from tenure.core.verdicts import Answer
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When and with which luck a decision is made. All of it comes from outside the core."""
 
     now: Instant
@@ -26,7 +26,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 History: TypeAlias = Sequence[Event]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's next row and the events that lead to it: what a store saves, or refuses to.
 
     It sticks iff the stored rev is still `expected_rev` (0: there is no such job) and the store's
@@ -41,7 +41,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     spawned: tuple["Change", ...] = ()
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
+class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Write this change, then give this answer."""
 
     rule: str
@@ -49,20 +49,20 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class Replayed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Nothing to write: the question was answered before, or asks for what already holds."""
 
     answer: Answer
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class Refused(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Nothing changes; at most the refusal itself is worth remembering."""
 
     answer: Answer
     observation: Observation | None = None
 
 
-class NeedsHistory(msgspec.Struct, frozen=True, kw_only=True):
+class NeedsHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The row alone cannot tell; ask again with the job's events."""
 
     job_id: JobId

@@ -14,7 +14,7 @@ MIN_HEARTBEAT = seconds(10)
 MAX_HEARTBEAT = seconds(30)
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Exponential with full jitter above a floor. [F1]"""
 
     initial_us: Duration = seconds(0.5)
@@ -23,7 +23,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     floor: float = 0.1
 
 
-class Compensation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Compensation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The job that undoes this one: its kind, where it runs and under which policy. [M1]"""
 
     kind: Kind
@@ -31,7 +31,7 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     policy: "Policy"
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Leases, budgets and time-outs of one job. `timeout_us` is None only when asked for."""
 
     lease_us: Duration = seconds(60)

@@ -8,14 +8,14 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
 
 
-class CancelDirective(msgspec.Struct, frozen=True, kw_only=True):
+class CancelDirective(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Stop soon: how long the handler still has, and why."""
 
     reason: str
     remaining_us: Duration
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to a worker's start, heartbeat, complete, fail or release."""
 
     kind: VerdictKind
@@ -29,7 +29,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     replayed: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to a client or operator. `cause` is None when the call was accepted."""
 
     job: Job | None
@@ -44,7 +44,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         return self.cause is None
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job handed to a worker: everything it needs to run it, durations only. [L9]"""
 
     job_id: JobId
