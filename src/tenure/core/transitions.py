@@ -1,13 +1,13 @@
 """THE table: every lawful change of a job, as data. Nothing else is legal.
 
-`lifecycle.decide` names the row it applies, and `outcomes.apply` refuses a path that row does not
+`lifecycle.decide` names the row it applies, and `applying.apply` refuses a path that row does not
 have, so the table is not a picture of the code: the code cannot leave it. `verify` and the
 conformance kit read the same rows; the diagram in docs/spec is generated from them.
 """
 
 import msgspec
 
-from tenure.core.vocabulary import EventType, JobStatus
+from tenure.core.vocabulary import RENEWALS, EventType, JobStatus
 
 Q, C, R, S = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING, JobStatus.STALLED
 OK, F = JobStatus.SUCCEEDED, JobStatus.FAILED
@@ -293,8 +293,7 @@ def _edges() -> dict[Edge, frozenset[str]]:
             for path in row.paths:
                 here = source
                 for event_type, there in path:
-                    stays = event_type in (EventType.LEASE_RENEWED, EventType.HEARTBEAT)
-                    if stays and here is not there:
+                    if event_type in RENEWALS and here is not there:
                         break  # a renewal stays where it is; the row lists both homes
                     found.setdefault((here, event_type, there), set()).add(row.id)
                     here = there
@@ -308,7 +307,9 @@ EDGES: dict[Edge, frozenset[str]] = _edges()
 def is_lawful(rule: str, source: JobStatus | None, path: Path) -> bool:
     """Whether the row `rule` allows this path out of `source`."""
     row = BY_ID[rule]
-    return source in row.sources and path in row.paths
+    if source not in row.sources or path not in row.paths:
+        return False
+    return not path or path[0][0] not in RENEWALS or path[0][1] is source
 
 
 def mermaid() -> str:
