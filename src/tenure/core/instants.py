@@ -28,7 +28,7 @@ def later(one: Instant, other: Instant) -> Instant:
 
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION_PATTERN = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+_DURATION_PATTERN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> Duration:

@@ -1,0 +1,45 @@
+"""Retention at the coordinator: bounds, and small bites."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
+from tenure.core.commands import Heartbeat
+from tenure.core.ids import worker_actor
+from tenure.core.instants import Duration, seconds
+from tenure.errors import InvalidInput
+from tests.support.coordinators import World
+
+W1 = worker_actor("w1")
+
+
+@spec("G3")
+@pytest.mark.parametrize("too_short", [Duration(0), seconds(60), Duration(DAY - 1)])
+def test_a_retention_under_a_day_is_refused(too_short: Duration) -> None:
+    with pytest.raises(InvalidInput, match=r"^retention\.finished_us: .*1d or longer"):
+        Retention(World().store, RetentionPolicy(finished_us=too_short))
+
+
+@spec("G1", "G3", "T26")
+def test_a_run_forgets_renewals_then_bodies_then_jobs_each_in_its_time() -> None:
+    world = World()
+    grant = world.running()
+    world.coordinator.execute(
+        Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=1)
+    )
+    live = world.running()
+    world.complete(grant, actor=W1)
+    world.complete(grant, actor=W1)  # a duplicate: refused and observed
+    keeping = Retention(world.store, RetentionPolicy(finished_us=Duration(2 * DAY)))
+
+    at_once = keeping.run_once()
+    world.clock.advance(8 * 86400)
+    later = keeping.run_once()
+    finally_ = keeping.run_once()
+
+    assert (at_once.renewals_pruned, at_once.bodies_expired, at_once.jobs_purged) == (1, 0, 0)
+    assert (later.renewals_pruned, later.bodies_expired, later.jobs_purged) == (0, 1, 1)
+    assert (finally_.renewals_pruned, finally_.bodies_expired, finally_.jobs_purged) == (0, 0, 0)
+    assert list(world.store.load([grant.job_id, live.job_id]).jobs) == [live.job_id]
+    assert world.store.load_histories([grant.job_id])[grant.job_id] == []
+    world.coordinator.close()

@@ -1,0 +1,277 @@
+"""The service: coalescing, lost races, and errors that reach exactly those they concern."""
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event as Signal
+from threading import Thread
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.batches import MAX_TRIES
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Cancel, Complete, Enqueue
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Epoch,
+    JobId,
+    RequestId,
+    new_job_id,
+    worker_actor,
+)
+from tenure.core.outcomes import Change
+from tenure.core.verdicts import Reply, Verdict
+from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
+from tenure.errors import Closed, Contended, InvalidInput, StoreRefused, StoreUnavailable
+from tenure.ports import Loaded, Saved
+from tenure.stores.memory import MemoryStore
+from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+
+W1 = worker_actor("w1")
+
+
+class ScriptedStore(MemoryStore):
+    """A memory store that counts calls and lets a test step in before a save."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.saves: list[int] = []
+        self.loads: list[int] = []
+        self.before_save: Callable[[Sequence[Change]], None] = lambda changes: None
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        self.loads.append(len(ids))
+        return super().load(ids)
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        self.saves.append(len(changes))
+        self.before_save(changes)
+        return super().save(changes, epoch=epoch)
+
+
+@pytest.fixture
+def store() -> ScriptedStore:
+    return ScriptedStore(VirtualClock())
+
+
+@pytest.fixture
+def world(store: ScriptedStore) -> Iterator[World]:
+    clock = store._clock
+    assert isinstance(clock, VirtualClock)
+    world = World(store, clock)
+    yield world
+    world.coordinator.close()
+
+
+def enqueue_command(world: World, *, queue: str = QUEUE) -> Enqueue:
+    return Enqueue(
+        job_id=new_job_id(world.clock(), world.entropy(16)),
+        namespace=DEFAULT_NAMESPACE,
+        queue=queue,  # type: ignore[arg-type]  # tests also send names that are none
+        kind=KIND,
+        actor=CLIENT,
+    )
+
+
+def test_calls_that_wait_for_a_flight_share_one_transaction(
+    world: World, store: ScriptedStore
+) -> None:
+    world.enqueue()
+    taken, go_on = Signal(), Signal()
+
+    def hold(changes: Sequence[Change]) -> None:
+        taken.set()
+        go_on.wait(30)
+        store.before_save = lambda changes: None
+
+    store.before_save = hold
+    first = world.coordinator.submit(enqueue_command(world))
+    taken.wait(30)
+    others = [world.coordinator.submit(enqueue_command(world)) for _ in range(64)]
+    go_on.set()
+    answers = [future.result(30)[0] for future in [first, *others]]
+
+    assert all(isinstance(answer, Reply) and answer.is_ok for answer in answers)
+    assert store.saves == [1, 1, 64]
+
+
+def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore) -> None:
+    grant = world.running()
+    loads = len(store.loads)
+
+    verdict = world.complete(grant, actor=W1)
+
+    assert verdict.kind is VerdictKind.COMMITTED
+    assert len(store.loads) == loads
+
+
+@spec("K1", "K4")
+def test_a_lost_race_is_decided_again_on_the_new_row(world: World, store: ScriptedStore) -> None:
+    grant = world.running()
+    other = Coordinator(store, entropy=world.entropy, monotonic=world.clock)
+
+    def cancel_first(changes: Sequence[Change]) -> None:
+        store.before_save = lambda changes: None
+        other.execute(
+            Cancel(
+                job_id=grant.job_id, actor=CLIENT, request_id=RequestId("c1"), mode=CancelMode.HARD
+            )
+        )
+
+    store.before_save = cancel_first
+    verdict = world.complete(grant, actor=W1)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.JOB_CANCELLED)
+    assert world.reload(grant.job_id).status is JobStatus.CANCELLED
+    other.close()
+
+
+@spec("K4")
+def test_endless_races_end_in_a_retryable_error_and_change_nothing(
+    world: World, store: ScriptedStore
+) -> None:
+    job = world.enqueue()
+
+    class Loser(ScriptedStore):
+        def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+            self.saves.append(len(changes))
+            return Saved(self.now(), frozenset())
+
+    loser = Loser(world.clock)
+    loser.__dict__.update(store.__dict__, saves=[])
+    racing = Coordinator(loser, entropy=world.entropy, monotonic=world.clock)
+
+    with pytest.raises(Contended, match=str(job.id)) as caught:
+        racing.execute(Cancel(job_id=job.id, actor=CLIENT, request_id=RequestId("c1")))
+
+    assert caught.value.tries == MAX_TRIES
+    assert len(loser.saves) == MAX_TRIES
+    assert world.reload(job.id) == job
+    racing.close()
+
+
+@spec("K2", "R10")
+def test_a_decision_made_in_time_but_saved_too_late_is_refused(
+    world: World, store: ScriptedStore
+) -> None:
+    grant = world.running()
+
+    def stall(changes: Sequence[Change]) -> None:
+        store.before_save = lambda changes: None
+        world.clock.advance(60)
+
+    store.before_save = stall
+    verdict = world.complete(grant, actor=W1)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.LEASE_EXPIRED)
+    assert world.reload(grant.job_id).status is JobStatus.RUNNING
+
+
+def test_two_commands_for_one_job_in_one_batch_are_decided_one_after_the_other(
+    world: World,
+) -> None:
+    grant = world.running()
+    report = Complete(
+        job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, request_id=RequestId("r")
+    )
+
+    first, second = world.coordinator.submit_many([report, report]).result(30)
+
+    assert isinstance(first, Verdict)
+    assert isinstance(second, Verdict)
+    assert (first.kind, first.replayed) == (VerdictKind.COMMITTED, False)
+    assert (second.kind, second.replayed) == (VerdictKind.COMMITTED, True)
+
+
+def test_a_change_that_a_guard_refuses_costs_its_own_caller_only(
+    world: World, store: ScriptedStore
+) -> None:
+    bad, good = enqueue_command(world), enqueue_command(world)
+
+    def refuse(changes: Sequence[Change]) -> None:
+        if any(change.job.id == bad.job_id for change in changes):
+            raise StoreRefused("a guard said no")
+
+    store.before_save = refuse
+    taken, go_on = Signal(), Signal()
+    blocker = Thread(target=world.enqueue)
+    original = store.before_save
+
+    def hold(changes: Sequence[Change]) -> None:
+        taken.set()
+        go_on.wait(30)
+        store.before_save = original
+
+    store.before_save = hold
+    blocker.start()
+    taken.wait(30)
+    bad_future, good_future = world.coordinator.submit(bad), world.coordinator.submit(good)
+    go_on.set()
+    blocker.join()
+
+    assert isinstance(good_future.result(30)[0], Reply)
+    with pytest.raises(StoreRefused):
+        bad_future.result(30)
+
+
+def test_a_store_that_fails_tells_every_waiting_caller(world: World, store: ScriptedStore) -> None:
+    world.enqueue()
+
+    def fail(changes: Sequence[Change]) -> None:
+        raise StoreUnavailable("gone")
+
+    store.before_save = fail
+
+    with pytest.raises(StoreUnavailable):
+        world.enqueue()
+
+
+@spec("J6")
+def test_a_bad_command_in_a_batch_is_refused_before_anything_is_sent(
+    world: World, store: ScriptedStore
+) -> None:
+    good, bad = enqueue_command(world), enqueue_command(world, queue="no spaces")
+
+    with pytest.raises(InvalidInput, match=r"^queue: "):
+        world.coordinator.submit_many([good, bad])
+
+    assert store.saves == []
+    assert store.load([good.job_id, bad.job_id]).jobs == {}
+
+
+def test_a_cancelled_future_is_never_sent(world: World, store: ScriptedStore) -> None:
+    world.enqueue()
+    taken, go_on = Signal(), Signal()
+
+    def hold(changes: Sequence[Change]) -> None:
+        taken.set()
+        go_on.wait(30)
+        store.before_save = lambda changes: None
+
+    store.before_save = hold
+    blocker = world.coordinator.submit(enqueue_command(world))
+    taken.wait(30)
+    unwanted = enqueue_command(world)
+    future = world.coordinator.submit(unwanted)
+    assert future.cancel()
+    go_on.set()
+    blocker.result(30)
+    world.enqueue()
+
+    assert store.load([unwanted.job_id]).jobs == {}
+
+
+def test_closing_finishes_what_was_submitted_and_refuses_what_comes_after() -> None:
+    world = World()
+    futures = [world.coordinator.submit(enqueue_command(world)) for _ in range(50)]
+
+    world.coordinator.close()
+
+    assert all(future.done() for future in futures)
+    with pytest.raises(Closed):
+        world.coordinator.submit(enqueue_command(world))
+    with pytest.raises(Closed):
+        world.coordinator.submit_claim(world.claim_request())
+
+
+def test_an_empty_batch_is_answered_at_once(world: World) -> None:
+    assert world.coordinator.submit_many([]).result(0) == []

@@ -1,0 +1,240 @@
+"""The sweeper: what time revoked is recorded once, never on a clock that jumped."""
+
+from collections.abc import Iterator
+from threading import Barrier, Thread
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, OutageWatch, Sweeper
+from tenure.core.commands import Outage
+from tenure.core.ids import worker_actor
+from tenure.core.instants import Instant, seconds
+from tenure.core.policy import Backoff, Policy
+from tenure.core.retry import backoff_us
+from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
+from tenure.errors import StoreUnavailable
+from tenure.stores.memory import MemoryStore
+from tests.support.coordinators import VirtualClock, World
+
+W1 = worker_actor("w1")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.coordinator.close()
+
+
+def sweeper(world: World) -> Sweeper:
+    return Sweeper(world.coordinator, monotonic=world.clock)
+
+
+@spec("T12", "V2", "L4")
+def test_a_killed_workers_job_is_ready_again_after_ttl_sweep_and_backoff(world: World) -> None:
+    policy = Policy()
+    grant = world.running(policy=policy)
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+    longest_backoff_s = policy.backoff.initial_us / 1e6
+
+    for _ in range(62):  # ttl 60 s and one sweep interval
+        world.clock.advance(1)
+        sweeping.sweep_once()
+    world.clock.advance(longest_backoff_s)
+
+    (again,) = world.claim("w2")
+    assert again.job_id == grant.job_id
+    assert again.attempt == 2
+    assert world.reload(grant.job_id).failures == 1
+
+
+@spec("V1")
+def test_no_lease_outlives_its_end_by_more_than_a_sweep_interval(world: World) -> None:
+    grants = [world.running(policy=Policy(lease_us=seconds(30 + number))) for number in range(20)]
+    sweeping = sweeper(world)
+
+    for _ in range(60):
+        world.clock.advance(SWEEP_INTERVAL / 1e6)
+        sweeping.sweep_once()
+
+        rows = [world.reload(grant.job_id) for grant in grants]
+        assert all(row.due_at is None or row.due_at > world.clock.now for row in rows)
+
+
+@spec("W1")
+def test_many_sweepers_record_each_deadline_once() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    worlds = [World(store, clock) for _ in range(4)]
+    grants = [worlds[0].running() for _ in range(200)]
+    clock.advance(61)
+    barrier = Barrier(len(worlds))
+
+    def sweep(world: World) -> None:
+        barrier.wait()
+        sweeper(world).sweep_once()
+
+    threads = [Thread(target=sweep, args=(world,)) for world in worlds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for grant in grants:
+        types = worlds[0].types(grant.job_id)
+        assert types == ["enqueued", "claimed", "started", "stalled", "requeued"]
+    for world in worlds:
+        world.coordinator.close()
+
+
+@spec("W1", "R8")
+def test_a_report_accepted_in_time_is_not_undone_by_a_later_sweep(world: World) -> None:
+    grant = world.running()
+    world.clock.advance(59.999999)
+    verdict = world.complete(grant, actor=W1)
+    world.clock.advance(60)
+
+    report = sweeper(world).sweep_once()
+
+    assert verdict.kind is VerdictKind.COMMITTED
+    assert report.swept == 0
+    assert world.reload(grant.job_id).status is JobStatus.SUCCEEDED
+
+
+@spec("W2")
+def test_a_jump_ahead_expires_nothing_until_a_second_reading_confirms_it(world: World) -> None:
+    grant = world.running()
+    monotonic = VirtualClock()
+    sweeping = Sweeper(world.coordinator, monotonic=monotonic)
+    sweeping.sweep_once()
+
+    world.clock.advance(3600)  # the store's clock alone
+    at_once = sweeping.sweep_once()
+    status_at_once = world.reload(grant.job_id).status
+    monotonic.advance(1)
+    world.clock.advance(1)
+    confirmed = sweeping.sweep_once()
+
+    assert at_once.distrusts_clock
+    assert status_at_once is JobStatus.RUNNING
+    assert not confirmed.distrusts_clock
+    assert confirmed.swept == 1
+
+
+@spec("W2")
+def test_a_single_bad_reading_is_forgotten_when_the_clock_steps_back(world: World) -> None:
+    grant = world.running()
+    monotonic = VirtualClock()
+    sweeping = Sweeper(world.coordinator, monotonic=monotonic)
+    sweeping.sweep_once()
+
+    world.clock.advance(3600)
+    sweeping.sweep_once()
+    world.clock.advance(-3599)
+    monotonic.advance(1)
+    report = sweeping.sweep_once()
+
+    assert report.swept == 0
+    assert world.reload(grant.job_id).status is JobStatus.RUNNING
+
+
+@spec("W2")
+def test_a_new_sweeper_distrusts_a_clock_far_ahead_of_the_last_recorded_tick() -> None:
+    guard = ClockGuard(threshold_us=seconds(10), interval_us=seconds(1))
+    ahead = Instant(seconds(3600))
+
+    first = guard.admits(last_tick=Instant(0), now=ahead, monotonic_us=0)
+    too_soon = guard.admits(last_tick=ahead, now=ahead, monotonic_us=seconds(0.5))
+    second = guard.admits(last_tick=ahead, now=Instant(ahead + seconds(1)), monotonic_us=seconds(1))
+
+    assert (first, too_soon, second) == (False, False, True)
+
+
+class FlakyStore(MemoryStore):
+    """A memory store whose tick can be made to fail, as a store behind a cut network does."""
+
+    is_down = False
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        if self.is_down:
+            raise StoreUnavailable("the test cut the network")
+        return super().tick()
+
+
+@spec("O1", "O2")
+def test_an_outage_is_recorded_and_excuses_the_leases_it_overlapped() -> None:
+    clock = VirtualClock()
+    store = FlakyStore(clock=clock)
+    world = World(store, clock)
+    grant = world.running(policy=Policy(max_attempts=1))
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+
+    store.is_down = True
+    for _ in range(65):
+        clock.advance(1)
+        with pytest.raises(StoreUnavailable):
+            sweeping.sweep_once()
+    store.is_down = False
+    clock.advance(1)
+    report = sweeping.sweep_once()
+
+    assert report.outage is not None
+    assert report.outage.ended_at - report.outage.began_at == seconds(65)
+    job = world.reload(grant.job_id)
+    assert (job.status, job.failures, job.outage_credits) == (JobStatus.QUEUED, 0, 1)
+    stalled = store.load_histories([grant.job_id])[grant.job_id][3]
+    assert (stalled.type, stalled.cause) == (EventType.STALLED, EventCause.OUTAGE)
+    world.coordinator.close()
+
+
+@spec("O1")
+def test_a_short_failure_is_no_outage() -> None:
+    watch = OutageWatch(shortest_us=seconds(5))
+    watch.answered(Instant(0), 0)
+    watch.failed(seconds(1))
+
+    brief = watch.answered(Instant(seconds(6)), seconds(6))
+    watch.failed(seconds(7))
+    long = watch.answered(Instant(seconds(13)), seconds(13))
+
+    assert brief is None
+    assert long == Outage(Instant(seconds(7)), Instant(seconds(13)))
+
+
+@spec("W3")
+def test_jobs_requeued_with_a_credit_come_back_spread_over_the_backoff_cap() -> None:
+    clock = VirtualClock()
+    world = World(clock=clock)
+    policy = Policy(backoff=Backoff(cap_us=seconds(40)))
+    grants = [world.running(policy=policy) for _ in range(20)]
+    world.store.record_outage(Outage(Instant(clock.now + 1), Instant(clock.now + seconds(30))))
+    clock.advance(61)
+
+    sweeper(world).sweep_once()
+
+    waits = sorted((world.reload(g.job_id).run_at or 0) - clock.now for g in grants)
+    assert waits[0] >= 0
+    assert waits[-1] <= seconds(40)
+    assert len(set(waits)) == len(waits)
+    assert waits[-1] > backoff_us(Backoff(), failures=1, entropy=b"\xff" * 16)
+    world.coordinator.close()
+
+
+def test_the_thread_sweeps_until_it_is_stopped() -> None:
+    world = World()
+    grant = world.running()
+    world.clock.advance(61)
+    sweeping = Sweeper(world.coordinator, interval_us=seconds(0.001), monotonic=world.clock)
+
+    sweeping.start()
+    for _ in range(10_000):
+        if world.reload(grant.job_id).status is JobStatus.QUEUED:
+            break
+        sweeping._stop.wait(0.001)
+    sweeping.stop()
+
+    assert world.reload(grant.job_id).status is JobStatus.QUEUED
+    world.coordinator.close()

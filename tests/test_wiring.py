@@ -1,0 +1,77 @@
+"""Wiring: URLs and settings, and errors that never show a password."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.instants import parse_duration, seconds
+from tenure.errors import InvalidInput, UnknownStoreUrl
+from tenure.stores.memory import MemoryStore
+from tenure.wiring import (
+    limits_from_environment,
+    open_store,
+    sqlite_path,
+    url_from_environment,
+)
+
+
+def test_the_environment_selects_the_deployment() -> None:
+    assert url_from_environment({}) == "sqlite:///tenure.db"
+    assert url_from_environment({"TENURE_URL": "memory://"}) == "memory://"
+
+
+def test_memory_urls_open_a_memory_store() -> None:
+    assert isinstance(open_store("memory://"), MemoryStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///tenure.db", "tenure.db"),
+        ("sqlite:////var/lib/tenure.db", "/var/lib/tenure.db"),
+        ("sqlite:///a%20b.db", "a b.db"),
+    ],
+)
+def test_sqlite_urls_name_a_relative_or_absolute_file(url: str, path: str) -> None:
+    assert sqlite_path(url) == path
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/file.db", "sqlite:///x.db?mode=ro"]
+)
+def test_a_sqlite_url_that_is_none_says_how_one_looks(url: str) -> None:
+    with pytest.raises(UnknownStoreUrl, match=r"sqlite:///file\.db"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:hunter2@host", "", "hunter2", "mysql://root:hunter2@h/d", "HTTP2:hunter2"]
+)
+def test_an_unknown_url_is_named_by_its_scheme_only(url: str) -> None:
+    with pytest.raises(UnknownStoreUrl, match="postgresql://") as caught:
+        open_store(url)
+
+    assert "hunter2@" not in str(caught.value)
+
+
+@spec("L2")
+def test_lease_bounds_come_from_the_environment_and_errors_name_the_variable() -> None:
+    lower = limits_from_environment({"TENURE_LEASE_BOUNDS": "500ms,120s"})
+
+    assert lower.lease.shortest_us == seconds(0.5)
+    assert limits_from_environment({}).lease.shortest_us == seconds(30)
+    for wrong in ("5s", "5s,", "120s,5s", "fast,slow", "0s,1s", "5,120"):
+        with pytest.raises(InvalidInput, match="TENURE_LEASE_BOUNDS"):
+            limits_from_environment({"TENURE_LEASE_BOUNDS": wrong})
+
+
+@pytest.mark.parametrize(
+    ("text", "amount_s"), [("250ms", 0.25), ("90s", 90), ("1.5h", 5400), ("7d", 604800)]
+)
+def test_durations_are_written_with_a_unit(text: str, amount_s: float) -> None:
+    assert parse_duration(text) == seconds(amount_s)
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "1e9s", "5 minutes", "1_0s", "nan s", "٣s"])
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="250ms, 90s, 5m, 2h or 7d"):
+        parse_duration(text)
