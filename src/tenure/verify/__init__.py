@@ -1,0 +1,32 @@
+"""Verification: the invariants and projections of docs/spec as code over rows and log.
+
+Used alike by `tenure verify`, the simulator, the conformance kits and the tests. Reads only.
+"""
+
+from tenure.verify.acks import Ack, AckWriter, Op, read_acks
+from tenure.verify.checking import assert_holds, verify
+from tenure.verify.invariants import INVARIANTS, check_across, check_record
+from tenure.verify.recording import granted, heard, sent
+from tenure.verify.report import Finding, Report, State
+from tenure.verify.source import Source
+from tenure.verify.violations import Violation
+
+__all__ = [
+    "INVARIANTS",
+    "Ack",
+    "AckWriter",
+    "Finding",
+    "Op",
+    "Report",
+    "Source",
+    "State",
+    "Violation",
+    "assert_holds",
+    "check_across",
+    "check_record",
+    "granted",
+    "heard",
+    "read_acks",
+    "sent",
+    "verify",
+]

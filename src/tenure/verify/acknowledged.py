@@ -1,0 +1,193 @@
+"""What callers were told against what the log says. Every function takes a record and its acks.
+
+An accepted answer binds for ever, an unanswered request may or may not have happened, a refusal
+must have left no trace. A job that is gone is judged by its age, see `gone`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tenure.core.events import Event
+from tenure.core.ids import JobId, LeaseId, role_of
+from tenure.core.instants import Duration, Instant
+from tenure.core.vocabulary import EventType, VerdictKind
+from tenure.ports import Record
+from tenure.verify.acks import SETTLING, Ack, Op
+from tenure.verify.attempts import ATTEMPT_ENDS, attempts_of, lease_ends
+from tenure.verify.violations import Violation, broken, policy_of, rev_of
+
+Acks = Sequence[Ack]
+
+
+def commits_are_settled_once(record: Record, acks: Acks) -> Iterator[Violation]:
+    """Every COMMITTED has exactly one settle event, dated before its lease's end. [I13]"""
+    for ack in acks:
+        if ack.op not in SETTLING or ack.answer is not VerdictKind.COMMITTED:
+            continue
+        settled = _settle_events(record, ack)
+        if len(settled) != 1:
+            what = f"{ack.op} {ack.request_id} was COMMITTED, its lease has {len(settled)}"
+            seq = settled[1].seq if settled else rev_of(record)
+            yield broken("I13", record, seq, f"{what} settle events of that request")
+        elif _is_late(record, settled[0]):
+            what = f"{ack.op} {ack.request_id} was COMMITTED after its lease's end"
+            yield broken("I13", record, settled[0].seq, what)
+
+
+def _settle_events(record: Record, ack: Ack) -> list[Event]:
+    return [
+        event
+        for event in record.events
+        if event.type in ATTEMPT_ENDS
+        and event.lease_id == ack.lease_id
+        and event.request_id == ack.request_id
+    ]
+
+
+def _is_late(record: Record, settled: Event) -> bool:
+    policy = policy_of(record)
+    if policy is None:
+        return False
+    return any(
+        event is settled and event.ts >= end
+        for attempt in attempts_of(record.events)
+        for event, end in lease_ends(attempt, policy)
+    )
+
+
+def cancels_hold(record: Record, acks: Acks) -> Iterator[Violation]:
+    """No grant follows an acknowledged cancel of a job that was not yet running. [I14]
+
+    A pending answer says that the job was running.
+    """
+    for ack in acks:
+        if ack.op is not Op.CANCEL or not ack.is_accepted or ack.pending:
+            continue
+        since = _cancelled_at(record, ack)
+        if since is None:
+            continue
+        for event in record.events:
+            if event.type is EventType.CLAIMED and event.seq > since:
+                what = f"granted after cancel {ack.request_id} was acknowledged at rev {since}"
+                yield broken("I14", record, event.seq, what)
+                break
+
+
+def _cancelled_at(record: Record, ack: Ack) -> int | None:
+    """The rev at which the cancel was acknowledged: the answer's, or that of its event."""
+    if ack.rev is not None:
+        return ack.rev
+    ends = [event for event in record.events if event.type is EventType.CANCELLED]
+    own = [event for event in ends if event.request_id == ack.request_id]
+    return next((event.seq for event in own or ends), None)
+
+
+def enqueues_happen_once(record: Record, acks: Acks) -> Iterator[Violation]:
+    """An acknowledged enqueue exists exactly once, any other at most once. [I16]"""
+    enqueued = [event for event in record.events if event.type is EventType.ENQUEUED]
+    asked = [ack for ack in acks if ack.op in (Op.ENQUEUE, Op.REDRIVE)]
+    if not any(record.job_id in (ack.job_id, ack.target) for ack in asked):
+        return
+    if len(enqueued) > 1:
+        yield broken("I16", record, enqueued[1].seq, f"enqueued {len(enqueued)} times")
+    is_promised = any(ack.is_accepted and ack.target == record.job_id for ack in asked)
+    if is_promised and (record.job is None or not enqueued):
+        missing = "row" if record.job is None else "enqueued event"
+        yield broken("I16", record, 1, f"its enqueue was acknowledged, it has no {missing}")
+
+
+def acknowledged_is_kept(record: Record, acks: Acks) -> Iterator[Violation]:
+    """No acknowledged mutation is missing. [I21]"""
+    for ack in acks:
+        if not ack.is_accepted or ack.target != record.job_id:
+            continue
+        if not _is_kept(record, ack):
+            request = ack.request_id or ack.lease_id or ack.job_id
+            what = f"{ack.op} {request} was acknowledged, the log does not have it"
+            yield broken("I21", record, rev_of(record), what)
+        elif ack.rev is not None and rev_of(record) < ack.rev:
+            what = f"{ack.op} was answered at rev {ack.rev}, the job is back at {rev_of(record)}"
+            yield broken("I21", record, rev_of(record), what)
+
+
+_OWN_EVENT = {
+    Op.START: EventType.STARTED,
+    Op.REQUEUE: EventType.REQUEUED,
+    Op.DEAD_LETTER: EventType.DEAD_LETTERED,
+}
+
+
+def _is_kept(record: Record, ack: Ack) -> bool:
+    match ack.op:
+        case Op.ENQUEUE | Op.REDRIVE:
+            return record.job is not None and _has(record, EventType.ENQUEUED)
+        case Op.CLAIM:
+            return _has(record, EventType.CLAIMED, lease_id=ack.lease_id)
+        case Op.START | Op.REQUEUE | Op.DEAD_LETTER:
+            return any(
+                event.type is _OWN_EVENT[ack.op]
+                and event.request_id == ack.request_id
+                and ack.lease_id in (None, event.lease_id)
+                for event in record.events
+            )
+        case Op.HEARTBEAT:
+            return ack.settled or ack.hb_seq is None or ack.hb_seq <= _last_hb_seq(record, ack)
+        case Op.COMPLETE | Op.FAIL | Op.RELEASE:
+            return bool(_settle_events(record, ack))
+        case Op.CANCEL:
+            return _is_cancel_kept(record, ack)
+
+
+def _is_cancel_kept(record: Record, ack: Ack) -> bool:
+    """Its own event; or another's, for a cancel of a cancelled job and a second soft one. [Q5]"""
+    cancels = [
+        event
+        for event in record.events
+        if event.type in (EventType.CANCELLED, EventType.CANCEL_REQUESTED)
+    ]
+    return any(
+        event.request_id == ack.request_id or ack.pending or event.type is EventType.CANCELLED
+        for event in cancels
+    )
+
+
+def _has(record: Record, wanted: EventType, *, lease_id: LeaseId | None = None) -> bool:
+    return any(
+        event.type is wanted and lease_id in (None, event.lease_id) for event in record.events
+    )
+
+
+def _last_hb_seq(record: Record, ack: Ack) -> int:
+    """The highest hb_seq the log knows of a lease; pruned ones are in the attempt's end. [G1]"""
+    return max(
+        (event.payload.hb_seq or 0 for event in record.events if event.lease_id == ack.lease_id),
+        default=0,
+    )
+
+
+def refusals_left_no_trace(record: Record, acks: Acks) -> Iterator[Violation]:
+    """A worker's report that heard CANCELLED was not applied: one report, one decision. [P3]"""
+    for ack in acks:
+        if ack.op in SETTLING and ack.answer is VerdictKind.CANCELLED:
+            for event in _settle_events(record, ack):
+                if role_of(event.actor) == "worker":
+                    what = f"{ack.op} {ack.request_id} heard CANCELLED and was applied"
+                    yield broken("P3", record, event.seq, what)
+
+
+def binds(acks: Acks, job_id: JobId) -> bool:
+    """Whether a job must exist because of what its callers heard."""
+    return any(ack.is_accepted and ack.target == job_id for ack in acks)
+
+
+def may_be_purged(acks: Acks, now: Instant, retention_us: Duration) -> bool:
+    """Whether a job that is gone may have been purged: its retention, counted from the first that
+    was heard of it, is over. A job ends after that, so a younger one was lost for certain."""
+    return now >= min(ack.at for ack in acks) + retention_us
+
+
+def gone(job_id: JobId, acks: Acks) -> Iterator[Violation]:
+    """What is broken by the absence of a job that cannot have been purged."""
+    nothing = Record(job_id=job_id, job=None, events=())
+    yield from commits_are_settled_once(nothing, acks)
+    yield from enqueues_happen_once(nothing, acks)
+    yield from acknowledged_is_kept(nothing, acks)

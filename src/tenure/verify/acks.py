@@ -1,0 +1,149 @@
+"""Acknowledgements: the callers' own log of what they asked and what they heard.
+
+JSON lines, one per request sent and one per answer heard; docs/reference/acks.md is the format.
+Only the caller can know what was acknowledged to it: a store that lost a job has also lost the
+memory of it.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from tenure.core.ids import JobId, LeaseId, RequestId
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import InvalidInput
+from tenure.ports import Clock
+
+MAX_LINE_BYTES = 64 * 1024
+
+
+class Op(StrEnum):
+    """What was asked."""
+
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    START = "start"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    REQUEUE = "requeue"
+    DEAD_LETTER = "dead_letter"
+    REDRIVE = "redrive"
+
+
+SETTLING = frozenset({Op.COMPLETE, Op.FAIL, Op.RELEASE})
+_NEEDS_LEASE = SETTLING | {Op.CLAIM, Op.START, Op.HEARTBEAT}
+_NEEDS_REQUEST_ID = SETTLING | {Op.START, Op.CANCEL, Op.REQUEUE, Op.DEAD_LETTER, Op.REDRIVE}
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line: a request that was sent (`answer` is None), or the answer that was heard."""
+
+    op: Op
+    job_id: JobId
+    at: Instant  # on the caller's clock
+    answer: VerdictKind | None = None
+    request_id: RequestId | None = None
+    lease_id: LeaseId | None = None
+    hb_seq: int | None = None
+    answered_id: JobId | None = None  # the job the answer named, where it is not `job_id`
+    rev: int | None = None  # of the job the answer showed
+    pending: bool = False
+    settled: bool = False
+    cause: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a line that verify could not hold against a log."""
+        if self.op in _NEEDS_LEASE and self.lease_id is None:
+            raise ValueError(f"{self.op} without a lease_id")
+        if self.op in _NEEDS_REQUEST_ID and self.request_id is None:
+            raise ValueError(f"{self.op} without a request_id")
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the caller was told that what it asked is done. Such an answer binds."""
+        return self.answer in (VerdictKind.OK, VerdictKind.COMMITTED)
+
+    @property
+    def target(self) -> JobId:
+        """The job an accepted answer is about."""
+        return self.answered_id or self.job_id
+
+
+def wall_clock() -> Instant:
+    """The caller's clock, in microseconds."""
+    return Instant(time.time_ns() // 1000)
+
+
+class AckWriter:
+    """Appends to one caller's file. A line is written before `write` returns, so it survives the
+    death of the process; give every process a file of its own."""
+
+    def __init__(self, path: Path, *, clock: Clock = wall_clock) -> None:
+        self.clock = clock
+        self._file = path.open("ab", buffering=0)
+        self._encode = msgspec.json.Encoder().encode
+        _cut_torn_tail(path)
+
+    def write(self, *acks: Ack) -> None:
+        """Append these lines with one write."""
+        self._file.write(b"".join(self._encode(ack) + b"\n" for ack in acks))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> "AckWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _cut_torn_tail(path: Path) -> None:
+    """Remove a last line that an earlier process did not live to finish."""
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - MAX_LINE_BYTES)
+        file.seek(start)
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            file.truncate(start + tail.rfind(b"\n") + 1)
+
+
+def read_acks(path: Path) -> Iterator[Ack]:
+    """The lines of a file, one at a time. A torn last line is skipped, it was never finished."""
+    decode = msgspec.json.Decoder(Ack).decode
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            if not line.endswith(b"\n"):
+                if len(line) < MAX_LINE_BYTES:
+                    return
+                raise _unreadable(path, number, f"is longer than {MAX_LINE_BYTES} bytes")
+            if not line.strip():
+                continue
+            try:
+                yield decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise _unreadable(path, number, str(error)) from error
+
+
+def _unreadable(path: Path, number: int, problem: str) -> InvalidInput:
+    return InvalidInput(
+        f"{path.name}, line {number}", problem, hint="docs/reference/acks.md says what a line is"
+    )

@@ -1,0 +1,48 @@
+"""What no two jobs may share: a live lease, a live dedupe key. Ordered streams, constant memory.
+
+A stream may be paged, so equal neighbours can be one job that ended and its successor, read a
+moment apart. Both rows are therefore read again, together, before anything is reported.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import TypeVar
+
+from tenure.core.ids import JobId
+from tenure.core.job import Job
+from tenure.ports import DedupeKey, Record
+from tenure.verify.source import Source
+from tenure.verify.violations import Violation, broken
+
+_K = TypeVar("_K")
+
+
+def leases_are_not_shared(store: Source) -> Iterator[Violation]:
+    """No two jobs share a live lease. [I9]"""
+    for lease_id, one, other in _shared(store, store.lease_holders(), lambda job: job.lease_id):
+        what = f"lease {lease_id} is also held by job {one.id}"
+        yield broken("I9", Record(other.id, other, ()), other.rev, what)
+
+
+def dedupe_keys_are_not_shared(store: Source) -> Iterator[Violation]:
+    """At most one live job has a given (namespace, kind, dedupe key). [I17]"""
+    for key, one, other in _shared(store, store.live_keys(), _live_key):
+        what = f"dedupe key {key.key} of {key.namespace}/{key.kind} is also held by job {one.id}"
+        yield broken("I17", Record(other.id, other, ()), other.rev, what)
+
+
+def _live_key(job: Job) -> DedupeKey | None:
+    if job.dedupe_key is None or job.status.is_terminal:
+        return None
+    return DedupeKey(job.namespace, job.kind, job.dedupe_key)
+
+
+def _shared(
+    store: Source, holders: Iterable[tuple[_K, JobId]], held: Callable[[Job], object]
+) -> Iterator[tuple[_K, Job, Job]]:
+    for (key, one), (other_key, other) in pairwise(holders):
+        if key == other_key and one != other:
+            jobs = store.load([one, other]).jobs
+            both = [jobs[job_id] for job_id in (one, other) if job_id in jobs]
+            if len(both) == 2 and all(held(job) == key for job in both):
+                yield key, both[0], both[1]

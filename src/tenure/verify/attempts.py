@@ -1,0 +1,100 @@
+"""Attempts: a job's log cut into its attempts, and when each lease's authority ended.
+
+Works on broken logs too: it cuts where a claim or an attempt's end stands, and leaves judging to
+the invariants.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from tenure.core.events import Event
+from tenure.core.ids import LeaseId
+from tenure.core.instants import Instant
+from tenure.core.job import due_at
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import EventType, JobStatus
+
+ATTEMPT_ENDS = frozenset(
+    {
+        EventType.STALLED,
+        EventType.SUCCEEDED,
+        EventType.FAILED,
+        EventType.CANCELLED,
+        EventType.DEAD_LETTERED,
+    }
+)
+EXTENDING = frozenset(
+    {EventType.CLAIMED, EventType.STARTED, EventType.LEASE_RENEWED, EventType.HEARTBEAT}
+)
+"""The events that set a lease's expiry; nothing else moves it. [L3]"""
+
+
+class Attempt(msgspec.Struct):
+    """One attempt's events, from its claim to its end, if it has ended."""
+
+    events: list[Event]
+    end: Event | None = None
+
+    @property
+    def claimed(self) -> Event:
+        """The event that began it."""
+        return self.events[0]
+
+    @property
+    def lease_id(self) -> LeaseId | None:
+        """The lease it was granted under."""
+        return self.events[0].lease_id
+
+
+def attempts_of(events: Sequence[Event]) -> list[Attempt]:
+    """The attempts of a log, in order. Events between attempts belong to none."""
+    found: list[Attempt] = []
+    current: Attempt | None = None
+    for event in events:
+        if event.type is EventType.CLAIMED:
+            current = Attempt([event])
+            found.append(current)
+        elif current is not None:
+            current.events.append(event)
+            if event.type in ATTEMPT_ENDS:
+                current.end = event
+                current = None
+    return found
+
+
+def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
+    """Each event after the claim, with the end of the lease as it stood just before it. [L4]
+
+    Pruned renewals leave a gap in the seqs: whatever they extended is then read off the next
+    event, which carries the expiry it met, or, if it set a new one itself, is given the benefit
+    of the doubt.
+    """
+    claimed = attempt.claimed
+    status = JobStatus.CLAIMED
+    expires_at = claimed.lease_expires_at or claimed.ts
+    started_at: Instant | None = None
+    cancel_deadline: Instant | None = None
+    before = claimed
+    for event in attempt.events[1:]:
+        if event.seq > before.seq + 1:
+            met = None if event.type in EXTENDING else event.lease_expires_at
+            expires_at = max(expires_at, met or Instant(event.ts + policy.lease_us))
+        yield (
+            event,
+            due_at(
+                status=status,
+                policy=policy,
+                claimed_at=claimed.ts,
+                started_at=started_at,
+                lease_expires_at=expires_at,
+                cancel_deadline=cancel_deadline,
+            ),
+        )
+        if event.type is EventType.STARTED:
+            status, started_at = JobStatus.RUNNING, event.ts
+        if event.type is EventType.CANCEL_REQUESTED:
+            cancel_deadline = event.payload.cancel_deadline
+        if event.type in EXTENDING and event.lease_expires_at is not None:
+            expires_at = event.lease_expires_at
+        before = event

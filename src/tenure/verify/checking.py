@@ -1,0 +1,74 @@
+"""Verifying a whole store: one pass over its records, one over what jobs must not share.
+
+Reads only, in bounded memory however many jobs there are. Acknowledgements are read first: what
+was acknowledged before the pass began must be found by it, whatever happens meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tenure.core.instants import Duration, seconds
+from tenure.verify.ack_index import AckIndex
+from tenure.verify.acknowledged import binds, gone, may_be_purged
+from tenure.verify.invariants import check_across, check_record
+from tenure.verify.report import Report, Tally
+from tenure.verify.source import Source
+
+DEFAULT_LIMIT = 10
+PAGE_SIZE = 200
+SHORTEST_RETENTION = seconds(24 * 3600)
+"""No job may be purged sooner after its end. [G3]"""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of jobs and of events read so far."""
+
+
+def verify(
+    store: Source,
+    acks: Sequence[Path] | None = None,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    retention_us: Duration = SHORTEST_RETENTION,
+    progress: Progress | None = None,
+) -> Report:
+    """Check every invariant over rows, log and, where given, callers' acknowledgements."""
+    tally = Tally(limit=limit)
+    with AckIndex() as index:
+        lines = index.load(acks) if acks is not None else None
+        for record in store.records(page_size=PAGE_SIZE):
+            tally.jobs += 1
+            tally.events += len(record.events)
+            heard = index.of(record.job_id) if lines else ()
+            for violation in check_record(record, heard):
+                tally.add(violation)
+            if progress is not None:
+                progress(tally.jobs, tally.events)
+        _judge_missing(store, index, tally, retention_us)
+    for violation in check_across(store):
+        tally.add(violation)
+    return tally.report(acks=lines)
+
+
+def _judge_missing(store: Source, index: AckIndex, tally: Tally, retention_us: Duration) -> None:
+    now = store.now()
+    for job_id, heard in index.unmet():
+        if not binds(heard, job_id):
+            continue
+        if may_be_purged(heard, now, retention_us):
+            tally.purged += 1
+            continue
+        for violation in gone(job_id, heard):
+            tally.add(violation)
+
+
+def assert_holds(store: Source, acks: Sequence[Path] | None = None) -> Report:
+    """For tests: fail with the first violations unless everything that was checked holds."""
+    report = verify(store, acks)
+    if not report.holds:
+        lines = [
+            f"{violation.invariant} job {violation.job_id} seq {violation.seq}: {violation.message}"
+            for finding in report.findings
+            for violation in finding.first
+        ]
+        raise AssertionError("the history is broken:\n" + "\n".join(lines))
+    return report

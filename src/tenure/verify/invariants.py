@@ -1,0 +1,118 @@
+"""Every invariant and projection of docs/spec/invariants.md with the functions that check it.
+
+This is the list; the functions are in the modules beside it. A rule with `needs_acks` cannot be
+told from rows and log alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from tenure.ports import Record
+from tenure.verify import acknowledged, across, leases, order, projections, rows
+from tenure.verify.acks import Ack
+from tenure.verify.source import Source
+from tenure.verify.violations import Violation
+
+OfRecord = Callable[[Record], Iterator[Violation]]
+OfAcks = Callable[[Record, Sequence[Ack]], Iterator[Violation]]
+OfStore = Callable[[Source], Iterator[Violation]]
+
+
+class Invariant(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule: its id, its sentence in short, and what checks it."""
+
+    id: str
+    title: str
+    of_record: OfRecord | None = None
+    of_acks: OfAcks | None = None
+    of_store: OfStore | None = None
+
+    @property
+    def needs_acks(self) -> bool:
+        """Whether nothing of it can be checked without the callers' acknowledgements. [X1]"""
+        return self.of_record is None and self.of_store is None
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    Invariant(id="I1", title="seqs are 1 to rev", of_record=order.seqs_are_complete),
+    Invariant(id="I2", title="begins with enqueued", of_record=order.first_is_enqueued),
+    Invariant(id="I3", title="statuses connect, up to the row", of_record=order.statuses_connect),
+    Invariant(id="I4", title="only transitions of the table", of_record=order.edges_are_lawful),
+    Invariant(id="I5", title="one end, nothing after it", of_record=order.ends_once),
+    Invariant(id="I6", title="back only by requeue or reclaim", of_record=order.rank_rises),
+    Invariant(
+        id="I7", title="attempts are counted by claims", of_record=order.attempts_are_counted
+    ),
+    Invariant(id="I8", title="rows fit their status", of_record=rows.row_fits_its_status),
+    Invariant(
+        id="I9",
+        title="one live lease, shared with nobody",
+        of_record=leases.one_live_lease,
+        of_store=across.leases_are_not_shared,
+    ),
+    Invariant(
+        id="I10", title="leases do not overlap or revive", of_record=leases.leases_are_disjoint
+    ),
+    Invariant(
+        id="I11", title="expiries rise, within the ttl", of_record=leases.expiries_are_bounded
+    ),
+    Invariant(id="I12", title="folding the log gives the row", of_record=rows.fold_gives_the_row),
+    Invariant(
+        id="I13",
+        title="COMMITTED is settled once, in time",
+        of_acks=acknowledged.commits_are_settled_once,
+    ),
+    Invariant(id="I14", title="no grant after a cancel was OK", of_acks=acknowledged.cancels_hold),
+    Invariant(
+        id="I15", title="a cancel request is never undone", of_record=order.cancel_requests_stick
+    ),
+    Invariant(
+        id="I16", title="enqueued jobs exist once", of_acks=acknowledged.enqueues_happen_once
+    ),
+    Invariant(
+        id="I17",
+        title="one live job per dedupe key",
+        of_store=across.dedupe_keys_are_not_shared,
+    ),
+    Invariant(id="I18", title="budgets are kept", of_record=leases.budget_is_kept),
+    Invariant(
+        id="I19", title="terminal rows stand still", of_record=rows.terminal_rows_stand_still
+    ),
+    Invariant(
+        id="I20", title="dead letters are complete", of_record=rows.dead_letters_are_complete
+    ),
+    Invariant(
+        id="I21",
+        title="nothing acknowledged is missing",
+        of_acks=acknowledged.acknowledged_is_kept,
+    ),
+    Invariant(id="P1", title="the invariants document (A)", of_record=projections.projects_onto_a),
+    Invariant(id="P2", title="the state machine (B)", of_record=projections.projects_onto_b),
+    Invariant(
+        id="P3",
+        title="the worker contract (C)",
+        of_record=projections.projects_onto_c,
+        of_acks=acknowledged.refusals_left_no_trace,
+    ),
+    Invariant(id="P4", title="the lifecycle plan (D)", of_record=projections.projects_onto_d),
+)
+
+_OF_RECORD = tuple(rule.of_record for rule in INVARIANTS if rule.of_record is not None)
+_OF_ACKS = tuple(rule.of_acks for rule in INVARIANTS if rule.of_acks is not None)
+_OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not None)
+
+
+def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation]:
+    """Everything that is wrong with one job, in its own log and against what callers heard."""
+    for of_record in _OF_RECORD:
+        yield from of_record(record)
+    if acks:
+        for of_acks in _OF_ACKS:
+            yield from of_acks(record, acks)
+
+
+def check_across(store: Source) -> Iterator[Violation]:
+    """Everything that is wrong between jobs."""
+    for of_store in _OF_STORE:
+        yield from of_store(store)

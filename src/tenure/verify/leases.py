@@ -1,0 +1,186 @@
+"""Leases and budgets of one job: who held it when, until when, and what each loss cost.
+
+One function per invariant; see `attempts` for how a log is cut. Sharing between jobs is checked
+in `across`.
+"""
+
+from collections.abc import Iterator
+
+from tenure.core.events import Event
+from tenure.core.ids import role_of
+from tenure.core.policy import Policy
+from tenure.core.settling import MAX_OUTAGE_CREDITS
+from tenure.core.vocabulary import EventCause, EventType
+from tenure.ports import Record
+from tenure.verify.attempts import ATTEMPT_ENDS, EXTENDING, Attempt, attempts_of, lease_ends
+from tenure.verify.violations import Violation, broken, policy_of, rev_of
+
+
+def one_live_lease(record: Record) -> Iterator[Violation]:
+    """One live lease if claimed or running, none otherwise. [I9]"""
+    live = [attempt for attempt in attempts_of(record.events) if attempt.end is None]
+    for attempt in live[1:]:
+        what = f"lease {attempt.lease_id} was granted while {live[0].lease_id} was live"
+        yield broken("I9", record, attempt.claimed.seq, what)
+    if record.job is None:
+        return
+    job = record.job
+    of_log = live[-1].lease_id if live else None
+    if job.lease_id != of_log:
+        what = f"the row's lease is {job.lease_id}, the log's live lease is {of_log}"
+        yield broken("I9", record, rev_of(record), what)
+    if (job.lease_id is not None) != job.status.is_leased:
+        what = f"{job.status} with{'out' if job.lease_id is None else ''} a lease"
+        yield broken("I9", record, rev_of(record), what)
+
+
+def leases_are_disjoint(record: Record) -> Iterator[Violation]:
+    """Lease intervals are disjoint, and nothing happens under a lease once it has ended. [I10]"""
+    policy = policy_of(record)
+    known: set[str] = set()
+    before: Attempt | None = None
+    for attempt in attempts_of(record.events):
+        lease_id = attempt.lease_id
+        if lease_id is None:
+            yield broken("I10", record, attempt.claimed.seq, "claimed without a lease")
+        elif lease_id in known:
+            what = f"lease {lease_id} is granted again"
+            yield broken("I10", record, attempt.claimed.seq, what)
+        if before is not None and (before.end is None or attempt.claimed.ts < before.end.ts):
+            what = f"the lease begins before lease {before.lease_id} has ended"
+            yield broken("I10", record, attempt.claimed.seq, what)
+        if policy is not None:
+            yield from _acts_within(record, attempt, policy)
+        known.add(lease_id or "")
+        before = attempt
+    yield from _acts_under_no_lease(record)
+
+
+def _acts_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[Violation]:
+    ts = attempt.claimed.ts
+    for event, end in lease_ends(attempt, policy):
+        if event.lease_id != attempt.lease_id:
+            what = f"{event.type} under lease {event.lease_id} while {attempt.lease_id} is live"
+            yield broken("I10", record, event.seq, what)
+        if event.ts < ts:
+            yield broken("I10", record, event.seq, f"{event.type} is dated before its predecessor")
+        if _needs_authority(event) and event.ts >= end:
+            what = f"{event.type} is dated {event.ts}, its lease ended at {end}"
+            yield broken("I10", record, event.seq, what)
+        ts = event.ts
+
+
+def _needs_authority(event: Event) -> bool:
+    """Whether an event was made by right of the lease.
+
+    What ends an attempt from outside (the sweep, a cancel, a dead letter) records an end, whenever
+    it comes; a soft cancel speaks to the lease's holder and uses nobody's right.
+    """
+    if event.type in ATTEMPT_ENDS:
+        return role_of(event.actor) == "worker"
+    return event.type in EXTENDING
+
+
+def _acts_under_no_lease(record: Record) -> Iterator[Violation]:
+    is_open = False
+    for event in record.events:
+        if event.type is EventType.CLAIMED:
+            is_open = True
+        elif not is_open and event.lease_id is not None:
+            what = f"{event.type} under lease {event.lease_id}, which is not live"
+            yield broken("I10", record, event.seq, what)
+        if event.type in ATTEMPT_ENDS:
+            is_open = False
+
+
+def expiries_are_bounded(record: Record) -> Iterator[Violation]:
+    """Within an attempt the expiry never decreases nor exceeds the last renewal + ttl. [I11]"""
+    policy = policy_of(record)
+    if policy is None:
+        return
+    for attempt in attempts_of(record.events):
+        renewed_at, expires_at, seq = attempt.claimed.ts, 0, attempt.claimed.seq - 1
+        for event in attempt.events:
+            if event.type in EXTENDING or event.seq > seq + 1:
+                renewed_at = event.ts  # where renewals were pruned, the latest they can have been
+            seq = event.seq
+            if event.lease_expires_at is None:
+                yield broken("I11", record, seq, f"{event.type} under a lease without an expiry")
+                continue
+            if event.lease_expires_at < expires_at:
+                what = f"the expiry falls from {expires_at} to {event.lease_expires_at}"
+                yield broken("I11", record, seq, what)
+            if event.lease_expires_at > renewed_at + policy.lease_us:
+                what = f"the expiry {event.lease_expires_at} exceeds {renewed_at} + the ttl"
+                yield broken("I11", record, seq, what)
+            expires_at = event.lease_expires_at
+
+
+_COSTS_A_FAILURE = frozenset(
+    {
+        EventCause.ATTEMPT_FAILED,
+        EventCause.LEASE_EXPIRED,
+        EventCause.TIMEOUT,
+        EventCause.START_TIMEOUT,
+    }
+)
+_COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED})
+
+
+def budget_is_kept(record: Record) -> Iterator[Violation]:
+    """failures stays within max_attempts, and every attempt that did not end its job was paid for,
+    released or excused. [I18]"""
+    policy = policy_of(record)
+    if policy is None:
+        return
+    spent = (0, 0, 0)
+    for event in record.events:
+        if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:
+            yield broken("I18", record, event.seq, f"granted after {spent[0]} failures")
+        stated = _stated(event, spent)
+        lawful = _lawful(event, spent, policy)
+        if stated not in lawful:
+            what = f"{event.type} ({event.cause}) after {_budget(spent)} states {_budget(stated)}"
+            yield broken("I18", record, event.seq, what)
+        if stated[0] > policy.max_attempts or stated[2] > MAX_OUTAGE_CREDITS:
+            what = f"over the budget of {policy.max_attempts}: {_budget(stated)}"
+            yield broken("I18", record, event.seq, what)
+        spent = stated
+    job = record.job
+    if job is not None and (job.failures, job.releases, job.outage_credits) != spent:
+        of_row = _budget((job.failures, job.releases, job.outage_credits))
+        what = f"the row has {of_row}, the log adds up to {_budget(spent)}"
+        yield broken("I18", record, rev_of(record), what)
+
+
+_Spent = tuple[int, int, int]  # failures, releases, outage credits
+
+
+def _budget(spent: _Spent) -> str:
+    return f"{spent[0]} failures, {spent[1]} releases, {spent[2]} outage credits"
+
+
+def _stated(event: Event, spent: _Spent) -> _Spent:
+    facts = event.payload
+    return (
+        spent[0] if facts.failures is None else facts.failures,
+        spent[1] if facts.releases is None else facts.releases,
+        spent[2] if facts.outage_credits is None else facts.outage_credits,
+    )
+
+
+def _lawful(event: Event, spent: _Spent, policy: Policy) -> tuple[_Spent, ...]:
+    """What the budget may be after `event`."""
+    failures, releases, credits = spent
+    if event.type in (EventType.FAILED, EventType.DEAD_LETTERED):
+        return spent, (failures + 1, releases, credits)
+    if event.type is not EventType.STALLED:
+        return (spent,)
+    if event.cause in _COSTS_A_FAILURE:
+        return ((failures + 1, releases, credits),)
+    if event.cause is EventCause.OUTAGE:
+        return ((failures, releases, credits + 1),)
+    if event.cause is EventCause.RELEASED:
+        costs = releases + 1 > policy.max_releases
+        return ((failures + costs, releases + 1, credits),)
+    return (spent,) if event.cause in _COSTS_NOTHING else ()

@@ -1,0 +1,285 @@
+"""The four documents Tenure joins, each with its own states and transitions, seen in one history.
+
+The sets below are copied from the documents and say nothing else; the functions translate a
+history into each document's words and look whether it stays inside. One function per projection.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from tenure.core.events import Event
+from tenure.core.ids import role_of
+from tenure.core.vocabulary import EventCause, EventType, JobStatus
+from tenure.ports import Record
+from tenure.verify.attempts import ATTEMPT_ENDS
+from tenure.verify.violations import Violation, broken, rev_of
+
+# --- A, the invariants document ------------------------------------------------------------------
+
+
+class AState(StrEnum):
+    """A's states."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+A_STATE = {
+    JobStatus.QUEUED: AState.QUEUED,
+    JobStatus.STALLED: AState.QUEUED,
+    JobStatus.CLAIMED: AState.RUNNING,
+    JobStatus.RUNNING: AState.RUNNING,
+    JobStatus.SUCCEEDED: AState.SUCCEEDED,
+    JobStatus.FAILED: AState.FAILED,
+    JobStatus.DEAD_LETTERED: AState.FAILED,
+    JobStatus.CANCELLED: AState.CANCELLED,
+}
+A_TERMINAL = frozenset({AState.SUCCEEDED, AState.FAILED, AState.CANCELLED})
+
+
+def projects_onto_a(record: Record) -> Iterator[Violation]:
+    """One owner while RUNNING, no run after a cancel while QUEUED, no way out of the end. [P1]"""
+    here: AState | None = None
+    owner: str | None = None
+    cancelled_while_queued = False
+    for event in record.events:
+        there = A_STATE[event.to_status]
+        if there is AState.RUNNING:
+            if cancelled_while_queued:
+                yield broken("P1", record, event.seq, "runs after it was cancelled while QUEUED")
+            if event.owner is None:
+                yield broken("P1", record, event.seq, "RUNNING without an owner")
+            elif here is AState.RUNNING and event.owner != owner:
+                what = f"RUNNING with the owners {owner} and {event.owner}"
+                yield broken("P1", record, event.seq, what)
+            owner = event.owner
+        if here in A_TERMINAL:
+            yield broken("P1", record, event.seq, f"{here} is left for {there}")
+        if there is AState.CANCELLED and here is AState.QUEUED:
+            cancelled_while_queued = True
+        here = there
+    job = record.job
+    if job is None:
+        return
+    if A_STATE[job.status] is AState.RUNNING and job.owner is None:
+        yield broken("P1", record, rev_of(record), "the row is RUNNING without an owner")
+    if here in A_TERMINAL and A_STATE[job.status] is not here:
+        what = f"the log ends in {here}, the row is {A_STATE[job.status]}"
+        yield broken("P1", record, rev_of(record), what)
+
+
+# --- B, the state machine ------------------------------------------------------------------------
+
+
+class BState(StrEnum):
+    """B's states; B2 has no dead_lettered."""
+
+    QUEUED = "queued"
+    ASSIGNED = "assigned"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD_LETTERED = "dead_lettered"
+
+
+B1_TRANSITIONS = frozenset(
+    {
+        (BState.QUEUED, BState.ASSIGNED),
+        (BState.ASSIGNED, BState.RUNNING),
+        (BState.RUNNING, BState.SUCCEEDED),
+        (BState.RUNNING, BState.FAILED),
+        (BState.RUNNING, BState.CANCELLED),
+        (BState.QUEUED, BState.DEAD_LETTERED),
+        (BState.ASSIGNED, BState.DEAD_LETTERED),
+        (BState.RUNNING, BState.DEAD_LETTERED),
+    }
+)
+B2_TRANSITIONS = frozenset(
+    {
+        (BState.QUEUED, BState.ASSIGNED),
+        (BState.ASSIGNED, BState.RUNNING),
+        (BState.RUNNING, BState.SUCCEEDED),
+        (BState.RUNNING, BState.FAILED),
+        (BState.QUEUED, BState.CANCELLED),
+        (BState.ASSIGNED, BState.CANCELLED),
+        (BState.RUNNING, BState.CANCELLED),
+    }
+)
+B_TRANSITIONS = B1_TRANSITIONS | B2_TRANSITIONS
+B_RANK = {
+    BState.QUEUED: 0,
+    BState.ASSIGNED: 1,
+    BState.RUNNING: 2,
+    BState.SUCCEEDED: 3,
+    BState.FAILED: 3,
+    BState.CANCELLED: 3,
+    BState.DEAD_LETTERED: 3,
+}
+B_EVENTS = {
+    "job_claimed": BState.ASSIGNED,
+    "job_started": BState.RUNNING,
+    "job_succeeded": BState.SUCCEEDED,
+    "job_failed": BState.FAILED,
+    "job_cancelled": BState.CANCELLED,
+    "job_dead_lettered": BState.DEAD_LETTERED,
+}
+"""B's events that are transitions, and where they lead; the others change no state of B's."""
+
+_B_STATE = {
+    JobStatus.QUEUED: BState.QUEUED,
+    JobStatus.CLAIMED: BState.ASSIGNED,
+    JobStatus.RUNNING: BState.RUNNING,
+    JobStatus.SUCCEEDED: BState.SUCCEEDED,
+    JobStatus.FAILED: BState.FAILED,
+    JobStatus.CANCELLED: BState.CANCELLED,
+    JobStatus.DEAD_LETTERED: BState.DEAD_LETTERED,
+}
+
+
+def _begins_an_attempt_of_b(event: Event) -> bool:
+    return event.type in (EventType.ENQUEUED, EventType.REQUEUED)
+
+
+def projects_onto_b(record: Record) -> Iterator[Violation]:
+    """Per attempt: along B1 or B2, the rank strictly rising, one event per change. [P2]
+
+    A reclaim begins its attempt at the claim, which B knows only from queued: "orphaned and
+    eligible for re-claim". A stall flags the state it met as orphaned and changes nothing.
+    """
+    here: BState | None = None
+    for event in record.events:
+        if _begins_an_attempt_of_b(event):
+            here = BState.QUEUED
+            continue
+        if event.type is EventType.CLAIMED and event.cause is EventCause.RECLAIM:
+            here = BState.QUEUED
+        there = _B_STATE.get(event.to_status, here)
+        stated = B_EVENTS.get(f"job_{event.type}", here)
+        if here is None or there is None:
+            yield broken("P2", record, event.seq, f"job_{event.type} of a job B never saw queued")
+        elif stated is not there:
+            what = f"{here} becomes {there} by job_{event.type}"
+            yield broken("P2", record, event.seq, what)
+        elif f"job_{event.type}" in B_EVENTS and (
+            (here, there) not in B_TRANSITIONS or B_RANK[there] <= B_RANK[here]
+        ):
+            what = f"job_{event.type} leads from {here} to {there}"
+            yield broken("P2", record, event.seq, what)
+        here = there
+
+
+# --- C, the worker contract ----------------------------------------------------------------------
+
+
+class CState(StrEnum):
+    """C's states of one attempt."""
+
+    LEASED = "LEASED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    LOST = "LOST"
+
+
+C_TRANSITIONS = frozenset(
+    {
+        (CState.LEASED, CState.LEASED),
+        (CState.LEASED, CState.COMPLETED),
+        (CState.LEASED, CState.FAILED),
+        (CState.LEASED, CState.LOST),
+    }
+)
+
+
+def _c_state(event: Event) -> CState:
+    """What an event makes of its attempt: the worker's own accepted report, or a loss."""
+    if event.type not in ATTEMPT_ENDS:
+        return CState.LEASED
+    if role_of(event.actor) != "worker":
+        return CState.LOST
+    return CState.COMPLETED if event.type is EventType.SUCCEEDED else CState.FAILED
+
+
+def projects_onto_c(record: Record) -> Iterator[Violation]:
+    """Each attempt ends once, and each report has one decision. [P3]"""
+    attempts: dict[str, CState] = {}
+    decided: set[tuple[str, str]] = set()
+    leased: str | None = None
+    for event in record.events:
+        lease_id = event.lease_id
+        if lease_id is None:
+            continue
+        if event.type is EventType.CLAIMED:
+            if leased is not None:
+                what = f"lease {lease_id} is granted, lease {leased} has not ended"
+                yield broken("P3", record, event.seq, what)
+            if lease_id in attempts:
+                yield broken("P3", record, event.seq, f"lease {lease_id} is granted twice")
+            attempts[lease_id] = CState.LEASED
+            leased = lease_id
+            continue
+        here, there = attempts.get(lease_id), _c_state(event)
+        if here is None or (here, there) not in C_TRANSITIONS:
+            what = f"{event.type} makes a {here or 'never granted'} attempt {there}"
+            yield broken("P3", record, event.seq, what)
+        attempts[lease_id] = there
+        if there is not CState.LEASED:
+            leased = None
+        if there in (CState.COMPLETED, CState.FAILED):
+            if (lease_id, event.request_id) in decided:
+                what = f"report {event.request_id} was decided twice"
+                yield broken("P3", record, event.seq, what)
+            decided.add((lease_id, event.request_id))
+    if record.job is not None and (leased is not None) != record.job.status.is_leased:
+        what = f"the row is {record.job.status}, the log's last attempt "
+        what += "has ended" if leased is None else "has not ended"
+        yield broken("P3", record, rev_of(record), what)
+
+
+# --- D, the lifecycle plan -----------------------------------------------------------------------
+
+D_TRANSITIONS: frozenset[tuple[JobStatus | None, str, JobStatus]] = frozenset(
+    {
+        (None, "enqueue", JobStatus.QUEUED),
+        (JobStatus.QUEUED, "claimNext", JobStatus.CLAIMED),
+        (JobStatus.STALLED, "claimNext", JobStatus.CLAIMED),
+        (JobStatus.CLAIMED, "start", JobStatus.RUNNING),
+        (JobStatus.CLAIMED, "heartbeat", JobStatus.CLAIMED),
+        (JobStatus.RUNNING, "heartbeat", JobStatus.RUNNING),
+        (JobStatus.RUNNING, "complete", JobStatus.SUCCEEDED),
+        (JobStatus.RUNNING, "fail", JobStatus.FAILED),
+        (JobStatus.CLAIMED, "stall", JobStatus.STALLED),
+        (JobStatus.RUNNING, "stall", JobStatus.STALLED),
+        (JobStatus.STALLED, "requeueStalled", JobStatus.QUEUED),
+    }
+)
+D_OPERATION = {
+    EventType.ENQUEUED: "enqueue",
+    EventType.CLAIMED: "claimNext",
+    EventType.STARTED: "start",
+    EventType.LEASE_RENEWED: "heartbeat",
+    EventType.HEARTBEAT: "heartbeat",
+    EventType.SUCCEEDED: "complete",
+    EventType.FAILED: "fail",
+    EventType.STALLED: "stall",
+    EventType.REQUEUED: "requeueStalled",
+}
+D_UNKNOWN = frozenset({JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
+
+
+def projects_onto_d(record: Record) -> Iterator[Violation]:
+    """Every transition is one of D's, up to what D does not know. [P4]"""
+    here: JobStatus | None = None
+    for event in record.events:
+        if event.to_status in D_UNKNOWN:
+            return
+        if event.type is EventType.CANCEL_REQUESTED and event.to_status is here:
+            continue
+        operation = D_OPERATION.get(event.type)
+        if operation is None or (here, operation, event.to_status) not in D_TRANSITIONS:
+            what = f"{operation or event.type} leads from {here} to {event.to_status}"
+            yield broken("P4", record, event.seq, what)
+        here = event.to_status

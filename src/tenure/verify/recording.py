@@ -1,0 +1,101 @@
+"""Recording acknowledgements: commands and answers of the core as lines of an ack file.
+
+For callers that hold core commands (tests, the simulator, chaos clients); others fill in `Ack`.
+"""
+
+from collections.abc import Iterable
+
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import (
+    Cancel,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    OperatorCommand,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    WorkerCommand,
+)
+from tenure.core.instants import Instant
+from tenure.core.verdicts import Grant, Reply, Verdict
+from tenure.core.vocabulary import VerdictKind
+from tenure.verify.acks import Ack, Op
+
+_OP: dict[type[object], Op] = {
+    Enqueue: Op.ENQUEUE,
+    Start: Op.START,
+    Heartbeat: Op.HEARTBEAT,
+    Complete: Op.COMPLETE,
+    Fail: Op.FAIL,
+    Release: Op.RELEASE,
+    Cancel: Op.CANCEL,
+    Requeue: Op.REQUEUE,
+    DeadLetter: Op.DEAD_LETTER,
+    Redrive: Op.REDRIVE,
+}
+
+Sent = Enqueue | WorkerCommand | OperatorCommand
+
+
+def sent(command: Sent, *, at: Instant) -> Ack:
+    """The line to write before a command goes out."""
+    lease_id = None
+    if isinstance(command, Start | Heartbeat | Complete | Fail | Release):
+        lease_id = command.lease_id
+    return Ack(
+        op=_OP[type(command)],
+        job_id=command.job_id,
+        at=at,
+        request_id=None if isinstance(command, Enqueue) else command.request_id,
+        lease_id=lease_id,
+        hb_seq=command.hb_seq if isinstance(command, Heartbeat) else None,
+    )
+
+
+def heard(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
+    """The line to write when its answer has arrived."""
+    line = sent(command, at=at)
+    if isinstance(answer, Verdict):
+        return Ack(
+            op=line.op,
+            job_id=line.job_id,
+            at=at,
+            request_id=line.request_id,
+            lease_id=line.lease_id,
+            hb_seq=line.hb_seq,
+            answer=answer.kind,
+            settled=answer.settled,
+            cause=answer.cause,
+        )
+    shown = answer.job if answer.is_ok else None
+    return Ack(
+        op=line.op,
+        job_id=line.job_id,
+        at=at,
+        request_id=line.request_id,
+        answer=VerdictKind.OK if answer.is_ok else VerdictKind.REJECTED,
+        answered_id=shown.id if shown is not None and shown.id != line.job_id else None,
+        rev=shown.rev if shown is not None else None,
+        pending=answer.pending,
+        cause=answer.cause,
+    )
+
+
+def granted(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:
+    """The lines to write when a claim has received grants."""
+    return [
+        Ack(
+            op=Op.CLAIM,
+            job_id=grant.job_id,
+            at=at,
+            request_id=request.request_id,
+            lease_id=grant.lease_id,
+            answer=VerdictKind.OK,
+            rev=grant.job.rev,
+        )
+        for grant in grants
+    ]

@@ -1,0 +1,106 @@
+"""The report of a verification: what holds, what is violated, what was not checked and why.
+
+A long log can break a rule a million times; only the first few violations of each are kept, all
+of them are counted.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from tenure.verify.invariants import INVARIANTS
+from tenure.verify.violations import Violation
+
+WITHOUT_ACKS = "needs the callers' acknowledgements"
+
+
+class State(StrEnum):
+    """What became of one invariant."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    NOT_CHECKED = "not checked"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One invariant's result; `first` are its first violations, `violations` counts them all."""
+
+    id: str
+    title: str
+    state: State
+    violations: int = 0
+    first: tuple[Violation, ...] = ()
+    why: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read and what was found. `purged` counts acknowledged jobs that are gone and old
+    enough to have been purged: nothing can be said about them."""
+
+    findings: tuple[Finding, ...]
+    jobs: int
+    events: int
+    acks: int | None = None
+    purged: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that was checked holds. [X2]"""
+        return not self.violated
+
+    @property
+    def violated(self) -> list[str]:
+        """The ids of the invariants that were found broken."""
+        return [each.id for each in self.findings if each.state is State.VIOLATED]
+
+    @property
+    def not_checked(self) -> list[str]:
+        """The ids of the invariants that nothing can be said about. [X1]"""
+        return [each.id for each in self.findings if each.state is State.NOT_CHECKED]
+
+
+class Tally:
+    """Counts violations by invariant and keeps the first few of each."""
+
+    def __init__(self, *, limit: int) -> None:
+        self._limit = limit
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, list[Violation]] = {}
+        self.jobs = 0
+        self.events = 0
+        self.purged = 0
+
+    def add(self, violation: Violation) -> None:
+        """Count one more."""
+        rule = violation.invariant
+        self._counts[rule] = self._counts.get(rule, 0) + 1
+        first = self._first.setdefault(rule, [])
+        if len(first) < self._limit:
+            first.append(violation)
+
+    def report(self, *, acks: int | None) -> Report:
+        """The result; `acks` is None where callers' acknowledgements were not given."""
+        findings = []
+        for rule in INVARIANTS:
+            count = self._counts.get(rule.id, 0)
+            state = State.VIOLATED if count else State.HOLDS
+            why = ""
+            if acks is None and rule.needs_acks:
+                state, why = State.NOT_CHECKED, WITHOUT_ACKS
+            findings.append(
+                Finding(
+                    id=rule.id,
+                    title=rule.title,
+                    state=state,
+                    violations=count,
+                    first=tuple(self._first.get(rule.id, ())),
+                    why=why,
+                )
+            )
+        return Report(
+            findings=tuple(findings),
+            jobs=self.jobs,
+            events=self.events,
+            acks=acks,
+            purged=self.purged,
+        )

@@ -1,0 +1,437 @@
+"""Lawful histories out of a seed: random commands, decided by the core, in virtual time.
+
+A `World` is the plainest world around `decide`: rows and logs in dictionaries, a clock that the
+world moves, answers that may get lost. It refuses nothing and repairs nothing, so whatever its
+histories break, the core broke. Equal seeds give equal worlds.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from tenure.core.applying import compensation_id
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Outage,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    Sweep,
+)
+from tenure.core.events import Event, Observation
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    SYSTEM,
+    Actor,
+    Epoch,
+    Fingerprint,
+    JobId,
+    Kind,
+    LeaseId,
+    QueueName,
+    RequestId,
+    WorkerId,
+    client_actor,
+    new_job_id,
+    operator_actor,
+    worker_actor,
+)
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.job import Job, JobError, Progress
+from tenure.core.lifecycle import decide
+from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
+from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.requests import already_there
+from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.vocabulary import (
+    RENEWALS,
+    CancelMode,
+    ErrorClass,
+    EventCause,
+    OnExhausted,
+    OnLost,
+    ReasonCode,
+    ReleaseKind,
+    Stage,
+)
+from tenure.ports import DedupeKey, Loaded, Record
+from tenure.verify import Ack, granted, heard, sent
+
+BEGINNING = Instant(1_700_000_000_000_000)
+QUEUE = QueueName("work")
+KIND = Kind("index")
+PRODUCER = client_actor("producer")
+OPERATOR = operator_actor("operator")
+WORKERS = tuple(worker_actor(name) for name in ("one", "two"))
+
+
+class World:
+    """Rows, logs, a clock and luck; and what its callers heard."""
+
+    def __init__(self, seed: int, *, lost_answers: float = 0.1, clock_steps: bool = True) -> None:
+        self.luck = random.Random(seed)
+        self.now = BEGINNING
+        self.epoch = Epoch(1)
+        self.rows: dict[JobId, Job] = {}
+        self.logs: dict[JobId, list[Event]] = {}
+        self.observations: dict[JobId, list[Observation]] = {}
+        self.acks: list[Ack] = []
+        self.leases: list[tuple[JobId, LeaseId, Actor]] = []
+        self._lost_answers = lost_answers
+        self._clock_steps = clock_steps
+        self._numbers = 0
+
+    # --- deciding ------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Now, with fresh luck."""
+        return Moment(now=self.now, epoch=self.epoch, entropy=self.luck.randbytes(16))
+
+    def submit(self, command: Command) -> Answer:
+        """Decide a command and write what follows from it."""
+        if isinstance(command, Claim | Sweep):
+            return self._decide(command)
+        self.acks.append(sent(command, at=self.now))
+        answer = self._decide(command)
+        assert isinstance(answer, Verdict | Reply)
+        if self.luck.random() >= self._lost_answers:
+            self.acks.append(heard(command, answer, at=self.now))
+        return answer
+
+    def _decide(self, command: Command) -> Answer:
+        outcome = self._outcome(command)
+        assert not isinstance(outcome, NeedsHistory)
+        if isinstance(outcome, Applied):
+            self._write(outcome.change)
+        elif isinstance(outcome, Refused) and outcome.observation is not None:
+            self.observations.setdefault(command.job_id, []).append(outcome.observation)
+        return outcome.answer
+
+    def _outcome(self, command: Command) -> Outcome:
+        job, at = self.rows.get(command.job_id), self.moment()
+        if isinstance(command, Enqueue) and job is None:
+            job = self._holder(command.kind, command.dedupe_key)
+        outcome = decide(job, command, at)
+        if isinstance(outcome, NeedsHistory):
+            outcome = decide(job, command, at, tuple(self.logs[outcome.job_id]))
+        if isinstance(command, Redrive) and isinstance(outcome, Applied):
+            made = outcome.change.job
+            there = self.rows.get(made.id) or self._holder(made.kind, made.dedupe_key)
+            if there is not None:
+                return already_there(there, command, tuple(self.logs[there.id]))
+        return outcome
+
+    def _holder(self, kind: Kind, key: str | None) -> Job | None:
+        live = (job for job in self.rows.values() if not job.status.is_terminal)
+        held = (job for job in live if (job.kind, job.dedupe_key) == (kind, key))
+        return None if key is None else next(held, None)
+
+    def _write(self, change: Change) -> None:
+        self.rows[change.job.id] = change.job
+        self.logs.setdefault(change.job.id, []).extend(change.events)
+        for observation in change.observations:
+            self.observations.setdefault(observation.job_id, []).append(observation)
+        for spawned in change.spawned:
+            self._write(spawned)
+
+    def request_id(self) -> RequestId:
+        """A fresh one."""
+        self._numbers += 1
+        return RequestId(f"r{self._numbers}")
+
+    # --- single steps --------------------------------------------------------------------------
+
+    def advance(self, *, seconds_: float) -> None:
+        """Let time pass; a negative number is a clock that was set back."""
+        self.now = Instant(self.now + seconds(seconds_))
+
+    def enqueue(self, policy: Policy | None = None, *, dedupe_key: str | None = None) -> JobId:
+        """A new job, or the one that holds the key."""
+        job_id = new_job_id(self.now, self.luck.randbytes(16))
+        answer = self.submit(
+            Enqueue(
+                job_id=job_id,
+                namespace=DEFAULT_NAMESPACE,
+                queue=QUEUE,
+                kind=KIND,
+                actor=PRODUCER,
+                payload=b'{"n":%d}' % self.luck.randrange(100),
+                delay_us=seconds(self.luck.choice((0, 0, 0, 5))),
+                dedupe_key=dedupe_key,
+                correlation_id=self.luck.choice((None, "c1")),
+                policy=policy or self.policy(),
+            )
+        )
+        assert isinstance(answer, Reply)
+        assert answer.job is not None
+        return answer.job.id
+
+    def policy(self) -> Policy:
+        """A policy of small numbers, so that every limit is met."""
+        luck = self.luck
+        policy = Policy(
+            lease_us=seconds(30),
+            max_attempts=luck.choice((1, 2, 3)),
+            max_releases=luck.choice((0, 1, 20)),
+            backoff=Backoff(initial_us=seconds(1), cap_us=seconds(8)),
+            timeout_us=luck.choice((None, seconds(50), seconds(3600))),
+            start_within_us=seconds(luck.choice((20, 600))),
+            grace_us=seconds(luck.choice((5, 30))),
+            on_exhausted=luck.choice(tuple(OnExhausted)),
+            on_lost=luck.choice(tuple(OnLost)),
+        )
+        if luck.random() < 0.3:
+            undo = Compensation(kind=Kind("undo"), queue=QUEUE, policy=policy)
+            policy = replace(policy, compensation=undo)
+        return policy
+
+    def claim(self, job_id: JobId) -> LeaseId | None:
+        """Grant a job to some worker, if it is ready."""
+        actor = self.luck.choice(WORKERS)
+        worker = WorkerId(actor.partition(":")[2])
+        request_id = self.request_id()
+        answer = self.submit(
+            Claim(
+                job_id=job_id,
+                actor=actor,
+                owner=worker,
+                request_id=request_id,
+                fingerprint=Fingerprint(request_id),
+            )
+        )
+        if not isinstance(answer, Grant):
+            return None
+        request = ClaimRequest(
+            namespace=DEFAULT_NAMESPACE,
+            worker=worker,
+            actor=actor,
+            queues=(QUEUE,),
+            limit=1,
+            claim_seq=1,
+            request_id=request_id,
+        )
+        if self.luck.random() >= self._lost_answers:
+            self.acks.extend(granted(request, [answer], at=self.now))
+        self.leases.append((job_id, answer.lease_id, actor))
+        return answer.lease_id
+
+    def prune(self) -> None:
+        """Delete some renewals of ended attempts. [G1]"""
+        for job_id, log in self.logs.items():
+            live = self.rows[job_id].lease_id
+            self.logs[job_id] = [
+                event
+                for event in log
+                if event.type not in RENEWALS or event.lease_id == live or self.luck.random() < 0.5
+            ]
+
+    # --- random steps --------------------------------------------------------------------------
+
+    def run(self, steps: int) -> "World":
+        """Do random things; returns itself."""
+        for _ in range(steps):
+            self.step()
+        return self
+
+    def step(self) -> None:
+        """One random thing."""
+        kind = self.luck.choices(
+            ("enqueue", "claim", "work", "time", "sweep", "people", "rare"),
+            (2, 6, 14, 4, 3, 2, 1),
+        )[0]
+        match kind:
+            case "enqueue":
+                self.enqueue(dedupe_key=self.luck.choice((None, "a", "b")))
+            case "claim" if self.rows:
+                self.claim(self._some_job())
+            case "work" if self.leases:
+                self._work()
+            case "time":
+                self.advance(seconds_=self.luck.choice((0.001, 1, 9, 29.5, 31, 70)))
+            case "sweep":
+                self._sweep()
+            case "people" if self.rows:
+                self._people()
+            case "rare":
+                self._rarely()
+            case _:
+                pass
+
+    def _some_job(self) -> JobId:
+        return self.luck.choice(sorted(self.rows))
+
+    def _work(self) -> None:
+        """A worker speaks: mostly about its latest lease, sometimes about one it lost."""
+        recent = self.leases[-4:]
+        job_id, lease_id, actor = self.luck.choice(
+            recent if self.luck.random() < 0.9 else self.leases
+        )
+        if self.luck.random() < 0.03:
+            actor = self.luck.choice(WORKERS)
+        command = self._report(job_id, lease_id, actor)
+        self.submit(command)
+        if self.luck.random() < 0.1:
+            self.submit(command)
+
+    def _report(self, job_id: JobId, lease_id: LeaseId, actor: Actor) -> Command:
+        luck, request_id = self.luck, self.request_id()
+        kind = luck.choices(("start", "heartbeat", "complete", "fail", "release"), (6, 8, 2, 4, 2))[
+            0
+        ]
+        match kind:
+            case "start":
+                return Start(job_id=job_id, lease_id=lease_id, actor=actor, request_id=request_id)
+            case "heartbeat":
+                return Heartbeat(
+                    job_id=job_id,
+                    lease_id=lease_id,
+                    actor=actor,
+                    hb_seq=self._numbers if luck.random() < 0.9 else 1,
+                    progress=Progress(done=self._numbers) if luck.random() < 0.3 else None,
+                    checkpoint=b"[%d]" % self._numbers if luck.random() < 0.3 else None,
+                )
+            case "complete":
+                return Complete(
+                    job_id=job_id, lease_id=lease_id, actor=actor, request_id=request_id
+                )
+            case "fail":
+                return Fail(
+                    job_id=job_id,
+                    lease_id=lease_id,
+                    actor=actor,
+                    request_id=request_id,
+                    error=self._error(),
+                )
+            case _:
+                kinds = (ReleaseKind.DEPLOY, ReleaseKind.SNOOZE, ReleaseKind.UNDELIVERED)
+                chosen = luck.choice(kinds)
+                return Release(
+                    job_id=job_id,
+                    lease_id=lease_id,
+                    actor=SYSTEM if chosen is ReleaseKind.UNDELIVERED else actor,
+                    request_id=request_id,
+                    kind=chosen,
+                    delay_us=Duration(luck.randrange(3)),
+                )
+
+    def _error(self) -> JobError:
+        luck = self.luck
+        return JobError(
+            error_class=luck.choice((*ErrorClass, ErrorClass.TRANSIENT, ErrorClass.TRANSIENT)),
+            type="Oops",
+            message="it broke",
+            stage=luck.choice((None, *Stage)),
+            reason_code=luck.choice(
+                (None, ReasonCode.PARSE_ERROR, ReasonCode.DEPENDENCY_UNAVAILABLE)
+            ),
+        )
+
+    def _sweep(self) -> None:
+        outages: tuple[Outage, ...] = ()
+        if self.luck.random() < 0.4:
+            outages = (Outage(Instant(self.now - seconds(60)), self.now),)
+        for job_id in sorted(self.rows):
+            self.submit(Sweep(job_id=job_id, outages=outages))
+
+    def _people(self) -> None:
+        luck, job_id, request_id = self.luck, self._some_job(), self.request_id()
+        command: Command
+        match luck.choice(("cancel", "cancel", "requeue", "requeue", "dead-letter", "redrive")):
+            case "cancel":
+                mode = luck.choice((CancelMode.SOFT, CancelMode.SOFT, CancelMode.HARD))
+                command = Cancel(
+                    job_id=job_id, actor=PRODUCER, request_id=request_id, mode=mode, reason="enough"
+                )
+            case "requeue":
+                command = Requeue(job_id=job_id, actor=OPERATOR, request_id=request_id)
+            case "dead-letter":
+                command = DeadLetter(
+                    job_id=job_id,
+                    actor=OPERATOR,
+                    request_id=request_id,
+                    reason_code=ReasonCode.POLICY_VIOLATION,
+                    stage=luck.choice((None, Stage.FETCH)),
+                )
+            case _:
+                command = Redrive(
+                    job_id=job_id,
+                    actor=OPERATOR,
+                    request_id=request_id,
+                    cause=luck.choice((EventCause.REDRIVE, EventCause.RERUN)),
+                    compensation=self.rows.get(compensation_id(job_id)),
+                )
+        self.submit(command)
+        if luck.random() < 0.2:
+            self.submit(command)
+
+    def _rarely(self) -> None:
+        match self.luck.choice(("prune", "epoch", "step back")):
+            case "prune":
+                self.prune()
+            case "epoch":
+                self.epoch = Epoch(self.epoch + 1)
+            case _ if self._clock_steps:
+                self.advance(seconds_=-self.luck.choice((0.5, 20, 45)))
+            case _:
+                pass
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def records(self) -> list[Record]:
+        """Every job with its log."""
+        return [self.record(job_id) for job_id in sorted(self.rows)]
+
+    def record(self, job_id: JobId) -> Record:
+        """One job with its log."""
+        return Record(
+            job_id,
+            self.rows.get(job_id),
+            tuple(self.logs.get(job_id, ())),
+            tuple(self.observations.get(job_id, ())),
+        )
+
+    def acks_of(self, job_id: JobId) -> list[Ack]:
+        """What callers heard about a job."""
+        return [ack for ack in self.acks if job_id in (ack.job_id, ack.target)]
+
+
+class RecordedStore:
+    """Records as a store that can be verified, also where no real store would hold them."""
+
+    def __init__(self, records: Sequence[Record], *, now: Instant = BEGINNING) -> None:
+        self._records = records
+        self._now = now
+
+    def now(self) -> Instant:
+        return self._now
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        wanted = {record.job_id: record.job for record in self._records if record.job_id in ids}
+        return Loaded(self._now, Epoch(1), {k: job for k, job in wanted.items() if job is not None})
+
+    def records(self, *, page_size: int) -> Iterator[Record]:
+        return iter(self._records)
+
+    def _jobs(self) -> Iterator[Job]:
+        return (record.job for record in self._records if record.job is not None)
+
+    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
+        held = [
+            (DedupeKey(job.namespace, job.kind, job.dedupe_key), job.id)
+            for job in self._jobs()
+            if job.dedupe_key is not None and not job.status.is_terminal
+        ]
+        return iter(sorted(held, key=lambda pair: (pair[0].key, pair[0].kind, pair[1])))
+
+    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
+        return iter(sorted((job.lease_id, job.id) for job in self._jobs() if job.lease_id))
