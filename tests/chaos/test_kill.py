@@ -1,0 +1,167 @@
+"""kill -9 in the middle of enqueues, claims and reports: nothing acknowledged is missing.
+
+Real processes, real SIGKILL, durable stores. Each client keeps its own log of acknowledgements;
+after the massacre `verify` holds the log of events against all of them.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from time import sleep
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.service import Coordinator
+from tenure.coordinator.sweeper import Sweeper
+from tenure.verify import verify
+from tenure.wiring import open_store
+from tests.chaos.client import LIMITS
+from tests.support.postgres import PostgresCluster
+
+CLIENTS = 3
+KILLS = 8
+MANY_ROUNDS = 100_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path / 'chaos.db'}"
+
+
+class Massacre:
+    """Clients that are started, watched until they work, and killed."""
+
+    def __init__(self, url: str, directory: Path, seed: int) -> None:
+        self._url = url
+        self._directory = directory
+        self._random = Random(seed)
+        self._started = 0
+        self._alive: list[subprocess.Popen[str]] = []
+
+    def start(self) -> None:
+        number = self._started
+        self._started += 1
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.chaos.client",
+                self._url,
+                f"c{number}",
+                str(self._directory / f"acks-{number}.jsonl"),
+                str(number),
+                str(MANY_ROUNDS),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "going\n"
+        self._alive.append(process)
+
+    def kill_one(self) -> None:
+        victim = self._alive.pop(self._random.randrange(len(self._alive)))
+        self._kill(victim)
+
+    def _kill(self, process: "subprocess.Popen[str]") -> None:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+    def end(self) -> None:
+        while self._alive:
+            self._kill(self._alive.pop())
+
+    def acks(self) -> list[Path]:
+        """What everybody was told."""
+        return sorted(self._directory.glob("acks-*.jsonl"))
+
+
+@pytest.fixture
+def massacre_sqlite(tmp_path: Path) -> Iterator[tuple[Massacre, str]]:
+    url = sqlite_url(tmp_path)
+    open_store(url, migrate=True).close()
+    massacre = Massacre(url, tmp_path, seed=1)
+    yield massacre, url
+    massacre.end()
+
+
+@pytest.fixture
+def massacre_postgres(
+    durable_postgres: PostgresCluster, tmp_path: Path
+) -> Iterator[tuple[Massacre, str]]:
+    url = durable_postgres.create_database()
+    open_store(url, migrate=True).close()
+    massacre = Massacre(url, tmp_path, seed=2)
+    yield massacre, url
+    massacre.end()
+
+
+def kill_and_replace(massacre: Massacre) -> None:
+    for _ in range(CLIENTS):
+        massacre.start()
+    for number in range(KILLS):
+        sleep(0.05 * (number % 4))  # not a wait for anything: kills must fall on odd moments
+        massacre.kill_one()
+        massacre.start()
+    massacre.end()
+
+
+def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
+    store = open_store(url)
+    coordinator = Coordinator(store, limits=LIMITS)
+    report = verify(store, acks=acks)
+    Sweeper(coordinator).sweep_once()
+    coordinator.close()
+    after_sweeping = verify(store, acks=acks)
+    store.close()
+
+    assert report.violated == [], [finding.first for finding in report.findings if finding.first]
+    assert report.not_checked == []
+    assert after_sweeping.violated == []
+    assert report.jobs > 20
+    assert report.acks is not None
+    assert report.acks > 100
+
+
+@spec("I21", "I16", "I12")
+def test_sqlite_keeps_every_acknowledgement_through_kills(
+    massacre_sqlite: tuple[Massacre, str],
+) -> None:
+    massacre, url = massacre_sqlite
+
+    kill_and_replace(massacre)
+
+    assert_nothing_is_missing(url, massacre.acks())
+
+
+@spec("I21", "I16", "I13", "I14")
+def test_postgres_keeps_every_acknowledgement_through_kills(
+    massacre_postgres: tuple[Massacre, str],
+) -> None:
+    massacre, url = massacre_postgres
+
+    kill_and_replace(massacre)
+
+    assert_nothing_is_missing(url, massacre.acks())
+
+
+@spec("I21")
+def test_postgres_keeps_every_acknowledgement_through_the_death_of_the_server(
+    durable_postgres: PostgresCluster, massacre_postgres: tuple[Massacre, str]
+) -> None:
+    massacre, url = massacre_postgres
+    for _ in range(CLIENTS):
+        massacre.start()
+    sleep(0.5)  # not a wait for anything: the server dies in the middle of work
+
+    durable_postgres.kill()
+    massacre.end()
+    durable_postgres.restart()
+
+    assert_nothing_is_missing(url, massacre.acks())
