@@ -3,12 +3,13 @@
 from tenure.core.instants import Duration, Instant
 from tenure.core.policy import Backoff
 
-_SCALE = 2**64
+_BITS = 53  # as many as a float holds exactly: with all 64, the largest draws would round to 1
+_SCALE = 1 << _BITS
 
 
 def unit(entropy: bytes) -> float:
     """A number in [0, 1) out of eight bytes of entropy."""
-    return int.from_bytes(entropy[8:16], "big") / _SCALE
+    return (int.from_bytes(entropy[8:16], "big") >> (64 - _BITS)) / _SCALE
 
 
 def backoff_us(backoff: Backoff, *, failures: int, entropy: bytes) -> Duration:
