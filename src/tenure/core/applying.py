@@ -74,8 +74,11 @@ def origin_of(command: Command) -> Origin:
         asked_by = command.fingerprint
     else:
         asked_by = fingerprint(command)
+    request_id: RequestId | None
     if isinstance(command, Enqueue):
         request_id = RequestId(command.job_id)
+    elif command.actor == SYSTEM:
+        request_id = None  # what the system does is named by where it stands in the log [Q6]
     else:
         request_id = command.request_id
     return Origin(actor=command.actor, request_id=request_id, fingerprint=asked_by)
@@ -140,7 +143,7 @@ def _event(
             attempt=0,
             from_status=None,
             to_status=draft.to,
-            request_id=origin.request_id or RequestId(job_id),
+            request_id=origin.request_id or RequestId(f"{job_id}:1"),
             fingerprint=origin.fingerprint,
             correlation_id=correlation_id,
             trace_id=trace_id,
