@@ -101,8 +101,12 @@ def _recorded(command: OperatorCommand, history: History) -> Event | None:
 def _replay(job: Job, command: OperatorCommand, recorded: Event) -> Outcome:
     if recorded.fingerprint != fingerprint(command):
         return _refused(job, Cause.IDEMPOTENCY_KEY_REUSE)
-    is_pending = recorded.type is EventType.CANCEL_REQUESTED and not job.status.is_terminal
-    return Replayed(answer=Reply(job=job, pending=is_pending, replayed=True))
+    return Replayed(answer=Reply(job=job, pending=_is_pending(job, recorded), replayed=True))
+
+
+def _is_pending(job: Job, event: Event) -> bool:
+    """Whether what was asked is still to come: only a soft cancel of a running job waits. [T19]"""
+    return event.type is EventType.CANCEL_REQUESTED and not job.status.is_terminal
 
 
 def _unexpected(job: Job, command: OperatorCommand) -> bool:
@@ -119,7 +123,7 @@ def _asked(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) ->
         drafts,
         origin=origin_of(command),
         at=at,
-        answer=lambda after, _: Reply(job=after, pending=not after.status.is_terminal),
+        answer=lambda after, events: Reply(job=after, pending=_is_pending(after, events[-1])),
     )
 
 
@@ -227,7 +231,7 @@ def dead_letter(
 
 def redriven_id(command: Redrive) -> JobId:
     """The id of the job a redrive makes: repeated, it makes the same one. [T23]"""
-    return derived_job_id(command.job_id, purpose=f"{command.cause.value}:{command.request_id}")
+    return derived_job_id(command.job_id, purpose=f"redrive:{command.request_id}")
 
 
 def redrive(job: Job | None, command: Redrive, at: Moment) -> Outcome:
