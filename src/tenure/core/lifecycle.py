@@ -27,7 +27,7 @@ from tenure.core.commands import (
     Sweep,
 )
 from tenure.core.events import Facts, digest
-from tenure.core.ids import fence, new_lease_id
+from tenure.core.ids import epoch_of, fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
 from tenure.core.leases import Situation, stand
@@ -115,7 +115,7 @@ def grant_of(job: Job, at: Moment) -> Grant:
         job_id=job.id,
         lease_id=lease.id,
         attempt=job.attempt,
-        fence=fence(at.epoch, job.attempt),
+        fence=fence(epoch_of(lease.id), job.attempt),
         ttl_us=remaining(lease.due_at, at.now),
         job=job,
     )

@@ -45,7 +45,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job handed to a worker: everything it needs to run it, durations only. [L9]"""
+    """One job handed to a worker: everything it needs to run it, durations only. [L8]"""
 
     job_id: JobId
     lease_id: LeaseId
