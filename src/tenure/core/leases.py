@@ -13,7 +13,7 @@ import msgspec
 from tenure.core.commands import Release, WorkerCommand
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, epoch_of, role_of
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, later
 from tenure.core.job import Job
 from tenure.core.outcomes import History, Moment, NeedsHistory
 from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, ReleaseKind
@@ -53,17 +53,29 @@ def stand(
     of_earlier_epoch = epoch_of(command.lease_id) < at.epoch
     if job is None:
         if of_earlier_epoch:
-            return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED, was_issued=False)
+            return _foreign(of_earlier_epoch=True, was_issued=False)
         return Standing(situation=Situation.UNKNOWN, cause=Cause.UNKNOWN_JOB, was_issued=False)
     if job.lease_id != command.lease_id:
         if history is None:
             return NeedsHistory(job_id=job.id)
         return _remembered(job, command, history, of_earlier_epoch=of_earlier_epoch)
     if job.principal != command.actor and not _takes_back(command):
-        return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE)
+        return _foreign(of_earlier_epoch=of_earlier_epoch)
     if of_earlier_epoch:
         return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
-    return _current(job, at.now)
+    # Time does not run backwards within a job: a clock that stepped back must not let a report
+    # in that would be dated after the lease's end. [E2] [I13]
+    return _current(job, later(at.now, job.updated_at))
+
+
+def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> Standing:
+    """Not this caller's lease. In an earlier epoch its record may be exactly what was lost, so
+    the caller must stop, not complain; a guess sounds the same as a hit. [R2]"""
+    return Standing(
+        situation=Situation.FOREIGN,
+        cause=Cause.EPOCH_CHANGED if of_earlier_epoch else Cause.INVALID_LEASE,
+        was_issued=was_issued,
+    )
 
 
 def _takes_back(command: WorkerCommand) -> bool:
@@ -115,6 +127,14 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     return None
 
 
+def is_suspect(job: Job, now: Instant) -> bool:
+    """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
+    if job.lease_expires_at is None:
+        return False
+    renewed_at = job.lease_expires_at - job.policy.lease_us
+    return now >= renewed_at + 2 * job.policy.heartbeat_us
+
+
 _ATTEMPT_ENDS = frozenset(
     {
         EventType.STALLED,
@@ -131,23 +151,26 @@ def _remembered(
 ) -> Standing | NeedsHistory:
     of_lease = [event for event in history if event.lease_id == command.lease_id]
     if not of_lease:
-        if of_earlier_epoch:
-            # Its record may be exactly what was lost with the earlier epoch. [R2]
-            return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED, was_issued=False)
-        return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE, was_issued=False)
+        return _foreign(of_earlier_epoch=of_earlier_epoch, was_issued=False)
     if of_lease[0].actor != command.actor and not _takes_back(command):
-        return Standing(situation=Situation.FOREIGN, cause=Cause.INVALID_LEASE)
+        return _foreign(of_earlier_epoch=of_earlier_epoch)
     end = next((event for event in of_lease if event.type in _ATTEMPT_ENDS), None)
     if end is None:
         return NeedsHistory(job_id=job.id)  # the log is newer than the row: read both again
     if role_of(end.actor) == "worker":
+        # A request id means something only within its lease: a later attempt, or a client that
+        # cancels, may have used the same one, and its events are no part of this report. [R23]
         same_request = [
             event
             for event in history
-            if event.seq >= end.seq and event.request_id == end.request_id
+            if event.seq >= end.seq
+            and event.request_id == end.request_id
+            and event.attempt == end.attempt
+            and event.actor == end.actor
         ]
         return Standing(situation=Situation.SETTLED, settled=tuple(same_request))
-    return Standing(situation=Situation.LOST, cause=_cause_of_loss(job, end))
+    cause = Cause.EPOCH_CHANGED if of_earlier_epoch else _cause_of_loss(job, end)
+    return Standing(situation=Situation.LOST, cause=cause)  # [R2]
 
 
 def _cause_of_loss(job: Job, end: Event) -> Cause:

@@ -83,8 +83,9 @@ def refusal(standing: Standing, job: Job | None) -> Verdict:
     exists.
     """
     was_lost = standing.situation in (Situation.EXPIRED, Situation.LOST)
+    must_stop = was_lost or standing.cause is Cause.EPOCH_CHANGED
     return Verdict(
-        kind=VerdictKind.CANCELLED if was_lost else VerdictKind.REJECTED,
+        kind=VerdictKind.CANCELLED if must_stop else VerdictKind.REJECTED,
         cause=standing.cause,
         job_status=job.status if job is not None and was_lost else None,
     )
@@ -108,13 +109,13 @@ def _refused(job: Job | None, command: Settle, standing: Standing, at: Moment) -
     observation = None
     if job is not None and standing.was_issued and standing.cause is not None:
         if standing.situation is Situation.FOREIGN:
-            observation = _intrusion(command, at)
+            observation = _intrusion(command, standing.cause, at)
         else:
             observation = _discarded(command, standing.cause, at)
     return Refused(answer=refusal(standing, job), observation=observation)
 
 
-def _intrusion(command: Settle, at: Moment) -> Observation:
+def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:
     """Somebody used another principal's lease: worth knowing, its body is not. [U2]"""
     return Observation(
         job_id=command.job_id,
@@ -123,7 +124,7 @@ def _intrusion(command: Settle, at: Moment) -> Observation:
         actor=command.actor,
         lease_id=command.lease_id,
         request_id=command.request_id,
-        cause=Cause.INVALID_LEASE.value,
+        cause=cause.value,
     )
 
 
@@ -336,7 +337,8 @@ def _release(job: Job, command: Release, at: Moment) -> Applied:
     )
     if costs and failures >= job.policy.max_attempts:
         error = JobError(type="ReleasedTooOften", message=f"handed back {releases} times")
-        facts = Facts(error=error, reason_code=exhaustion_reason(job, None, timed_out=False))
+        reason = exhaustion_reason(job, job.last_error, timed_out=False)
+        facts = Facts(error=error, reason_code=reason)
         end = Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)
     else:
         end = requeued(Instant(later(at.now, job.updated_at) + command.delay_us))
@@ -347,7 +349,7 @@ def sweep(job: Job | None, command: Sweep, at: Moment) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
     if job is None or not job.status.is_leased:
         return Replayed(answer=Reply(job=job))
-    cause = revocation(job, at.now)
+    cause = revocation(job, later(at.now, job.updated_at))
     if cause is None:
         return Replayed(answer=Reply(job=job))
     origin = origin_of(command)
