@@ -10,7 +10,14 @@
     │   ├── SchemaTooNew        upgrade Tenure
     │   └── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
     ├── Contended               too many lost races in a row; nothing changed, ask again
-    └── Closed                  the coordinator is shutting down
+    ├── Closed                  the coordinator is shutting down
+    └── HandlerSignal           what a handler raises to say how its attempt ended
+        ├── ValidationError     the input is wrong: at stage `input` a dead letter, else permanent
+        ├── TransientError      try again, by the job's backoff (as any other exception)
+        ├── PermanentError      do not try again
+        ├── LeaseConflictError  the attempt lost its authority: nothing is reported
+        ├── Cancelled           the job was asked to stop, or its lease is gone
+        └── Snooze              hand the job back for a while; costs nothing
 
 Facts are attributes, `code` is stable, and `str()` never contains a password or a payload.
 """
@@ -121,3 +128,70 @@ class Closed(TenureError):
 
     def __init__(self) -> None:
         super().__init__("the coordinator is closed", hint="open a new one")
+
+
+class HandlerSignal(TenureError):
+    """What a handler raises to say how its attempt ended. Strings travel, never classes."""
+
+    code = "handler_signal"
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+
+
+class ValidationError(HandlerSignal):
+    """The input or output does not fit its type. `path` says where. [F3]"""
+
+    code = "validation_failed"
+
+    def __init__(self, message: str = "", *, path: str = "") -> None:
+        super().__init__(f"{message} at {path}" if path else message)
+        self.path = path
+
+
+class TransientError(HandlerSignal):
+    """Worth another attempt, not before `retry_after_s` if it is given. [F2] [F3]
+
+    `dependency_unavailable` says whose fault it is: an exhausted job then carries that reason.
+    """
+
+    code = "transient"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_after_s: float = 0.0,
+        dependency_unavailable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.dependency_unavailable = dependency_unavailable
+
+
+class PermanentError(HandlerSignal):
+    """No further attempt can help. [F3]"""
+
+    code = "permanent"
+
+
+class LeaseConflictError(HandlerSignal):
+    """An outside system saw a newer fence: this attempt has lost. Nothing is reported."""
+
+    code = "lease_conflict"
+
+
+class Cancelled(HandlerSignal):
+    """Raised by `ctx.check()` once the job was cancelled or its lease lost."""
+
+    code = "cancelled"
+
+
+class Snooze(HandlerSignal):
+    """Not now: hand the job back and take it up again after `delay_s`. Costs no budget. [A4]"""
+
+    code = "snooze"
+
+    def __init__(self, delay_s: float, message: str = "") -> None:
+        super().__init__(message)
+        self.delay_s = delay_s

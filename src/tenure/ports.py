@@ -6,17 +6,27 @@ the store's own; nobody else's clock is ever written.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Protocol, TypeAlias
 
 import msgspec
 
-from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
-from tenure.core.commands import Outage
+from tenure.core.claims import (
+    ClaimAnswer,
+    ClaimPlan,
+    ClaimRequest,
+    ClaimScope,
+    ClaimView,
+    QueueState,
+    SessionKey,
+)
+from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Observation
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType, JobStatus
 
 Clock: TypeAlias = Callable[[], Instant]
@@ -82,6 +92,29 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant | None = None
     until: Instant | None = None
     limit: int = 500
+
+
+class Coordination(Protocol):
+    """What clients and workers need of a coordinator, in this process or far away.
+
+    Futures fail with `StoreUnavailable` when nothing can be said; sending the same request id
+    again is always safe.
+    """
+
+    def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
+        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
+
+    def submit_claim(self, request: ClaimRequest) -> "Future[ClaimAnswer]":
+        """Ask for work."""
+
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs; unknown ones are missing."""
+
+    def load_events(self, job_id: JobId) -> list[Event]:
+        """A job's history in order of seq; empty for an unknown job."""
+
+    def now(self) -> Instant:
+        """The store's clock, for display and for ids."""
 
 
 class Store(Protocol):

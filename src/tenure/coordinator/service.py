@@ -23,7 +23,10 @@ from tenure.core.claims import (
     wanted,
 )
 from tenure.core.commands import Command
-from tenure.core.ids import ENTROPY_BYTES, epoch_of
+from tenure.core.events import Event
+from tenure.core.ids import ENTROPY_BYTES, JobId, epoch_of
+from tenure.core.instants import Instant
+from tenure.core.job import Job
 from tenure.core.lifecycle import grant_of
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_command
@@ -132,6 +135,18 @@ class Coordinator:
     def claim(self, request: ClaimRequest) -> ClaimAnswer:
         """Claim and wait."""
         return self.submit_claim(request).result()
+
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs; unknown ones are missing."""
+        return self.store.load(ids).jobs
+
+    def load_events(self, job_id: JobId) -> list[Event]:
+        """A job's history in order of seq."""
+        return self.store.load_histories([job_id])[job_id]
+
+    def now(self) -> Instant:
+        """The store's clock."""
+        return self.store.now()
 
     def close(self) -> None:
         """Finish what was submitted, then stop. The store stays open: it is its owner's."""
