@@ -1,0 +1,36 @@
+"""Migrations: numbered SQL scripts per dialect, applied in order, each in one transaction.
+
+A script is never edited once released; a change of the schema is a new number. Applying them is
+the dialect's business, because locking is.
+"""
+
+import re
+from importlib.resources import files
+
+import msgspec
+
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step of the schema, and the version it leads to."""
+
+    version: int
+    name: str
+    text: str
+
+
+def migrations(dialect: str) -> list[Migration]:
+    """Every migration of a dialect in order."""
+    found = []
+    for entry in files(__package__).joinpath(dialect).iterdir():
+        match = _FILE.fullmatch(entry.name)
+        if match is not None:
+            text = entry.read_text(encoding="utf-8")
+            found.append(Migration(int(match[1]), match[2], text))
+    return sorted(found, key=lambda migration: migration.version)
+
+
+def newest_version(dialect: str) -> int:
+    """The schema version this code was written for. [Y3]"""
+    return migrations(dialect)[-1].version

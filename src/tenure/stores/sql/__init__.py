@@ -1,0 +1,1 @@
+"""The SQL stores: one logic, one row mapper, SQL in `.sql` files, and two dialects of it."""

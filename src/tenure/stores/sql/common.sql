@@ -1,0 +1,165 @@
+-- Statements that every dialect shares. {t} stands before each name of ours, {among_...} compares
+-- with a packed list, {lock} and {skip_locked} are empty where there is only one writer. Times come
+-- from {t}clock(), the store's clock, in a sub-select where one reading must serve all rows.
+
+-- name: moment
+SELECT {t}clock(), epoch FROM {t}meta;
+
+-- name: load_jobs
+SELECT {job_columns} FROM {t}job WHERE id {among_ids};
+
+-- name: load_holder
+SELECT {job_columns} FROM {t}job
+ WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
+   AND finished_at IS NULL;
+
+-- name: load_leased
+SELECT {job_columns} FROM {t}job
+ WHERE namespace = :namespace AND lease_id IS NOT NULL
+   AND principal = :actor AND owner = :worker
+ ORDER BY id;
+
+-- name: load_histories
+SELECT {event_columns} FROM {t}job_event WHERE job_id {among_ids} ORDER BY job_id, seq;
+
+-- name: load_observations
+SELECT {observation_columns} FROM {t}observation
+ WHERE job_id {among_ids} ORDER BY job_id, ts, ordinal;
+
+-- name: keep_observation
+-- The ordinal is part of the key, so that no race keeps an eleventh. [U1]
+INSERT INTO {t}observation
+       (lease, ordinal, job_id, type, ts, actor, lease_id, request_id, cause, size, sha256, body)
+SELECT :lease, kept.last + 1, CAST(:job_id AS {uuid}), :type, :ts, :actor, :lease_id, :request_id,
+       :cause, CAST(:size AS bigint), :sha256, CAST(:body AS {bytes})
+  FROM (SELECT coalesce(max(ordinal), 0) AS last FROM {t}observation
+         WHERE job_id = :job_id AND lease = :lease) AS kept
+ WHERE kept.last < :most AND EXISTS (SELECT 1 FROM {t}job WHERE id = :job_id)
+    ON CONFLICT DO NOTHING
+RETURNING ordinal;
+
+-- name: observation_room
+SELECT 1 FROM {t}job AS j
+ WHERE j.id = :job_id
+   AND (SELECT count(*) FROM {t}observation AS o
+         WHERE o.job_id = j.id AND o.lease = :lease) < :most;
+
+-- name: load_sessions
+-- Labels are compared here, principals by the caller: few sessions share a label.
+SELECT {session_columns} FROM {t}worker WHERE namespace = :namespace AND worker {among_workers};
+
+-- name: remember_session
+INSERT INTO {t}worker ({session_columns})
+VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :claimed_at)
+    ON CONFLICT (namespace, worker, actor) DO UPDATE
+   SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
+       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at;
+
+-- name: load_queue_settings
+SELECT name, paused, concurrency_limit FROM {t}queue
+ WHERE namespace = :namespace AND name {among_queues};
+
+-- name: count_live
+SELECT count(*) FROM {t}job
+ WHERE namespace = :namespace AND queue = :queue AND lease_id IS NOT NULL;
+
+-- name: candidates
+-- Columns are qualified: a bare `id` in ORDER BY would name the output column and force a sort.
+SELECT {job_columns} FROM {t}job AS j
+ WHERE j.namespace = :namespace AND j.queue = :queue
+   AND j.run_at IS NOT NULL AND j.run_at <= (SELECT {t}clock()) {kinds}
+ ORDER BY j.priority DESC, j.run_at, j.id
+ LIMIT :wanted {skip_locked};
+
+-- name: due
+SELECT {job_columns} FROM {t}job AS j
+ WHERE j.lease_id IS NOT NULL AND j.due_at <= (SELECT {t}clock())
+ ORDER BY j.due_at, j.id
+ LIMIT :limit;
+
+-- name: register_queue
+INSERT INTO {t}queue (namespace, name) VALUES (:namespace, :name) ON CONFLICT DO NOTHING;
+
+-- name: set_queue_paused
+UPDATE {t}queue SET paused = :paused WHERE namespace = :namespace AND name = :name;
+
+-- name: set_queue_limit
+UPDATE {t}queue SET concurrency_limit = :concurrency_limit
+ WHERE namespace = :namespace AND name = :name;
+
+-- name: load_queues
+SELECT name, paused, concurrency_limit FROM {t}queue WHERE namespace = :namespace ORDER BY name;
+
+-- name: count_live_by_queue
+SELECT queue, count(*) FROM {t}job
+ WHERE namespace = :namespace AND lease_id IS NOT NULL GROUP BY queue;
+
+-- name: load_tick
+SELECT tick FROM {t}meta {lock};
+
+-- name: set_tick
+UPDATE {t}meta SET tick = :tick;
+
+-- name: record_outage
+INSERT INTO {t}outage (began_at, ended_at) VALUES (:began_at, :ended_at) ON CONFLICT DO NOTHING;
+
+-- name: load_outages
+SELECT began_at, ended_at FROM {t}outage WHERE ended_at > :since ORDER BY began_at, ended_at;
+
+-- name: raise_epoch
+UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
+
+-- name: prune_renewals
+-- Materialised: a LIMIT in a sub-select may run once per outer row and delete more than asked.
+WITH ended AS MATERIALIZED (
+    SELECT e.job_id, e.seq FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
+     WHERE e.type IN ('lease_renewed', 'heartbeat')
+       AND (j.lease_id IS NULL OR e.lease_id <> j.lease_id)
+     LIMIT :limit {skip_locked_events})
+DELETE FROM {t}job_event WHERE (job_id, seq) IN (SELECT job_id, seq FROM ended) RETURNING seq;
+
+-- name: expire_observations
+WITH old AS MATERIALIZED (
+    SELECT o.job_id, o.lease, o.ordinal FROM {t}observation AS o
+     WHERE o.body IS NOT NULL AND o.ts < (SELECT {t}clock()) - :older_than_us
+     ORDER BY o.ts LIMIT :limit {skip_locked})
+UPDATE {t}observation SET body = NULL
+ WHERE (job_id, lease, ordinal) IN (SELECT job_id, lease, ordinal FROM old) RETURNING ordinal;
+
+-- name: purgeable
+SELECT j.id FROM {t}job AS j
+ WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
+ ORDER BY j.finished_at LIMIT :limit {skip_locked};
+
+-- name: delete_jobs
+DELETE FROM {t}job WHERE id {among_ids};
+
+-- name: delete_events
+DELETE FROM {t}job_event WHERE job_id {among_ids};
+
+-- name: delete_observations
+DELETE FROM {t}observation WHERE job_id {among_ids};
+
+-- name: list_jobs
+SELECT {job_columns} FROM {t}job WHERE namespace = :namespace {clauses}
+ ORDER BY id DESC LIMIT :limit;
+
+-- name: list_events
+SELECT {event_columns} FROM {t}job_event WHERE {clauses} ORDER BY {order} LIMIT :limit;
+
+-- name: record_ids
+-- Ids of rows and of logs alike: events that no row answers for are somebody's bug to report.
+SELECT id FROM (SELECT id FROM {t}job {after_id} ORDER BY id LIMIT :limit) AS with_row
+ UNION
+SELECT job_id FROM (SELECT DISTINCT job_id FROM {t}job_event {after_job_id}
+                     ORDER BY job_id LIMIT :limit) AS with_log
+ ORDER BY 1 LIMIT :limit;
+
+-- name: live_keys
+SELECT namespace, kind, dedupe_key, id FROM {t}job
+ WHERE dedupe_key IS NOT NULL AND finished_at IS NULL {after_key}
+ ORDER BY namespace, kind, dedupe_key, id LIMIT :limit;
+
+-- name: lease_holders
+SELECT lease_id, id FROM {t}job WHERE lease_id IS NOT NULL {after_lease}
+ ORDER BY lease_id, id LIMIT :limit;

@@ -1,0 +1,304 @@
+"""SQLite: one file, one writer thread per process, durable to the disk.
+
+Safe with several processes on one file, refused on network filesystems, and never used across a
+fork. Every write begins IMMEDIATE; readers cannot write at all.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tenure.core.claims import ClaimScope, SessionKey
+from tenure.core.evolution import TOUCHES
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventType
+from tenure.errors import Closed, StoreError
+from tenure.ports import Clock, Saved
+from tenure.stores.memory import host_clock
+from tenure.stores.sql.rows import (
+    EVENT_COLUMNS,
+    EVENT_ENCODERS,
+    JOB_COLUMNS,
+    JOB_ENCODERS,
+    Row,
+    encode_columns,
+    event_values,
+    job_values,
+)
+from tenure.stores.sql.sqlite_file import (
+    check_schema,
+    connect,
+    has_nothing,
+    migrate,
+    prepare_file,
+    translated,
+)
+from tenure.stores.sql.sqlite_writer import Writer
+from tenure.stores.sql.statements import Asked, Shape, Statements, fill
+from tenure.stores.sql.store import COLUMN_WORDS, SqlStore, Transaction
+
+MAX_IDLE_READERS = 4
+
+WORDS = COLUMN_WORDS | {
+    "t": "tenure_",
+    "uuid": "text",
+    "bytes": "blob",
+    # One writer at a time needs no row locks.
+    "lock": "",
+    "skip_locked": "",
+    "skip_locked_events": "",
+    # SQLite has no arrays: a list travels as one JSON document.
+    **{
+        f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
+        for name in ("ids", "workers", "queues", "kinds", "statuses")
+    },
+    "job_marks": ", ".join("?" for _ in JOB_COLUMNS),
+    "event_marks": ", ".join("?" for _ in EVENT_COLUMNS),
+}
+
+_T = TypeVar("_T")
+
+
+class _SqliteTransaction:
+    """Statements on one connection, one after the other: there is no round trip to save."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement."""
+        execute = self.connection.execute
+        return [execute(each.text, each.parameters).fetchall() for each in asked]
+
+
+class SqliteStore(SqlStore):
+    """`tenure.ports.Store` in one SQLite file. A new or empty file is migrated when opened."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock = host_clock,
+        migrate: bool = False,
+        busy_timeout_s: float = 10.0,
+        allow_network_filesystem: bool = False,
+    ) -> None:
+        self._statements = Statements("sqlite", WORDS, placeholder="?")
+        super().__init__(self._statements)
+        self._path = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
+        self._clock = clock
+        self._busy_timeout_s = busy_timeout_s
+        self._pid = os.getpid()
+        self._closed = False
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        with translated(self._path):
+            self._bring_up(migrate_it=migrate)
+        self._writer = Writer(
+            lambda: connect(self._path, clock, busy_timeout_s),
+            path=self._path,
+            busy_timeout_s=busy_timeout_s,
+        )
+
+    def _bring_up(self, *, migrate_it: bool) -> None:
+        if migrate_it or has_nothing(self._path):
+            migrate(self._path)
+        check_schema(self._path)
+
+    @property
+    def parallelism(self) -> int:
+        """One writer."""
+        return 1
+
+    def now(self) -> Instant:
+        """The injected clock."""
+        self._check()
+        return self._clock()
+
+    def close(self) -> None:
+        """End the writer and close every connection."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._writer.close()
+        with self._readers_lock:
+            while self._readers:
+                self._readers.pop().close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                "this store was opened before a fork, and a SQLite connection must not cross one",
+                hint="open the store again in the child process",
+            )
+        if self._closed:
+            raise Closed
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+        self._check()
+        with translated(self._path), self._reader() as connection:
+            # A transaction for all: rows and clock of one call belong together, and a deferred
+            # transaction that only reads can neither wait nor be refused in WAL mode.
+            connection.execute("BEGIN")
+            result = work(_SqliteTransaction(connection))
+            connection.execute("COMMIT")
+            return result
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._readers_lock:
+            connection = self._readers.pop() if self._readers else None
+        if connection is None:
+            connection = connect(self._path, self._clock, self._busy_timeout_s, reader=True)
+        try:
+            yield connection
+        except BaseException:
+            # Whatever went wrong, the next reader starts from a fresh connection.
+            with suppress(sqlite3.Error):
+                connection.close()
+            raise
+        with self._readers_lock:
+            if len(self._readers) < MAX_IDLE_READERS and not self._closed:
+                self._readers.append(connection)
+                return
+        connection.close()
+
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        self._check()
+        return self._writer.run(lambda connection: work(_SqliteTransaction(connection)))
+
+    def _pack(self, values: Sequence[str]) -> str:
+        return json.dumps(list(values))
+
+    def _claim_locks(
+        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+    ) -> list[Asked]:
+        return []
+
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+        return []
+
+    def _epoch_lock(self) -> list[Asked]:
+        return []
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        """Compare revisions and write, under the one write lock."""
+        self._check()
+        new_queues = self._unregistered(changes)
+        saved = self._writer.run(
+            lambda connection: self._save(_SqliteTransaction(connection), changes, epoch)
+        )
+        self._registered_queues |= new_queues
+        return saved
+
+    def _save(self, tx: _SqliteTransaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        ids = self._pack([change.job.id for change in changes])
+        rows, [(now, current)] = tx.fetch(self._ask("load_revs", ids=ids), self._ask("moment"))
+        if current != epoch:
+            return Saved(now, frozenset())
+        revs: dict[JobId, int] = {row[0]: row[1] for row in rows}
+        in_time = [
+            change
+            for change in changes
+            if revs.get(change.job.id, 0) == change.expected_rev
+            and (change.not_after is None or now < change.not_after)
+        ]
+        updates = [change for change in in_time if change.expected_rev > 0]
+        self._update(tx.connection, updates)
+        # After the updates: a job that ends frees its key in the same transaction. [D2]
+        inserts = self._free(tx, [change for change in in_time if change.expected_rev == 0])
+        tx.fetch(*self._register(self._unregistered(changes)))
+        self._insert(tx.connection, inserts)
+        stuck = updates + inserts
+        self._spawn(tx, [each for change in stuck for each in change.spawned])
+        self._keep(tx, [seen for change in stuck for seen in change.observations])
+        return Saved(now, frozenset(change.job.id for change in stuck))
+
+    def _free(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
+        """Inserts whose dedupe key no live job holds, and no earlier insert of this batch. [I17]"""
+        taken: set[tuple[str, str, str]] = set()
+        free = []
+        for change in inserts:
+            job = change.job
+            if job.dedupe_key is not None:
+                key = (job.namespace, job.kind, job.dedupe_key)
+                if key in taken or self._is_held(tx, job):
+                    continue
+                taken.add(key)
+            free.append(change)
+        return free
+
+    def _is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
+        [held] = tx.fetch(
+            self._ask(
+                "live_key_exists",
+                namespace=job.namespace,
+                kind=job.kind,
+                dedupe_key=job.dedupe_key,
+            )
+        )
+        return bool(held)
+
+    def _spawn(self, tx: _SqliteTransaction, spawned: Sequence[Change]) -> None:
+        if spawned:
+            ids = self._pack([change.job.id for change in spawned])
+            present = {row[0] for row in tx.fetch(self._ask("load_revs", ids=ids))[0]}
+            self._insert(
+                tx.connection, [change for change in spawned if change.job.id not in present]
+            )
+
+    def _write_claimed(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+    ) -> None:
+        assert isinstance(tx, _SqliteTransaction)
+        self._update(tx.connection, changes)
+        tx.fetch(*also)
+
+    def _insert(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
+        if changes:
+            rows = map(job_values(JOB_COLUMNS), [change.job for change in changes])
+            columns = encode_columns(JOB_COLUMNS, rows, JOB_ENCODERS)
+            text = self._statements.shaped("insert_jobs").text
+            connection.executemany(text, zip(*columns, strict=True))
+            self._log(connection, changes)
+
+    def _update(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
+        groups: dict[tuple[EventType, ...], list[Job]] = {}
+        for change in changes:
+            shape = tuple([event.type for event in change.events])
+            groups.setdefault(shape, []).append(change.job)
+        for types, jobs in groups.items():
+            columns = touched(types)
+            encoded = encode_columns(columns, map(job_values(columns), jobs), JOB_ENCODERS)
+            ids: list[JobId] = [job.id for job in jobs]
+            text = self._statements.shaped("update_jobs", _assignments(columns)).text
+            connection.executemany(text, zip(*encoded, ids, strict=True))
+        if changes:
+            self._log(connection, changes)
+
+    def _log(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
+        events = [event for change in changes for event in change.events]
+        columns = encode_columns(EVENT_COLUMNS, map(event_values, events), EVENT_ENCODERS)
+        text = self._statements.shaped("insert_events").text
+        connection.executemany(text, zip(*columns, strict=True))
+
+
+def touched(types: Sequence[EventType]) -> tuple[str, ...]:
+    """The columns that events of these types may change, each once."""
+    return tuple(dict.fromkeys(name for each in types for name in TOUCHES[each]))
+
+
+def _assignments(columns: Sequence[str]) -> Shape:
+    return (("assignments", ", ".join(f"{name} = ?" for name in columns)),)

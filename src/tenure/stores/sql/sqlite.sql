@@ -1,0 +1,24 @@
+-- What SQLite needs beside or instead of common.sql.
+
+-- name: load_revs
+-- Differs: one writer holds the lock, so that reading revisions and then writing is one step;
+-- PostgreSQL compares and writes in one statement.
+SELECT id, rev FROM {t}job WHERE id {among_ids};
+
+-- name: update_jobs
+-- Differs: see load_revs.
+UPDATE {t}job SET {assignments} WHERE id = ?;
+
+-- name: insert_jobs
+-- Differs: see load_revs.
+INSERT INTO {t}job ({job_columns}) VALUES ({job_marks});
+
+-- name: insert_events
+-- Differs: see load_revs.
+INSERT INTO {t}job_event ({event_columns}, class) VALUES ({event_marks});
+
+-- name: live_key_exists
+-- Differs: see load_revs.
+SELECT 1 FROM {t}job
+ WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
+   AND finished_at IS NULL;

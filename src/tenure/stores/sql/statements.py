@@ -1,0 +1,91 @@
+"""Named statements from `.sql` files: SQL is data, and reads as SQL.
+
+`-- name: x` begins a statement; those of a dialect's file add to `common.sql` or replace its own.
+`{word}` is filled in when the files are loaded, `:name` is a parameter. Nothing that a caller of
+Tenure sends ever becomes text of a statement.
+"""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+
+import msgspec
+
+_BEGINNING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_WORD = re.compile(r"\{(\w+)\}")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """SQL with numbered placeholders, and which parameter each number stands for."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def bind(self, parameters: Mapping[str, object]) -> tuple[object, ...]:
+        """The parameters in the order of their numbers."""
+        return tuple([parameters[name] for name in self.names])
+
+
+def fill(text: str, words: Mapping[str, str]) -> str:
+    """`text` with every `{word}` that is known replaced; others stay for a later filling."""
+    return _WORD.sub(lambda found: words.get(found[1], found[0]), text)
+
+
+def compile_statement(text: str, *, placeholder: str) -> Statement:
+    """`:name` becomes a number after `placeholder`, the same number wherever it is repeated."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"{placeholder}{names.index(found[1]) + 1}"
+
+    return Statement(_PARAMETER.sub(number, text), tuple(names))
+
+
+def load_texts(dialect: str, words: Mapping[str, str]) -> dict[str, str]:
+    """Every statement of `common.sql`, then of the dialect's own file, by name."""
+    texts: dict[str, str] = {}
+    for name in ("common", dialect):
+        source = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+        parts = _BEGINNING.split(source)[1:]
+        for title, body in zip(parts[::2], parts[1::2], strict=True):
+            texts[title] = fill(_COMMENT.sub("", body).strip().rstrip(";"), words)
+    return texts
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One statement with its parameters bound."""
+
+    text: str
+    parameters: tuple[object, ...]
+
+
+Shape = tuple[tuple[str, str], ...]
+"""Words still open in a statement and what fills them: fragments of ours, from a fixed set."""
+
+
+class Statements:
+    """The statements of one dialect, compiled on first use and kept."""
+
+    def __init__(self, dialect: str, words: Mapping[str, str], *, placeholder: str) -> None:
+        self._words = words
+        self._texts = load_texts(dialect, words)
+        self._placeholder = placeholder
+        self._compiled: dict[tuple[str, Shape], Statement] = {}
+
+    def shaped(self, name: str, shape: Shape = ()) -> Statement:
+        """The statement `name` with its open words filled from `shape`."""
+        statement = self._compiled.get((name, shape))
+        if statement is None:
+            text = fill(fill(self._texts[name], dict(shape)), self._words)
+            statement = compile_statement(text, placeholder=self._placeholder)
+            self._compiled[name, shape] = statement
+        return statement
+
+    def ask(self, name: str, shape: Shape = (), /, **parameters: object) -> Asked:
+        """The statement `name` in this shape with these parameters."""
+        statement = self.shaped(name, shape)
+        return Asked(statement.text, statement.bind(parameters))

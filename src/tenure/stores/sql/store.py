@@ -1,0 +1,582 @@
+"""The logic that every SQL store shares: what is read, what is locked, what is written when.
+
+A dialect says how a transaction is run and how changes are written; this module says what a port
+method means in statements. Like every store it has no opinion: plans and decisions come in.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    QueueState,
+    Session,
+    SessionKey,
+)
+from tenure.core.commands import Outage
+from tenure.core.events import Event, Observation
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.errors import StoreUnavailable
+from tenure.ports import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    DedupeKey,
+    EventFilter,
+    JobFilter,
+    Loaded,
+    Record,
+    Saved,
+)
+from tenure.stores.sql.rows import (
+    EVENT_FIELDS,
+    JOB_COLUMNS,
+    OBSERVATION_COLUMNS,
+    SESSION_COLUMNS,
+    Row,
+    event_from,
+    job_from,
+    observation_from,
+    session_from,
+)
+from tenure.stores.sql.statements import Asked, Shape, Statements
+
+MAX_CLAIM_RESTARTS = 10
+"""How often a claim starts again because the settings of its queues changed under it."""
+
+MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
+"""A lost race for an ordinal means that another observation got it: ten races fill a lease."""
+
+KEYS_PER_PAGE = 1000
+
+COLUMN_WORDS = {
+    "job_columns": ", ".join(JOB_COLUMNS),
+    "event_columns": ", ".join(EVENT_FIELDS),
+    "observation_columns": ", ".join(OBSERVATION_COLUMNS),
+    "session_columns": ", ".join(SESSION_COLUMNS),
+}
+
+# Fragments that complete a statement. Which of them are used depends on the request; their text
+# does not.
+_OF_KINDS: Shape = (("kinds", "AND j.kind {among_kinds}"),)
+_OF_ANY_KIND: Shape = (("kinds", ""),)
+_JOB_CLAUSES = {
+    "statuses": "AND status {among_statuses}",
+    "queue": "AND queue = :queue",
+    "kind": "AND kind = :kind",
+    "correlation_id": "AND correlation_id = :correlation_id",
+    "before": "AND id < :before",
+}
+_EVENT_CLAUSES = {
+    "job_id": "job_id = :job_id",
+    "type": "type = :type",
+    "correlation_id": "correlation_id = :correlation_id",
+    "since": "ts >= :since",
+    "until": "ts < :until",
+}
+
+_T = TypeVar("_T")
+
+
+class Transaction(Protocol):
+    """What work is given while a transaction is open."""
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement, in one round trip where the dialect can; `last` says that
+        nothing follows, so that the commit may ride along."""
+
+
+class _Restart(Exception):
+    """The settings of a queue are not what the claim's locks were chosen for."""
+
+
+class SqlStore(ABC):
+    """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._ask = statements.ask
+        # Hints, never trusted: they choose locks and round trips, and are checked under the lock.
+        self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
+        self._registered_queues: set[tuple[Namespace, QueueName]] = set()
+
+    # --- what a dialect provides ---------------------------------------------------------------
+
+    @abstractmethod
+    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+        """Run reading work; with `snapshot` all its statements see one state of the store."""
+
+    @abstractmethod
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run writing work in a transaction of its own and make it durable."""
+
+    @abstractmethod
+    def _pack(self, values: Sequence[str]) -> str:
+        """A list as one parameter for `{among_...}`."""
+
+    @abstractmethod
+    def _claim_locks(
+        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+    ) -> list[Asked]:
+        """Locks that order claims among themselves and against `put_queue`."""
+
+    @abstractmethod
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+        """The lock that no claim of this queue can pass."""
+
+    @abstractmethod
+    def _epoch_lock(self) -> list[Asked]:
+        """The lock that no write under an epoch can pass."""
+
+    @abstractmethod
+    def _write_claimed(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+    ) -> None:
+        """Write changes of rows that this transaction holds, then `also`; nothing follows."""
+
+    @abstractmethod
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        """See the port."""
+
+    def _rows(self, asked: Asked) -> list[Row]:
+        [rows] = self._read(lambda tx: tx.fetch(asked))
+        return rows
+
+    # --- loading -------------------------------------------------------------------------------
+
+    def now(self) -> Instant:
+        """The store's clock."""
+        [[(now, _)]] = self._read(lambda tx: tx.fetch(self._ask("moment")))
+        return Instant(now)
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        """The rows of these jobs; the clock is read after them."""
+        return self._loaded(self._ask("load_jobs", ids=self._pack(ids)))
+
+    def _loaded(self, asked: Asked) -> Loaded:
+        rows, [(now, epoch)] = self._read(lambda tx: tx.fetch(asked, self._ask("moment")))
+        jobs = [job_from(row) for row in rows]
+        return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs})
+
+    def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
+        """The live jobs that hold these dedupe keys."""
+        asked = [
+            self._ask("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
+            for key in keys
+        ]
+        answers = self._read(lambda tx: tx.fetch(*asked))
+        return {key: job_from(rows[0]) for key, rows in zip(keys, answers, strict=True) if rows}
+
+    def load_leased(self, session: SessionKey) -> Loaded:
+        """The claimed and running jobs of a worker session."""
+        return self._loaded(
+            self._ask(
+                "load_leased",
+                namespace=session.namespace,
+                actor=session.actor,
+                worker=session.worker,
+            )
+        )
+
+    def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq."""
+        asked = self._ask("load_histories", ids=self._pack(ids))
+        rows = self._rows(asked)
+        histories: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
+        for row in rows:
+            event = event_from(row)
+            histories[event.job_id].append(event)
+        return histories
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What was observed beside a job's history, oldest first."""
+        asked = self._ask("load_observations", ids=self._pack([job_id]))
+        rows = self._rows(asked)
+        return [observation_from(row) for row in rows]
+
+    # --- observing -----------------------------------------------------------------------------
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Keep refused results, at most ten per lease. [U1]"""
+        if observations:
+            self._write(lambda tx: self._keep(tx, observations))
+
+    def _keep(self, tx: Transaction, observations: Sequence[Observation]) -> None:
+        for seen in observations:
+            where = {
+                "job_id": seen.job_id,
+                "lease": seen.lease_id or "",
+                "most": MAX_OBSERVATIONS_PER_LEASE,
+            }
+            facts = {name: getattr(seen, name) for name in OBSERVATION_COLUMNS}
+            facts["type"] = seen.type.value
+            for _ in range(MAX_OBSERVATION_TRIES):
+                [kept] = tx.fetch(self._ask("keep_observation", **(facts | where)))
+                if kept or not tx.fetch(self._ask("observation_room", **where))[0]:
+                    break
+
+    # --- claiming and sweeping -----------------------------------------------------------------
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """Lock, look, let `plan` decide, write what it says."""
+        for _ in range(MAX_CLAIM_RESTARTS):
+            try:
+                return self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan))
+            except _Restart:
+                continue
+        raise StoreUnavailable(
+            f"the settings of {', '.join(scope.queues)} keep changing", hint="claim again"
+        )
+
+    def _claim(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        names = list(dict.fromkeys(scope.queues))
+        expected = {
+            name: state
+            for name in names
+            if (state := self._unusual_queues.get((scope.namespace, name))) is not None
+        }
+        limited = {name for name, state in expected.items() if state.limit is not None}
+        # With nothing unusual about the queues, everything is asked for in one round trip.
+        at_once = [] if expected else self._candidate_questions(scope, dict.fromkeys(names, wanted))
+        locks = self._claim_locks(scope, sessions, limited)
+        answers = tx.fetch(
+            *locks,
+            self._ask(
+                "load_sessions",
+                namespace=scope.namespace,
+                workers=self._pack([key.worker for key in sessions]),
+            ),
+            self._ask("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
+            *at_once,
+        )[len(locks) :]
+        self._check_settings(scope, names, answers[1], limited, at_once=bool(at_once))
+        queues = self._claim_queues(tx, scope, names)
+        if not at_once:
+            room = {name: _most(queues[name], wanted) for name in names}
+            answers[2:] = tx.fetch(*self._candidate_questions(scope, room))
+        *candidates, [(now, epoch)] = answers[2:]
+        remembered = [session_from(row) for row in answers[0]]
+        view = ClaimView(
+            now=Instant(now),
+            epoch=Epoch(epoch),
+            sessions={session.key: session for session in remembered if session.key in sessions},
+            queues=queues,
+            candidates=_merged(candidates),
+        )
+        planned = plan(view)
+        if planned.changes or planned.sessions:
+            also = [self._remember(session) for session in planned.sessions]
+            self._write_claimed(tx, planned.changes, view.epoch, also)
+        return planned
+
+    def _candidate_questions(
+        self, scope: ClaimScope, wanted: Mapping[QueueName, int]
+    ) -> list[Asked]:
+        """The ready jobs of each queue, then the clock: it is read after the rows are locked."""
+        kinds = {} if scope.kinds is None else {"kinds": self._pack(scope.kinds)}
+        shape = _OF_ANY_KIND if scope.kinds is None else _OF_KINDS
+        questions = [
+            self._ask(
+                "candidates", shape, namespace=scope.namespace, queue=name, wanted=most, **kinds
+            )
+            for name, most in wanted.items()
+        ]
+        return [*questions, self._ask("moment")]
+
+    def _check_settings(
+        self,
+        scope: ClaimScope,
+        names: Sequence[QueueName],
+        rows: Sequence[Row],
+        limited: set[QueueName],
+        *,
+        at_once: bool,
+    ) -> None:
+        """Correct the hints by what was read under the locks; restart if they misled us."""
+        found = {name: _queue_state(name, paused, most) for name, paused, most in rows}
+        for name in names:
+            state = found.get(name)
+            if state is None or (not state.paused and state.limit is None):
+                self._unusual_queues.pop((scope.namespace, name), None)
+                continue
+            self._unusual_queues[scope.namespace, name] = state
+            if at_once or (state.limit is not None and name not in limited):
+                raise _Restart
+
+    def _claim_queues(
+        self, tx: Transaction, scope: ClaimScope, names: Sequence[QueueName]
+    ) -> dict[QueueName, QueueState]:
+        queues = {
+            name: self._unusual_queues.get((scope.namespace, name), QueueState(name=name))
+            for name in names
+        }
+        limited = [name for name in names if queues[name].limit is not None]
+        counts = tx.fetch(
+            *[self._ask("count_live", namespace=scope.namespace, queue=name) for name in limited]
+        )
+        for name, [(live,)] in zip(limited, counts, strict=True):
+            queues[name] = _with_live(queues[name], live)
+        return queues
+
+    def _remember(self, session: Session) -> Asked:
+        return self._ask(
+            "remember_session",
+            namespace=session.key.namespace,
+            actor=session.key.actor,
+            worker=session.key.worker,
+            claim_seq=session.claim_seq,
+            request_id=session.request_id,
+            fingerprint=session.fingerprint,
+            claimed_at=session.claimed_at,
+        )
+
+    def due(self, *, limit: int) -> Loaded:
+        """Leased jobs whose authority has ended, longest overdue first."""
+        return self._loaded(self._ask("due", limit=limit))
+
+    # --- queues, ticks, outages, epoch ---------------------------------------------------------
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Change a queue's settings, after every claim that does not know them has ended."""
+        key = {"namespace": namespace, "name": name}
+        changes = [self._ask("register_queue", **key)]
+        if paused is not None:
+            changes.append(self._ask("set_queue_paused", paused=paused, **key))
+        if limit is not None:
+            changes.append(self._ask("set_queue_limit", concurrency_limit=limit or None, **key))
+
+        def change(tx: Transaction) -> QueueState:
+            tx.fetch(*self._queue_lock(namespace, name), *changes)
+            settings, [(live,)] = tx.fetch(
+                self._ask("load_queue_settings", namespace=namespace, queues=self._pack([name])),
+                self._ask("count_live", namespace=namespace, queue=name),
+            )
+            return _with_live(_queue_state(*settings[0]), live)
+
+        state = self._write(change)
+        self._unusual_queues[namespace, name] = state
+        return state
+
+    def queues(self, namespace: Namespace) -> list[QueueState]:
+        """Every queue that ever had jobs or settings, with its live leases."""
+        settings, counts = self._read(
+            lambda tx: tx.fetch(
+                self._ask("load_queues", namespace=namespace),
+                self._ask("count_live_by_queue", namespace=namespace),
+            )
+        )
+        live: dict[str, int] = {row[0]: row[1] for row in counts}
+        return [_with_live(_queue_state(*row), live.get(row[0], 0)) for row in settings]
+
+    def _unregistered(self, changes: Sequence[Change]) -> set[tuple[Namespace, QueueName]]:
+        """Queues of new jobs that this store has not made known yet."""
+        return {
+            (each.job.namespace, each.job.queue)
+            for change in changes
+            for each in (change, *change.spawned)
+            if each.expected_rev == 0
+        } - self._registered_queues
+
+    def _register(self, queues: set[tuple[Namespace, QueueName]]) -> list[Asked]:
+        # In order, so that two stores that register the same queues do not wait for each other.
+        return [
+            self._ask("register_queue", namespace=namespace, name=name)
+            for namespace, name in sorted(queues)
+        ]
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick before this one, and now."""
+
+        def advance(tx: Transaction) -> tuple[Instant | None, Instant]:
+            [[(before,)], [(now, _)]] = tx.fetch(self._ask("load_tick"), self._ask("moment"))
+            tx.fetch(self._ask("set_tick", tick=max(before or now, now)), last=True)
+            return before, now
+
+        return self._write(advance)
+
+    def record_outage(self, outage: Outage) -> None:
+        """Remember an outage."""
+        asked = self._ask("record_outage", began_at=outage.began_at, ended_at=outage.ended_at)
+        self._write(lambda tx: tx.fetch(asked, last=True))
+
+    def outages(self, *, since: Instant) -> list[Outage]:
+        """Outages that ended after `since`."""
+        [rows] = self._read(lambda tx: tx.fetch(self._ask("load_outages", since=since)))
+        return [Outage(began_at, ended_at) for began_at, ended_at in rows]
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch, after every write under the old one has ended."""
+        asked = [*self._epoch_lock(), self._ask("raise_epoch")]
+        [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
+        return Epoch(epoch)
+
+    # --- retention -----------------------------------------------------------------------------
+
+    def prune_renewals(self, *, limit: int) -> int:
+        """Delete renewals of ended attempts."""
+        asked = self._ask("prune_renewals", limit=limit)
+        [pruned] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(pruned)
+
+    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
+        """Drop the bodies of old observations."""
+        asked = self._ask("expire_observations", older_than_us=older_than_us, limit=limit)
+        [expired] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(expired)
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete finished jobs with everything of theirs; rows first, or the guard of the
+        transitions refuses."""
+
+        def delete(tx: Transaction) -> int:
+            asked = self._ask("purgeable", older_than_us=older_than_us, limit=limit)
+            ids = [row[0] for row in tx.fetch(asked)[0]]
+            if ids:
+                packed = self._pack(ids)
+                names = ("delete_jobs", "delete_events", "delete_observations")
+                tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
+            return len(ids)
+
+        return self._write(delete)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first."""
+        given = {
+            "statuses": self._pack([status.value for status in wanted.statuses])
+            if wanted.statuses
+            else None,
+            "queue": wanted.queue,
+            "kind": wanted.kind,
+            "correlation_id": wanted.correlation_id,
+            "before": wanted.before,
+        }
+        clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
+        asked = self._ask(
+            "list_jobs",
+            (("clauses", " ".join(clauses)),),
+            namespace=wanted.namespace,
+            limit=wanted.limit,
+            **given,
+        )
+        rows = self._rows(asked)
+        return [job_from(row) for row in rows]
+
+    def list_events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, oldest first."""
+        given = {
+            "job_id": wanted.job_id,
+            "type": None if wanted.type is None else wanted.type.value,
+            "correlation_id": wanted.correlation_id,
+            "since": wanted.since,
+            "until": wanted.until,
+        }
+        clauses = [_EVENT_CLAUSES[name] for name, value in given.items() if value is not None]
+        shape = (
+            ("clauses", " AND ".join(clauses) or "TRUE"),
+            # Within a job ts never falls: the key's order is the order of time.
+            ("order", "ts, job_id, seq" if wanted.job_id is None else "seq"),
+        )
+        asked = self._ask("list_events", shape, limit=wanted.limit, **given)
+        rows = self._rows(asked)
+        return [event_from(row) for row in rows]
+
+    def records(self, *, page_size: int) -> Iterator[Record]:
+        """Every job with its log, by id; each page is one snapshot."""
+        after: JobId | None = None
+        while True:
+            page = self._read(partial(self._page, after=after, size=page_size), snapshot=True)
+            yield from page
+            if len(page) < page_size:
+                return
+            after = page[-1].job_id
+
+    def _page(self, tx: Transaction, after: JobId | None, size: int) -> list[Record]:
+        shape: Shape = (("after_id", ""), ("after_job_id", ""))
+        if after is not None:
+            shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
+        [found] = tx.fetch(self._ask("record_ids", shape, after=after, limit=size))
+        ids = [JobId(row[0]) for row in found]
+        packed = self._pack(ids)
+        names = ("load_jobs", "load_histories", "load_observations")
+        answers = tx.fetch(*[self._ask(name, ids=packed) for name in names])
+        jobs = {job.id: job for job in map(job_from, answers[0])}
+        events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
+        for event in map(event_from, answers[1]):
+            events[event.job_id].append(event)
+        observations: dict[JobId, list[Observation]] = {job_id: [] for job_id in ids}
+        for seen in map(observation_from, answers[2]):
+            observations[seen.job_id].append(seen)
+        return [
+            Record(job_id, jobs.get(job_id), events[job_id], observations[job_id]) for job_id in ids
+        ]
+
+    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
+        """The dedupe keys of live jobs in order."""
+        shape: Shape = (("after_key", ""),)
+        last: Row = (None,) * 4
+        while True:
+            given = dict(zip(("namespace", "kind", "dedupe_key", "id"), last, strict=True))
+            asked = self._ask("live_keys", shape, limit=KEYS_PER_PAGE, **given)
+            rows = self._rows(asked)
+            for namespace, kind, key, job_id in rows:
+                yield DedupeKey(namespace, kind, key), job_id
+            if len(rows) < KEYS_PER_PAGE:
+                return
+            after = "(namespace, kind, dedupe_key, id) > (:namespace, :kind, :dedupe_key, :id)"
+            shape, last = (("after_key", f"AND {after}"),), rows[-1]
+
+    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
+        """The ids of live leases in order."""
+        shape: Shape = (("after_lease", ""),)
+        last: Row = (None, None)
+        while True:
+            asked = self._ask(
+                "lease_holders", shape, limit=KEYS_PER_PAGE, lease_id=last[0], id=last[1]
+            )
+            rows = self._rows(asked)
+            yield from ((lease_id, job_id) for lease_id, job_id in rows)
+            if len(rows) < KEYS_PER_PAGE:
+                return
+            shape = (("after_lease", "AND (lease_id, id) > (:lease_id, :id)"),)
+            last = rows[-1]
+
+
+def _queue_state(name: str, paused: bool | int, limit: int | None) -> QueueState:
+    return QueueState(name=QueueName(name), paused=bool(paused), limit=limit)
+
+
+def _with_live(state: QueueState, live: int) -> QueueState:
+    return QueueState(name=state.name, paused=state.paused, limit=state.limit, live=live)
+
+
+def _most(state: QueueState, wanted: int) -> int:
+    return wanted if state.room is None else min(wanted, state.room)
+
+
+def _merged(candidates: Sequence[Sequence[Row]]) -> list[Job]:
+    """The candidates of all queues in claim order: priority descending, run_at, id. [Z1]"""
+    if len(candidates) == 1:
+        return [job_from(row) for row in candidates[0]]
+    jobs = [job_from(row) for rows in candidates for row in rows]
+    return sorted(jobs, key=lambda job: (-job.priority, job.run_at or 0, job.id))
