@@ -110,8 +110,10 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     """What has taken the lease's authority by `now`, if anything. [L4]
 
     Cancel grace before time-out before expiry, so that a report refused before the sweep hears
-    the same as one refused after it. [N2]
+    the same as one refused after it. [N2] Judged at the instant the event will bear: a clock that
+    was set back must not date a report after the end of its own lease. [E2] [I10]
     """
+    now = later(now, job.updated_at)
     assert job.lease_expires_at is not None
     assert job.claimed_at is not None
     if job.cancel_deadline is not None and now >= job.cancel_deadline:
