@@ -140,36 +140,41 @@ _B_STATE = {
 }
 
 
-def _begins_an_attempt_of_b(event: Event) -> bool:
-    return event.type in (EventType.ENQUEUED, EventType.REQUEUED)
+def _splits(event: Event) -> bool:
+    is_reclaim = event.type is EventType.CLAIMED and event.cause is EventCause.RECLAIM
+    return event.type is EventType.REQUEUED or is_reclaim
 
 
 def projects_onto_b(record: Record) -> Iterator[Violation]:
     """Per attempt: along B1 or B2, the rank strictly rising, one event per change. [P2]
 
-    A reclaim begins its attempt at the claim, which B knows only from queued: "orphaned and
-    eligible for re-claim". A stall flags the state it met as orphaned and changes nothing.
+    A stall flags the state it met as orphaned and changes nothing. Only an orphaned job comes
+    back for another attempt, which begins queued; a reclaim claims it in the same breath.
     """
     here: BState | None = None
+    is_orphaned = False
     for event in record.events:
-        if _begins_an_attempt_of_b(event):
+        if event.type is EventType.ENQUEUED and here is None:
             here = BState.QUEUED
             continue
-        if event.type is EventType.CLAIMED and event.cause is EventCause.RECLAIM:
+        if _splits(event):
+            if not is_orphaned:
+                yield broken("P2", record, event.seq, f"{here} goes back and is not orphaned")
             here = BState.QUEUED
+        is_orphaned = event.type is EventType.STALLED
+        name = f"job_{event.type}"
         there = _B_STATE.get(event.to_status, here)
-        stated = B_EVENTS.get(f"job_{event.type}", here)
         if here is None or there is None:
-            yield broken("P2", record, event.seq, f"job_{event.type} of a job B never saw queued")
-        elif stated is not there:
-            what = f"{here} becomes {there} by job_{event.type}"
-            yield broken("P2", record, event.seq, what)
-        elif f"job_{event.type}" in B_EVENTS and (
-            (here, there) not in B_TRANSITIONS or B_RANK[there] <= B_RANK[here]
-        ):
-            what = f"job_{event.type} leads from {here} to {there}"
-            yield broken("P2", record, event.seq, what)
+            yield broken("P2", record, event.seq, f"{name} of a job B never saw queued")
+        elif B_EVENTS.get(name, here) is not there:
+            yield broken("P2", record, event.seq, f"{here} becomes {there} by {name}")
+        elif name in B_EVENTS and not _rises(here, there):
+            yield broken("P2", record, event.seq, f"{name} leads from {here} to {there}")
         here = there
+
+
+def _rises(here: BState, there: BState) -> bool:
+    return (here, there) in B_TRANSITIONS and B_RANK[there] > B_RANK[here]
 
 
 # --- C, the worker contract ----------------------------------------------------------------------

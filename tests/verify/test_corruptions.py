@@ -1,0 +1,143 @@
+"""Whatever is broken in a history is found, and the rule that was broken is named."""
+
+import random
+from functools import cache
+from itertools import islice
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import JobStatus
+from tenure.ports import Record
+from tenure.verify import check_record
+from tests.support.corruptions import CORRUPTIONS, STATUS_TABLE, with_job
+from tests.support.histories import World
+
+MOST = 60
+
+
+@cache
+def lawful() -> tuple[Record, ...]:
+    """The jobs of many lawful worlds, in an order that mixes them."""
+    records = [record for seed in range(60) for record in World(seed).run(150).records()]
+    random.Random(0).shuffle(records)
+    return tuple(records)
+
+
+def broken_rules(record: Record) -> set[str]:
+    return {violation.invariant for violation in check_record(record)}
+
+
+def corrupted(name: str) -> list[Record]:
+    """Up to MOST records broken in this way."""
+    _, corrupt = CORRUPTIONS[name]
+    luck = random.Random(1)
+    found = (corrupt(record, luck) for record in lawful())
+    return list(islice((record for record in found if record is not None), MOST))
+
+
+def names(*rules: str) -> pytest.MarkDecorator:
+    """The corruptions that these rules have to notice."""
+    return pytest.mark.parametrize(
+        "name", [name for name, (rule, _) in CORRUPTIONS.items() if rule in rules]
+    )
+
+
+def assert_noticed(name: str) -> None:
+    rule, _ = CORRUPTIONS[name]
+    records = corrupted(name)
+
+    missed = [record for record in records if rule not in broken_rules(record)]
+
+    assert records, "no history has anything of the kind"
+    assert not missed, missed[0]
+
+
+@spec("I1", "I2")
+@names("I1", "I2")
+def test_a_log_that_is_not_complete_is_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("I3", "I4", "I5", "I6", "I7")
+@names("I3", "I4", "I5", "I6", "I7")
+def test_a_log_that_leaves_the_table_is_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("I9", "I10", "I11")
+@names("I9", "I10", "I11")
+def test_a_lease_without_right_is_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("I12")
+@names("I12")
+def test_a_row_its_log_does_not_explain_is_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("I15", "I18")
+@names("I15", "I18")
+def test_an_undone_cancel_and_an_unpaid_loss_are_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("I19", "I20")
+@names("I19", "I20")
+def test_an_end_that_changed_or_lacks_something_is_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("P1", "P2", "P3", "P4")
+@names("P1", "P2", "P3", "P4")
+def test_a_history_outside_a_document_is_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
+@spec("I8")
+@pytest.mark.parametrize(
+    ("status", "field"),
+    [(status, field) for status in STATUS_TABLE for field in STATUS_TABLE[status]],
+)
+def test_a_row_that_does_not_fit_its_status_is_noticed(status: JobStatus, field: str) -> None:
+    record = next(r for r in lawful() if r.job is not None and r.job.status is status)
+    assert record.job is not None
+    wrong = replace(record.job, **{field: STATUS_TABLE[status][field]})
+
+    assert "I8" in broken_rules(with_job(record, wrong))
+
+
+@given(
+    seed=st.integers(min_value=0),
+    chance=st.integers(min_value=0),
+    name=st.sampled_from(sorted(CORRUPTIONS)),
+)
+def test_any_corruption_of_any_history_is_noticed(seed: int, chance: int, name: str) -> None:
+    rule, corrupt = CORRUPTIONS[name]
+    luck = random.Random(chance)
+    broken = [
+        wrong
+        for record in World(seed).run(40).records()
+        if (wrong := corrupt(record, luck)) is not None
+    ]
+    assume(broken)
+
+    assert all(rule in broken_rules(record) for record in broken)
+
+
+def test_a_violation_names_the_first_offending_seq() -> None:
+    record = next(record for record in lawful() if len(record.events) > 4)
+    events = list(record.events)
+    events[2] = replace(events[2], from_status=JobStatus.FAILED)
+
+    found = list(check_record(Record(record.job_id, record.job, tuple(events))))
+
+    assert (found[0].invariant, found[0].job_id, found[0].seq) == (
+        "I3",
+        record.job_id,
+        events[2].seq,
+    )

@@ -1,0 +1,139 @@
+"""Whatever the core decides satisfies everything the checkers know."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.conformance.spec import spec
+from tenure.core.commands import Cancel, Complete, Start
+from tenure.core.ids import RequestId
+from tenure.core.instants import seconds
+from tenure.core.policy import Policy
+from tenure.core.transitions import EDGES
+from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import VerdictKind
+from tenure.ports import Record
+from tenure.verify import INVARIANTS, Violation, check_across, check_record
+from tests.support.histories import PRODUCER, RecordedStore, World
+
+SEEDS = range(60)
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Violation]:
+    """Every violation in the histories of many seeds."""
+    return [violation for seed in SEEDS for violation in violations(World(seed).run(STEPS))]
+
+
+def violations(world: World) -> Iterator[Violation]:
+    for record in world.records():
+        yield from check_record(record, world.acks_of(record.job_id))
+    yield from check_across(RecordedStore(world.records()))
+
+
+def of(found: list[Violation], *ids: str) -> list[Violation]:
+    return [violation for violation in found if violation.invariant in ids]
+
+
+@spec("I1", "I2", "I3", "I4", "I5")
+def test_lawful_logs_are_in_order(found: list[Violation]) -> None:
+    assert not of(found, "I1", "I2", "I3", "I4", "I5")
+
+
+@spec("I6", "I7", "I8", "I9", "I10")
+def test_lawful_attempts_and_rows_fit_the_tables(found: list[Violation]) -> None:
+    assert not of(found, "I6", "I7", "I8", "I9", "I10")
+
+
+@spec("I11", "I12", "I15", "I17", "I18")
+def test_lawful_logs_fold_to_their_rows_within_budget(found: list[Violation]) -> None:
+    assert not of(found, "I11", "I12", "I15", "I17", "I18")
+
+
+@spec("I13", "I14", "I16", "I21")
+def test_what_callers_heard_is_kept(found: list[Violation]) -> None:
+    assert not of(found, "I13", "I14", "I16", "I21")
+
+
+@spec("I19", "I20")
+def test_lawful_ends_stand_still_and_are_complete(found: list[Violation]) -> None:
+    assert not of(found, "I19", "I20")
+
+
+@spec("P1", "P2", "P3", "P4")
+def test_lawful_histories_project_onto_all_four_documents(found: list[Violation]) -> None:
+    assert not of(found, "P1", "P2", "P3", "P4")
+
+
+@given(seed=st.integers(min_value=0), steps=st.integers(min_value=1, max_value=200))
+def test_any_seed_gives_a_lawful_world(seed: int, steps: int) -> None:
+    world = World(seed).run(steps)
+
+    assert list(violations(world)) == []
+
+
+@spec("I10")
+def test_a_report_is_not_dated_after_its_lease_by_a_clock_that_was_set_back() -> None:
+    """The request to cancel came when the lease was over and not yet swept."""
+    world = World(0, lost_answers=0)
+    job_id = world.enqueue(Policy(lease_us=seconds(30)))
+    world.advance(seconds_=10)
+    lease_id, actor = world.claim(job_id), world.leases[-1][2]
+    assert lease_id is not None
+    start = Start(job_id=job_id, lease_id=lease_id, actor=actor, request_id=RequestId("s"))
+    world.submit(start)
+    world.advance(seconds_=31)
+    world.submit(Cancel(job_id=job_id, actor=PRODUCER, request_id=RequestId("c")))
+    world.advance(seconds_=-20)
+
+    late = Complete(job_id=job_id, lease_id=lease_id, actor=actor, request_id=RequestId("d"))
+    answer = world.submit(late)
+
+    assert isinstance(answer, Verdict)
+    assert answer.kind is VerdictKind.CANCELLED
+    assert list(violations(world)) == []
+
+
+def test_the_histories_go_everywhere_the_table_leads() -> None:
+    seen = Counter(
+        (event.from_status, event.type, event.to_status)
+        for seed in SEEDS
+        for record in World(seed).run(STEPS).records()
+        for event in record.events
+    )
+
+    assert set(seen) == set(EDGES)
+
+
+def test_equal_seeds_give_equal_worlds() -> None:
+    one, other = World(7).run(80), World(7).run(80)
+
+    assert one.records() == other.records()
+    assert one.acks == other.acks
+
+
+def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
+    ids = [rule.id for rule in INVARIANTS]
+
+    assert ids == [*(f"I{n}" for n in range(1, 22)), "P1", "P2", "P3", "P4"]
+    assert all(rule.of_record or rule.of_acks or rule.of_store for rule in INVARIANTS)
+
+
+def shuffled(record: Record, luck: random.Random) -> Record:
+    """The record with events of its own in any order, some missing, some twice."""
+    events = luck.choices(record.events, k=luck.randrange(1, len(record.events) + 3))
+    return Record(record.job_id, record.job if luck.random() < 0.9 else None, tuple(events))
+
+
+@given(seed=st.integers(min_value=0, max_value=50), chance=st.integers(min_value=0))
+def test_no_checker_stumbles_over_a_broken_log(seed: int, chance: int) -> None:
+    world, luck = World(seed).run(60), random.Random(chance)
+    broken = [shuffled(record, luck) for record in world.records()]
+
+    for record in broken:
+        list(check_record(record, world.acks))
