@@ -10,13 +10,26 @@ from tenure.core.outcomes import Applied, Refused, Replayed
 from tenure.core.verdicts import Verdict
 from tests.support.jobs import verdict
 
-CELLS = [
-    pytest.param(situation, exchange, id=f"{situation.name}-{exchange.operation}-{exchange.column}")
+Cell = tuple[Situation, Exchange]
+CELLS: list[Cell] = [
+    (situation, exchange)
     for situation in SITUATIONS
     for exchange in exchanges(situation, situation.build())
 ]
-SETTLING = [cell for cell in CELLS if cell.values[1].operation not in ("heartbeat", "start")]
-LIVING = [cell for cell in CELLS if cell.values[1].operation in ("heartbeat", "start")]
+LIVING = ("heartbeat", "start")
+
+
+def cells(*rows: str, living: bool = False) -> pytest.MarkDecorator:
+    """The cells of these rows, as a test's parameters."""
+    chosen = [
+        (situation, exchange)
+        for situation, exchange in CELLS
+        if (exchange.operation in LIVING) == living
+        and (situation.live_row if living else situation.settle_row) in rows
+    ]
+    names = [f"{one.name}: {two.operation}, {two.column}" for one, two in chosen]
+    return pytest.mark.parametrize(("situation", "exchange"), chosen, ids=names)
+
 
 # --- Why a lease without authority was lost, by how it was lost: R2, R10 to R14 ------------------
 
@@ -169,16 +182,8 @@ def check_settling(situation: Situation, exchange: Exchange) -> None:
     assert answer.disposition is None
 
 
-def of_rows(cells: list[object], *rows: str) -> list[object]:
-    return [
-        cell
-        for cell in cells
-        if cell.values[0].settle_row in rows  # type: ignore[attr-defined]  # pytest.param is opaque
-    ]
-
-
 @spec("R5", "R6")
-@pytest.mark.parametrize(("situation", "exchange"), of_rows(SETTLING, "R5", "R6"))
+@cells("R5", "R6")
 def test_a_report_under_a_lease_nobody_gave_is_rejected(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -186,7 +191,7 @@ def test_a_report_under_a_lease_nobody_gave_is_rejected(
 
 
 @spec("R7", "R8", "R9", "R3")
-@pytest.mark.parametrize(("situation", "exchange"), of_rows(SETTLING, "R7", "R8", "R9"))
+@cells("R7", "R8", "R9")
 def test_a_report_under_a_valid_lease_is_committed(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -194,7 +199,7 @@ def test_a_report_under_a_valid_lease_is_committed(
 
 
 @spec("R10", "N2")
-@pytest.mark.parametrize(("situation", "exchange"), of_rows(SETTLING, "R10"))
+@cells("R10")
 def test_a_report_after_the_end_is_cancelled_although_nobody_swept(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -202,13 +207,13 @@ def test_a_report_after_the_end_is_cancelled_although_nobody_swept(
 
 
 @spec("R11", "R12", "R13", "R14")
-@pytest.mark.parametrize(("situation", "exchange"), of_rows(SETTLING, "R11", "R12", "R13", "R14"))
+@cells("R11", "R12", "R13", "R14")
 def test_a_report_under_a_lost_lease_is_cancelled(situation: Situation, exchange: Exchange) -> None:
     check_settling(situation, exchange)
 
 
 @spec("R15", "R22")
-@pytest.mark.parametrize(("situation", "exchange"), of_rows(SETTLING, "R15"))
+@cells("R15")
 def test_a_settled_report_is_replayed_or_refused_for_as_long_as_the_job_exists(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -216,7 +221,7 @@ def test_a_settled_report_is_replayed_or_refused_for_as_long_as_the_job_exists(
 
 
 @spec("R2", "A5")
-@pytest.mark.parametrize(("situation", "exchange"), of_rows(SETTLING, "R2"))
+@cells("R2")
 def test_a_report_from_an_earlier_epoch_is_cancelled(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -277,18 +282,13 @@ def check_living(situation: Situation, exchange: Exchange) -> None:
 
 
 @spec("R16")
-@pytest.mark.parametrize(
-    ("situation", "exchange"), [c for c in LIVING if c.values[0].live_row == "R16"]
-)
+@cells("R16", living=True)
 def test_a_stranger_cannot_start_or_renew(situation: Situation, exchange: Exchange) -> None:
     check_living(situation, exchange)
 
 
 @spec("R17", "R18", "R19", "R3", "N3")
-@pytest.mark.parametrize(
-    ("situation", "exchange"),
-    [c for c in LIVING if c.values[0].live_row in ("R17", "R18", "R19")],
-)
+@cells("R17", "R18", "R19", living=True)
 def test_the_owner_of_a_valid_lease_hears_ok_and_extends_it_once(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -296,9 +296,7 @@ def test_the_owner_of_a_valid_lease_hears_ok_and_extends_it_once(
 
 
 @spec("R20", "R4")
-@pytest.mark.parametrize(
-    ("situation", "exchange"), [c for c in LIVING if c.values[0].live_row == "R20"]
-)
+@cells("R20", living=True)
 def test_a_lease_that_is_over_is_neither_started_nor_extended(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -306,17 +304,13 @@ def test_a_lease_that_is_over_is_neither_started_nor_extended(
 
 
 @spec("R21")
-@pytest.mark.parametrize(
-    ("situation", "exchange"), [c for c in LIVING if c.values[0].live_row == "R21"]
-)
+@cells("R21", living=True)
 def test_a_settled_lease_is_told_so(situation: Situation, exchange: Exchange) -> None:
     check_living(situation, exchange)
 
 
 @spec("R2", "A5")
-@pytest.mark.parametrize(
-    ("situation", "exchange"), [c for c in LIVING if c.values[0].live_row == "R2"]
-)
+@cells("R2", living=True)
 def test_a_lease_of_an_earlier_epoch_is_neither_started_nor_extended(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -324,9 +318,9 @@ def test_a_lease_of_an_earlier_epoch_is_neither_started_nor_extended(
 
 
 def test_every_row_and_every_column_of_the_matrices_is_asked() -> None:
-    settle_rows = {cell.values[0].settle_row for cell in CELLS}
-    live_rows = {cell.values[0].live_row for cell in CELLS}
-    columns = {(c.values[1].operation.split(",")[0], c.values[1].column) for c in CELLS}
+    settle_rows = {situation.settle_row for situation, _ in CELLS}
+    live_rows = {situation.live_row for situation, _ in CELLS}
+    columns = {(each.operation.split(",")[0], each.column) for _, each in CELLS}
 
     assert settle_rows == {"R2"} | {f"R{number}" for number in range(5, 16)}
     assert live_rows == {"R2"} | {f"R{number}" for number in range(16, 22)}

@@ -1,0 +1,32 @@
+"""Prints docs/spec/transitions.md with the state diagram of today's transition table.
+
+Run as `python -m tenure.conformance.diagram` from the root of the repository. Everything outside
+the two markers is printed as it stands; only the diagram between them is made anew.
+"""
+
+import sys
+from pathlib import Path
+
+from tenure.core.transitions import mermaid
+
+PAGE = Path("docs/spec/transitions.md")
+BEGIN = "<!-- generated: state diagram -->\n"
+END = "<!-- end generated -->\n"
+
+
+def with_diagram(page: str) -> str:
+    """The page, its diagram replaced."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"no place for a diagram: the lines {BEGIN!r} and {END!r} are missing")
+    return f"{before}{BEGIN}\n```mermaid\n{mermaid()}```\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write the page to standard output."""
+    sys.stdout.write(with_diagram(PAGE.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()
