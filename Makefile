@@ -14,7 +14,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 
 # Modules that print a generated document, as module=path. Extend it where a document is generated.
-GENERATED_DOCS :=
+GENERATED_DOCS := \
+	tenure.conformance.diagram=docs/spec/transitions.md \
+	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json
 
 help: ## show this help
 	@echo "Tenure: a durable job queue and orchestrator whose history you can check."
