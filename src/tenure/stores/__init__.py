@@ -1,1 +1,1 @@
-"""Stores: memory (the reference), SQLite and PostgreSQL behind the one port `tenure.ports.Store`."""
+"""Stores: memory (the reference), SQLite and PostgreSQL, behind the port `tenure.ports.Store`."""
