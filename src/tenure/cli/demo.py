@@ -27,7 +27,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.policy import Backoff, Policy
 from tenure.core.verdicts import Reply
 from tenure.ports import Store
-from tenure.verify import verify
+from tenure.verify import State, verify
 from tenure.wiring import limits_from_environment, open_store
 
 LEASE_BOUNDS = "1s,120s"
@@ -201,7 +201,12 @@ def epilogue(stage: Stage) -> bool:
         )
     click.secho("\n5. tenure verify", bold=True)
     report = verify(stage.store)
-    click.echo(report.summary())
+    holding = [finding.id for finding in report.findings if finding.state is State.HOLDS]
+    click.echo(f"  {report.jobs} jobs, {report.events} events read")
+    click.echo(f"  {click.style('holds', fg='green')}        {' '.join(holding)}")
+    if report.violated:
+        click.echo(f"  {click.style('violated', fg='red')}     {' '.join(report.violated)}")
+    click.echo(f"  not checked  {' '.join(report.not_checked)} (need the clients' own records)")
     rows = stage.store.load([JobId(job_id) for job_id in stage.names]).jobs.values()
     return report.holds and all(row.status.is_terminal for row in rows)
 

@@ -1,12 +1,44 @@
-"""The root of the `tenure` command. Subcommands live in modules of their own and are added here.
+"""The root of the `tenure` command. Subcommands live in modules of their own, named in COMMANDS.
 
-Data goes to stdout, talk to stderr. Nothing here knows a rule of the lifecycle.
+Data goes to stdout, talk to stderr. A command's module is imported when the command is used, so
+that `tenure --help` loads neither drivers nor the coordinator. Nothing here knows a rule of the
+lifecycle.
 """
+
+from importlib import import_module
 
 import click
 
+COMMANDS = {
+    "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
+    "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
+    "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, not when it is listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of `--help`, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tenure")
 def main() -> None:
     """Tenure: a durable job queue and orchestrator whose history you can check."""
