@@ -6,8 +6,9 @@ is not this code's own. Neither refusal writes a byte.
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tenure.core.instants import Instant
@@ -66,14 +67,33 @@ def prepare_file(path: Path, *, allow_network_filesystem: bool) -> Path:
 
 def _create(path: Path) -> None:
     """Make the file for its owner alone: payloads may hold secrets. SQLite gives the files it
-    puts beside it the same mode."""
+    puts beside it the same mode.
+
+    Made under another name and then linked: a file that already exists must never be opened here,
+    because closing it again would drop the locks of every other connection of this process
+    (POSIX), and two writers would then damage it. 64 claimers did so within a second.
+    """
+    if path.exists():
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise _not_writable(path, "permission denied")
+        return
+    draft = path.with_name(f"{path.name}.new-{os.getpid()}-{threading.get_ident()}")
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            with suppress(FileExistsError):  # somebody else made it first: then it is theirs
+                path.hardlink_to(draft)
+        finally:
+            draft.unlink()
     except OSError as problem:
-        raise StoreError(
-            f"{path} cannot be opened for writing: {problem.strerror}",
-            hint="check the permissions of the file and its directory",
-        ) from problem
+        raise _not_writable(path, problem.strerror or "unknown") from problem
+
+
+def _not_writable(path: Path, why: str) -> StoreError:
+    return StoreError(
+        f"{path} cannot be opened for writing: {why}",
+        hint="check the permissions of the file and its directory",
+    )
 
 
 def filesystem_of(directory: Path, mounts: Path = _MOUNTS) -> str:
