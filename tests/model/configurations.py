@@ -1,0 +1,126 @@
+"""Which corners of the model are explored: a small set for every test run, the full one as proof.
+
+With everything allowed at once the space is a product of histories that do not touch each other,
+so each configuration is wide in one direction and narrow in the others.
+"""
+
+from typing import Any
+
+from tenure.core.vocabulary import OnExhausted, OnLost
+from tests.model.world import ASKED, Bounds, tiny_policy
+
+NARROW: dict[str, Any] = {
+    "reports": ("complete", "fail"),
+    "starts": ("start",),
+    "renews": ("heartbeat 1",),
+}
+BARE: dict[str, Any] = {"reports": ("complete",), "starts": ("start",), "renews": ()}
+
+EVERYTHING = Bounds(name="open network, requeue")
+
+SMALL = (
+    EVERYTHING,
+    Bounds(
+        name="hold",
+        policy=tiny_policy(on_lost=OnLost.HOLD),
+        asked=("soft cancel", "requeue 1"),
+        **NARROW,
+    ),
+    Bounds(
+        name="reclaim",
+        policy=tiny_policy(on_lost=OnLost.RECLAIM),
+        asked=("soft cancel", "requeue 1"),
+        **NARROW,
+    ),
+    Bounds(
+        name="fail when exhausted",
+        policy=tiny_policy(on_exhausted=OnExhausted.FAIL),
+        asked=(),
+        **NARROW,
+    ),
+    Bounds(
+        name="releases",
+        policy=tiny_policy(max_releases=1),
+        asked=(),
+        reports=("complete", "release"),
+        starts=("start",),
+        renews=(),
+    ),
+    Bounds(name="grants taken back", undelivered=1, asked=(), **BARE),
+    Bounds(name="outage credit", outages=1, asked=(), **BARE),
+    Bounds(name="epoch", epochs=2, asked=("soft cancel",), **NARROW),
+    Bounds(
+        name="compensated",
+        policy=tiny_policy(compensated=True),
+        asked=("hard cancel",),
+        **NARROW,
+    ),
+    Bounds(
+        name="compensation",
+        policy=tiny_policy(compensated=True),
+        is_compensation=True,
+        asked=("hard cancel",),
+        **NARROW,
+    ),
+    Bounds(name="1 in flight, 1 crash", in_flight=1, crashes=1, asked=(), **BARE),
+)
+
+SMALL_AND_LATE = (Bounds(name="late writes", is_racy=True, asked=("soft cancel",), **NARROW),)
+
+FULL = (
+    EVERYTHING,
+    Bounds(name="hold", policy=tiny_policy(on_lost=OnLost.HOLD), asked=ASKED),
+    Bounds(name="reclaim", policy=tiny_policy(on_lost=OnLost.RECLAIM), asked=ASKED),
+    Bounds(
+        name="hold, fail when exhausted",
+        policy=tiny_policy(on_lost=OnLost.HOLD, on_exhausted=OnExhausted.FAIL),
+        asked=ASKED,
+    ),
+    Bounds(name="fail when exhausted", policy=tiny_policy(on_exhausted=OnExhausted.FAIL)),
+    Bounds(
+        name="releases",
+        policy=tiny_policy(max_releases=1),
+        asked=("soft cancel",),
+        reports=("complete", "fail", "release"),
+        starts=("start",),
+        renews=("heartbeat 1",),
+    ),
+    Bounds(
+        name="snoozes, taken back",
+        snoozes=1,
+        undelivered=1,
+        asked=("soft cancel",),
+        **BARE,
+    ),
+    Bounds(name="outage credit", outages=1, asked=("soft cancel",), **NARROW),
+    Bounds(
+        name="hold, outage credit",
+        policy=tiny_policy(on_lost=OnLost.HOLD),
+        outages=1,
+        asked=("soft cancel", "requeue 1", "requeue 2"),
+        **BARE,
+    ),
+    Bounds(name="epoch", epochs=2),
+    Bounds(name="late writes", is_racy=True),
+    Bounds(
+        name="late writes, hold, epoch",
+        policy=tiny_policy(on_lost=OnLost.HOLD),
+        is_racy=True,
+        epochs=2,
+        asked=("soft cancel", "hard cancel", "requeue 1"),
+        **NARROW,
+    ),
+    Bounds(name="compensated", policy=tiny_policy(compensated=True)),
+    Bounds(name="compensation", policy=tiny_policy(compensated=True), is_compensation=True),
+    Bounds(name="3 in flight", in_flight=3, asked=(), **BARE),
+    Bounds(name="2 in flight, 1 crash", in_flight=2, crashes=1, asked=("soft cancel",), **BARE),
+    Bounds(
+        name="1 in flight, 2 crashes",
+        in_flight=1,
+        crashes=2,
+        asked=("soft cancel",),
+        reports=("complete", "fail"),
+        starts=("start",),
+        renews=(),
+    ),
+)

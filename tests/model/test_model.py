@@ -1,0 +1,82 @@
+"""Every reachable state of one job keeps the contract, and the checker is able to say no."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.transitions import BY_ID
+from tenure.core.vocabulary import JobStatus
+from tests.model.bugs import SEEDS, Seed, seeded
+from tests.model.checker import HEADER, Report, check
+from tests.model.configurations import EVERYTHING, FULL, SMALL, SMALL_AND_LATE
+from tests.model.world import Bounds
+
+NOT_DECIDED_BY_THE_CORE = {"T26"}  # a purge deletes; there is nothing to decide
+LONGEST_TRACE = 12
+
+
+def name_of(value: object) -> str:
+    return str(getattr(value, "name", ""))
+
+
+def assert_sound(report: Report) -> None:
+    assert report.finding is None, f"{report.name}:\n{report.finding}"
+    assert not report.stuck, f"{report.name}: no end can be reached from {dict(report.stuck)}"
+    assert not report.stuck_without_people, "\n".join([report.name, *report.stuck_trace])
+
+
+@spec("V4", "I5", "I9", "R4", "I14")
+def test_every_reachable_state_is_lawful_and_leads_to_an_end() -> None:
+    reports = [check(bounds) for bounds in SMALL]
+
+    for report in reports:
+        assert_sound(report)
+    assert frozenset[JobStatus]().union(*(report.statuses for report in reports)) == set(JobStatus)
+    rows = frozenset[str]().union(*(report.rows for report in reports))
+    assert rows == set(BY_ID) - NOT_DECIDED_BY_THE_CORE
+
+
+@spec("W1", "R22", "R23")
+def test_decisions_that_reach_the_store_late_break_nothing() -> None:
+    for bounds in SMALL_AND_LATE:
+        assert_sound(check(bounds))
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=spec(seed.broken), id=seed.name) for seed in SEEDS]
+)
+def test_a_seeded_bug_is_found_with_a_short_trace(seed: Seed) -> None:
+    with seeded(seed.bug):
+        report = check(EVERYTHING)
+
+    assert report.finding is not None, seed.name
+    assert seed.kind in report.finding.kinds, str(report.finding)
+    assert len(report.finding.trace) <= LONGEST_TRACE, str(report.finding)
+
+
+def test_a_trace_reads_like_a_story() -> None:
+    late = next(seed for seed in SEEDS if seed.kind == "late-accept")
+
+    with seeded(late.bug):
+        finding = check(EVERYTHING).finding
+
+    assert finding is not None
+    assert str(finding).splitlines()[:3] == [
+        "  1. enqueue",
+        "  2. worker:ann claims (1) -> lease 1",
+        "  3. tick",
+    ]
+    assert "!! [late-accept]" in str(finding)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("bounds", FULL, ids=name_of)
+def test_the_full_bound_holds(bounds: Bounds, capsys: pytest.CaptureFixture[str]) -> None:
+    report = check(bounds)
+
+    with capsys.disabled():
+        print(f"\n{HEADER}\n{report}\n{'':<28}rows {' '.join(sorted(report.rows, key=_order))}")  # noqa: T201 - the proof's figures are its output
+    assert_sound(report)
+
+
+def _order(rule: str) -> tuple[int, str]:
+    return int(rule.strip("Tb")), rule
