@@ -1,0 +1,432 @@
+"""Leases, outage credits and what a sweep records, in virtual time."""
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.conformance import lives
+from tenure.conformance.spec import spec
+from tenure.core.commands import Outage
+from tenure.core.ids import WorkerId
+from tenure.core.instants import Instant, seconds
+from tenure.core.leases import is_suspect, revocation
+from tenure.core.outcomes import Applied
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, VerdictKind
+from tests.support.jobs import (
+    BEGINNING,
+    OTHER_WORKER,
+    WORKER,
+    Driver,
+    applied,
+    changes_nothing,
+    granted,
+    verdict,
+)
+
+MICROSECOND = 0.000001
+
+
+def outage(driver: Driver, *, from_s: float, to_s: float) -> Outage:
+    """An outage, in seconds relative to now."""
+    return Outage(
+        Instant(driver.now + seconds(from_s)),
+        Instant(driver.now + seconds(to_s)),
+    )
+
+
+@spec("L1")
+def test_a_lease_belongs_to_the_principal_and_the_worker_id_is_a_label() -> None:
+    driver = lives.queued()
+    driver.do(driver.claim(owner=WorkerId("ada-1")))
+
+    from_another_label = verdict(driver.ask(driver.complete(actor=WORKER)))
+    from_another_principal = verdict(driver.ask(driver.complete(actor=OTHER_WORKER)))
+
+    assert from_another_label.kind is VerdictKind.COMMITTED
+    assert from_another_principal.kind is VerdictKind.REJECTED
+    assert from_another_principal.cause is Cause.INVALID_LEASE
+
+
+@spec("L1")
+def test_each_attempt_has_a_lease_of_its_own() -> None:
+    driver = lives.queued()
+    leases = set()
+
+    for _ in range(5):
+        leases.add(granted(driver.do(driver.claim())).lease_id)
+        driver.do(driver.release())
+
+    assert len(leases) == 5
+
+
+@spec("L3")
+def test_claim_start_and_heartbeat_set_the_expiry_to_now_plus_ttl() -> None:
+    driver = lives.queued()
+    expiries = []
+
+    for command in (driver.claim, driver.start, driver.heartbeat, driver.heartbeat):
+        driver.advance(7)
+        driver.do(command())
+        assert driver.job.lease_expires_at is not None
+        expiries.append(driver.job.lease_expires_at - driver.now)
+
+    assert expiries == [seconds(60)] * 4
+
+
+@spec("L3", "N3")
+def test_nothing_else_moves_the_expiry() -> None:
+    driver = lives.running()
+    driver.do(driver.heartbeat(hb_seq=3))
+    expiry = driver.job.lease_expires_at
+    driver.advance(5)
+
+    changes_nothing(driver, driver.heartbeat(hb_seq=3))
+    changes_nothing(driver, driver.heartbeat(hb_seq=2))
+    changes_nothing(driver, driver.start(request_id="start-2"))
+    driver.do(driver.cancel())
+    changes_nothing(driver, driver.cancel(request_id="again"))
+
+    assert driver.job.lease_expires_at == expiry
+
+
+@spec("L4")
+@pytest.mark.parametrize(
+    ("build", "after_s"),
+    [
+        (lives.claimed, 60),
+        (lambda: lives.claimed(lives.SHORT), 45),
+        (lives.running, 60),
+        (lambda: lives.running(lives.SHORT), 45),
+        (lives.cancelling, 15 + 30),
+    ],
+)
+def test_a_lease_is_valid_until_its_end_and_gone_at_that_instant(
+    build: object, after_s: float
+) -> None:
+    assert callable(build)
+    early, late = build(), build()
+    early.advance(after_s - MICROSECOND)
+    late.advance(after_s)
+
+    in_time = verdict(early.ask(early.complete()))
+    too_late = verdict(late.ask(late.complete()))
+
+    assert in_time.kind is VerdictKind.COMMITTED
+    assert too_late.kind is VerdictKind.CANCELLED
+    assert late.job.due_at == late.now
+    assert late.job.lease is not None
+    assert not late.job.lease.is_live(late.now)
+    assert late.job.lease.is_live(Instant(late.now - 1))
+
+
+@spec("L4")
+def test_a_change_under_a_lease_must_be_written_before_the_lease_ends() -> None:
+    driver = lives.running(lives.SHORT)
+
+    for command in (driver.heartbeat(), driver.complete(), driver.fail(), driver.release()):
+        assert applied(driver.ask(command)).change.not_after == driver.job.due_at
+    claimed = lives.claimed()
+    assert applied(claimed.ask(claimed.start())).change.not_after == claimed.job.due_at
+
+
+@spec("L4")
+def test_no_timeout_means_that_only_silence_ends_the_lease() -> None:
+    driver = lives.running(Policy(timeout_us=None))
+
+    for _ in range(1000):
+        driver.advance(59)
+        driver.do(driver.heartbeat())
+
+    assert driver.job.due_at == driver.job.lease_expires_at
+    assert revocation(driver.job, driver.now) is None
+
+
+@spec("L5")
+@pytest.mark.parametrize(
+    ("ttl_s", "interval_s"),
+    [(30, 10), (60, 15), (40, 10), (100, 25), (120, 30), (600, 30), (12, 4), (3, 1)],
+)
+def test_the_heartbeat_interval_is_a_quarter_within_bounds_and_at_most_a_third(
+    ttl_s: float, interval_s: float
+) -> None:
+    assert Policy(lease_us=seconds(ttl_s)).heartbeat_us == seconds(interval_s)
+
+
+@spec("L6")
+def test_a_job_is_suspect_after_two_missed_heartbeats_and_nothing_follows() -> None:
+    driver = lives.running()
+    driver.do(driver.heartbeat())
+    driver.advance(30 - MICROSECOND)
+    before = is_suspect(driver.job, driver.now)
+    driver.advance(MICROSECOND)
+
+    assert not before
+    assert is_suspect(driver.job, driver.now)
+    changes_nothing(driver, driver.claim(actor=OTHER_WORKER))
+    changes_nothing(driver, driver.sweep())
+    assert verdict(driver.ask(driver.complete())).kind is VerdictKind.COMMITTED
+    assert not is_suspect(lives.queued().job, driver.now)
+
+
+@spec("L7")
+def test_a_held_job_waits_for_an_operator_however_long() -> None:
+    driver = lives.held()
+    driver.advance(366 * 24 * 3600)
+
+    changes_nothing(driver, driver.claim())
+    changes_nothing(driver, driver.sweep())
+
+    for command in (driver.requeue(), driver.cancel(), driver.dead_letter()):
+        assert isinstance(driver.ask(command), Applied)
+
+
+@spec("L7")
+def test_only_lost_attempts_are_held() -> None:
+    failed, released = lives.running(lives.HOLD), lives.running(lives.HOLD)
+
+    failed.do(failed.fail())
+    released.do(released.release())
+
+    assert failed.job.status is JobStatus.QUEUED
+    assert released.job.status is JobStatus.QUEUED
+
+
+@spec("L8")
+def test_every_ttl_is_what_remains_at_the_decision() -> None:
+    driver = lives.queued()
+
+    first = granted(driver.do(driver.claim())).ttl_us
+    driver.advance(10)
+    started = verdict(driver.do(driver.start(request_id="start"))).ttl_us
+    driver.advance(20)
+    repeated = verdict(driver.do(driver.start(request_id="start"))).ttl_us
+    stale = verdict(driver.do(driver.heartbeat(hb_seq=0))).ttl_us
+
+    assert (first, started, repeated, stale) == (
+        seconds(60),
+        seconds(60),
+        seconds(40),
+        seconds(40),
+    )
+
+
+@spec("L8", "L4")
+def test_a_ttl_is_bounded_by_timeout_and_cancel_deadline() -> None:
+    driver = lives.running(Policy(timeout_us=seconds(70), grace_us=seconds(5)))
+    driver.advance(30)
+
+    renewed = verdict(driver.do(driver.heartbeat()))
+    driver.do(driver.cancel(reason="stop"))
+    told = verdict(driver.do(driver.heartbeat()))
+
+    assert renewed.ttl_us == seconds(40)
+    assert told.ttl_us == seconds(15 + 5)
+    assert told.cancel is not None
+    assert (told.cancel.reason, told.cancel.remaining_us) == ("stop", seconds(20))
+
+
+# --- What several deadlines decide ---------------------------------------------------------------
+
+
+@spec("N2")
+def test_the_cancel_deadline_counts_before_the_timeout_and_the_timeout_before_the_expiry() -> None:
+    cancelled = lives.cancelling(lives.SHORT)
+    timed_out = lives.running(lives.SHORT)
+    for driver in (cancelled, timed_out):
+        driver.advance(10_000)
+
+    assert applied(cancelled.do(cancelled.sweep())).rule == "T20"
+    assert applied(timed_out.do(timed_out.sweep())).rule == "T13"
+    assert cancelled.events[-1].cause is EventCause.GRACE_OVER
+    assert timed_out.events[-2].cause is EventCause.TIMEOUT
+
+
+@spec("N2")
+def test_out_of_stalled_a_cancel_goes_before_exhaustion_and_exhaustion_before_a_requeue() -> None:
+    long_grace = Policy(max_attempts=1, grace_us=seconds(3600))
+    cancelled = lives.cancelling(long_grace)
+    exhausted = lives.running(Policy(max_attempts=1, on_lost=OnLost.REQUEUE))
+    for driver in (cancelled, exhausted):
+        driver.advance(60)
+        driver.do(driver.sweep())
+
+    assert cancelled.job.status is JobStatus.CANCELLED
+    assert cancelled.job.is_exhausted
+    assert exhausted.job.status is JobStatus.DEAD_LETTERED
+
+
+# --- Outage credit -------------------------------------------------------------------------------
+
+
+@spec("O2")
+@pytest.mark.parametrize(
+    ("from_s", "to_s", "is_free"),
+    [
+        (-60, 0, True),  # the whole time since the renewal
+        (-30, -20, True),  # within it
+        (-100, -60 + MICROSECOND, True),  # it ended just after the renewal
+        (-100, -60, False),  # it ended with the renewal
+        (-MICROSECOND, 50, True),  # it began just before the expiry
+        (0, 50, False),  # it began with the expiry
+    ],
+)
+def test_an_expiry_is_free_when_an_outage_overlapped_its_last_ttl(
+    from_s: float, to_s: float, is_free: bool
+) -> None:
+    driver = lives.running()
+    driver.advance(60)
+
+    driver.do(driver.sweep(outage(driver, from_s=from_s, to_s=to_s)))
+
+    stalled = driver.events[-2]
+    assert stalled.cause is (EventCause.OUTAGE if is_free else EventCause.LEASE_EXPIRED)
+    assert driver.job.failures == (0 if is_free else 1)
+    assert driver.job.outage_credits == (1 if is_free else 0)
+
+
+@spec("O2")
+def test_an_outage_before_the_last_renewal_excuses_nothing() -> None:
+    driver = lives.running()
+    driver.advance(30)
+    early = outage(driver, from_s=-20, to_s=-10)
+    driver.do(driver.heartbeat())
+    driver.advance(60)
+
+    driver.do(driver.sweep(early))
+
+    assert driver.job.failures == 1
+
+
+@spec("O2")
+def test_a_timeout_is_never_credited() -> None:
+    driver = lives.running(lives.SHORT)
+    driver.advance(45)
+
+    driver.do(driver.sweep(outage(driver, from_s=-45, to_s=0)))
+
+    assert (driver.job.failures, driver.job.outage_credits) == (1, 0)
+
+
+@spec("O3")
+def test_a_job_gets_three_credits_and_then_pays() -> None:
+    driver = lives.queued()
+    costs = []
+
+    for _ in range(5):
+        driver.do(driver.claim())
+        driver.advance(60)
+        driver.do(driver.sweep(outage(driver, from_s=-60, to_s=0)))
+        costs.append((driver.job.outage_credits, driver.job.failures))
+        driver.advance(61)
+
+    assert costs == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2)]
+
+
+@spec("W3")
+def test_jobs_of_an_outage_come_back_spread_over_the_backoff_cap() -> None:
+    policy = Policy()
+    delays = []
+    for draw in range(400):
+        driver = lives.running(policy)
+        driver.advance(60)
+        driver.draws = draw
+        driver.do(driver.sweep(outage(driver, from_s=-60, to_s=0)))
+        assert driver.job.run_at is not None
+        delays.append(driver.job.run_at - driver.now)
+
+    assert all(0 <= delay < policy.backoff.cap_us for delay in delays)
+    quarters = [delay * 4 // policy.backoff.cap_us for delay in delays]
+    assert all(60 <= quarters.count(quarter) <= 140 for quarter in range(4))
+
+
+@spec("W3", "T22")
+def test_a_reclaim_after_an_outage_is_spread_as_well() -> None:
+    driver = lives.running(lives.RECLAIM)
+    driver.advance(60)
+
+    driver.do(driver.sweep(outage(driver, from_s=-60, to_s=0)))
+
+    assert driver.job.status is JobStatus.STALLED
+    assert driver.job.run_at is not None
+    assert driver.now <= driver.job.run_at < driver.now + Policy().backoff.cap_us
+
+
+# --- A clock that steps back ---------------------------------------------------------------------
+
+
+@spec("E2")
+def test_events_never_run_backwards_and_expiries_are_reckoned_from_them() -> None:
+    driver = lives.running()
+    latest = driver.job.updated_at
+    driver.advance(-30)
+
+    driver.do(driver.heartbeat())
+    driver.do(driver.fail(retry_after_s=100))
+
+    assert [event.ts for event in driver.events[-3:]] == [latest] * 3
+    assert driver.events[-3].lease_expires_at == latest + seconds(60)
+    assert driver.job.run_at == latest + seconds(100)
+
+
+@spec("E2", "L3")
+def test_a_claim_after_a_step_back_is_reckoned_from_the_last_event() -> None:
+    driver = lives.queued()
+    driver.advance(5)
+    driver.do(driver.claim())
+    driver.do(driver.release())
+    driver.advance(-2)
+    assert driver.job.run_at is not None
+
+    refused = changes_nothing(driver, driver.claim())
+    driver.advance(2)
+    driver.do(driver.claim())
+
+    assert not isinstance(refused, Applied)
+    assert driver.job.lease_expires_at == BEGINNING + seconds(65)
+
+
+@spec("E2", "R10")
+def test_a_report_is_not_let_in_by_a_step_back_behind_the_log() -> None:
+    driver = lives.running()
+    driver.advance(61)
+    driver.do(driver.cancel())  # nobody has swept: the log now says that the end has passed
+    driver.advance(-10)
+
+    late = verdict(changes_nothing(driver, driver.complete()))
+
+    assert late.kind is VerdictKind.CANCELLED
+    assert applied(driver.do(driver.sweep())).rule == "T12"
+
+
+@spec("C1")
+def test_the_cancel_deadline_is_the_first_request_plus_heartbeat_and_grace() -> None:
+    driver = lives.running(Policy(grace_us=seconds(7)))
+    driver.advance(3)
+    asked_at = driver.now
+    driver.do(driver.cancel())
+    driver.advance(5)
+    changes_nothing(driver, driver.cancel(request_id="again"))
+    changes_nothing(driver, driver.cancel(request_id="and again"))
+
+    deadline = driver.job.cancel_deadline
+
+    assert deadline == asked_at + seconds(15 + 7)
+    assert Policy().grace_us == seconds(30)
+    driver.now = Instant(deadline - 1)
+    assert isinstance(driver.ask(driver.complete()), Applied)
+    driver.now = deadline
+    assert verdict(driver.ask(driver.complete())).cause is Cause.JOB_CANCELLED
+    assert verdict(driver.ask(driver.heartbeat())).cause is Cause.JOB_CANCELLED
+
+
+@spec("C1", "N3")
+def test_no_heartbeat_carries_a_lease_past_the_cancel_deadline() -> None:
+    driver = lives.cancelling()
+    deadline = driver.job.cancel_deadline
+
+    for _ in range(4):
+        driver.advance(11)
+        driver.do(driver.heartbeat())
+
+    assert driver.job.due_at == deadline
+    assert replace(driver.job).cancel_deadline == deadline
