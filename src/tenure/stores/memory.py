@@ -22,7 +22,7 @@ from tenure.core.commands import Outage
 from tenure.core.events import Event, Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job
+from tenure.core.job import Job, row_violations
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventClass
 from tenure.errors import Closed, StoreRefused
@@ -77,6 +77,7 @@ class MemoryStore:
 
     def now(self) -> Instant:
         """The injected clock."""
+        self._open()
         return self._clock()
 
     def close(self) -> None:
@@ -131,9 +132,14 @@ class MemoryStore:
         with self._lock:
             self._open()
             now = self._clock()
+            if epoch != self._epoch:
+                return Saved(now, frozenset())
+            for change in changes:
+                if self._matches(change, now):
+                    self._guard(change)  # all of them before the first write: all or nothing
             stuck = set()
             for change in changes:
-                if epoch == self._epoch and self._matches(change, now):
+                if self._matches(change, now):  # again: a key may have been taken in this batch
                     self._write(change)
                     stuck.add(change.job.id)
             return Saved(now, frozenset(stuck))
@@ -147,10 +153,20 @@ class MemoryStore:
             return present is None and (key is None or key not in self._keys)
         return present is not None and present.rev == change.expected_rev
 
-    def _write(self, change: Change) -> None:
+    def _guard(self, change: Change) -> None:
+        """What a schema refuses: a second lock behind the core, never a decision."""
         before, job = self._jobs.get(change.job.id), change.job
         if before is not None and before.finished_at is not None:
             raise StoreRefused(f"job {job.id} is finished; its row is immutable")
+        broken = row_violations(job)
+        if broken:
+            raise StoreRefused(f"job {job.id}: {broken[0]}")
+        seqs = {event.seq for event in self._events.get(job.id, ())}
+        if any(event.seq in seqs for event in change.events):
+            raise StoreRefused(f"job {job.id}: an event with this seq is already there")
+
+    def _write(self, change: Change) -> None:
+        job = change.job
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(change.events)
         key = _key_of(job)
@@ -201,6 +217,8 @@ class MemoryStore:
                 candidates=self._candidates(scope, wanted, now),
             )
             planned = plan(view)
+            for change in planned.changes:
+                self._guard(change)
             for change in planned.changes:
                 self._write(change)
             self._sessions.update({session.key: session for session in planned.sessions})
