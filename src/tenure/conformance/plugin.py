@@ -1,13 +1,48 @@
-"""The pytest plugin that comes with Tenure: it registers the `spec` marker and nothing else.
+"""The pytest plugin that comes with Tenure: the `spec` marker, and a way to name a store.
+
+    pytest --pyargs tenure.conformance.store --tenure-store mypackage.testing:factory
 
 It is loaded into every pytest run of every project that has Tenure installed, so it must stay
 cheap to import and must not change how other people's tests behave.
 """
 
+import pkgutil
+
 import pytest
+
+OPTION = "--tenure-store"
+
+# A failing kit must show values, also where it is imported into somebody else's test module.
+pytest.register_assert_rewrite("tenure.conformance.harness", "tenure.conformance.store")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tenure", "Tenure's conformance kit")
+    group.addoption(
+        OPTION,
+        metavar="MODULE:FACTORY",
+        help="the store under test: a callable that returns a tenure.conformance StoreFactory",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "spec(*ids): this test is evidence for these sentences of Tenure's docs/spec"
     )
+
+
+@pytest.fixture
+def tenure_store_factory(request: pytest.FixtureRequest) -> object:
+    """The StoreFactory of the store under test. Override it, or name one by --tenure-store."""
+    name = request.config.getoption(OPTION)
+    if not name:
+        pytest.fail(
+            f"no store to test: give {OPTION} module:factory, or override the fixture "
+            "tenure_store_factory (tenure.conformance.harness.StoreFactory says what it returns)",
+            pytrace=False,
+        )
+    try:
+        make = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as wrong:
+        pytest.fail(f"{OPTION} {name}: {wrong}", pytrace=False)
+    return make()

@@ -1,0 +1,562 @@
+"""The harness of the store kit: a store under test, virtual time, and a real coordinator.
+
+A third party writes a `StoreFactory` for its store; everything else is here. Equal tests give
+equal histories: time moves only by `advance`, randomness is a counter. A test that leaves a
+history behind which `tenure.verify` objects to has failed, whatever it asserted itself.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+import pytest
+
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
+from tenure.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Outage,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    Sweep,
+)
+from tenure.core.events import Event, Observation
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    ENTROPY_BYTES,
+    JobId,
+    Kind,
+    QueueName,
+    RequestId,
+    WorkerId,
+    client_actor,
+    new_job_id,
+    operator_actor,
+    worker_actor,
+)
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.job import Job, JobError
+from tenure.core.lifecycle import decide
+from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory
+from tenure.core.policy import LeaseBounds, Policy
+from tenure.core.validation import Limits
+from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, ReasonCode
+from tenure.errors import Closed
+from tenure.ports import Clock, Entropy, Store
+from tenure.stores.memory import MemoryStore
+from tenure.verify import Ack, AckWriter, assert_holds, granted, heard
+
+BEGINNING = Instant(1_750_000_000_000_000)
+"""Where virtual time starts: a summer's day in 2025, so that instants look like instants."""
+
+QUEUE = QueueName("default")
+KIND = Kind("task")
+CLIENT = client_actor("kit")
+OPERATOR = operator_actor("kit")
+WORKER = worker_actor("kit")
+WORKER_ID = WorkerId("kit-1")
+
+# Short and long leases alike: the bounds are the coordinator's business, not the store's.
+LIMITS = Limits(lease=LeaseBounds(shortest_us=seconds(1), longest_us=seconds(24 * 3600)))
+
+_RACE_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+
+class StoreFactory(Protocol):
+    """How the kit gets at a store. One factory serves one test, then it is closed.
+
+    `--tenure-store module:name` names a callable without arguments that returns one of these; a
+    class will do. The fixture `tenure_store_factory` can be overridden instead.
+    """
+
+    def open(self) -> Store:
+        """A fresh, empty store whose clock stands still until `advance`."""
+
+    def reopen(self) -> Store:
+        """Another handle on the same data and clock, as a second process would have it. A store
+        that can have only one handle returns that one."""
+
+    def advance(self, by: Duration) -> None:
+        """Move the store's clock, for all handles; a negative duration steps it back."""
+
+    def close(self) -> None:
+        """Close what was opened and remove what it left behind."""
+
+
+class VirtualClock:
+    """A clock that moves when told to; for stores that take their clock as an argument."""
+
+    def __init__(self) -> None:
+        self._now = BEGINNING
+
+    def __call__(self) -> Instant:
+        return self._now
+
+    def advance(self, by: Duration) -> None:
+        """Move, in either direction."""
+        self._now = Instant(self._now + by)
+
+
+class MemoryFactory:
+    """The factory of the reference store, and the smallest example of one."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.store: Store | None = None
+
+    def make(self, clock: Clock) -> Store:
+        """The store itself; a subclass of the factory can try another."""
+        return MemoryStore(clock=clock)
+
+    def open(self) -> Store:
+        """A new store."""
+        self.store = self.make(self.clock)
+        return self.store
+
+    def reopen(self) -> Store:
+        """The same object: nothing but this process can see it."""
+        assert self.store is not None, "open() comes first"
+        return self.store
+
+    def advance(self, by: Duration) -> None:
+        """Move the injected clock."""
+        self.clock.advance(by)
+
+    def close(self) -> None:
+        """Nothing to remove."""
+        if self.store is not None:
+            self.store.close()
+
+
+def counted_entropy(seed: str) -> Entropy:
+    """Bytes that look random and are the same in every run."""
+    lock = threading.Lock()
+    drawn = 0
+
+    def draw(size: int) -> bytes:
+        nonlocal drawn
+        with lock:
+            first = drawn
+            drawn += -(-size // 32)
+        blocks = (
+            hashlib.sha256(f"{seed}:{number}".encode()).digest()
+            for number in range(first, first + -(-size // 32))
+        )
+        return b"".join(blocks)[:size]
+
+    return draw
+
+
+class Interposed:
+    """A store with a hand in between: `before_save` runs before each save reaches it.
+
+    That is where a race is lost: another caller writes, or time passes, after the decision.
+    """
+
+    def __init__(self, store: Store, before_save: Callable[[Sequence[Change]], None]) -> None:
+        self._store = store
+        self._before_save = before_save
+
+    def save(self, changes: Sequence[Change], **keywords: Any) -> Any:
+        """Let the hand act, then save."""
+        self._before_save(changes)
+        return self._store.save(changes, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def policy(*, lease_s: float = 60, **fields: Any) -> Policy:
+    """A policy with a lease in seconds; the other fields as they are named."""
+    return Policy(lease_us=seconds(lease_s), **fields)
+
+
+def race(*runners: Callable[[], T]) -> list[T]:
+    """Run them at once, one thread each; their results in order. Raises what the first raised."""
+    barrier = threading.Barrier(len(runners))
+    results: dict[int, T] = {}
+    failures: list[BaseException] = []
+
+    def run(number: int, runner: Callable[[], T]) -> None:
+        try:
+            barrier.wait(_RACE_TIMEOUT_S)
+            results[number] = runner()
+        except BaseException as failure:  # re-raised in the thread that called
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(runners)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_RACE_TIMEOUT_S)
+    assert not any(thread.is_alive() for thread in threads), "a racer hangs"
+    if failures:
+        raise failures[0]
+    return [results[number] for number in range(len(runners))]
+
+
+class Kit:
+    """What a test of the kit holds: the store, a coordinator on it, and short ways to ask.
+
+    Methods that ask take a job and use the lease it shows, so that an old copy of a job is an
+    old lease. A repeated call with the same `request_id` is a repeated request.
+    """
+
+    def __init__(self, factory: StoreFactory) -> None:
+        self.factory = factory
+        self.store = factory.open()
+        self._elapsed_us = 0
+        self._numbers = iter(range(1, 1_000_000))
+        self._ids = counted_entropy("ids")
+        self._seqs: dict[tuple[str, str], int] = {}
+        self._acks: list[Ack] = []
+        self._coordinators: list[Coordinator] = []
+        self.coordinator = self.coordinate(self.store)
+
+    # --- the world -----------------------------------------------------------------------------
+
+    def coordinate(self, store: Store, *, remembered: int = 20_000) -> Coordinator:
+        """Another coordinator, on this store or on any other handle; closed with the kit."""
+        entropy = counted_entropy(f"coordinator {len(self._coordinators)}")
+        made = Coordinator(
+            store, limits=LIMITS, entropy=entropy, monotonic=self.monotonic, remembered=remembered
+        )
+        self._coordinators.append(made)
+        return made
+
+    def rival(self) -> Coordinator:
+        """A coordinator on a handle of its own, as a second process has it."""
+        return self.coordinate(self.factory.reopen())
+
+    def interpose(self, before_save: Callable[[Sequence[Change]], None]) -> Coordinator:
+        """A coordinator whose saves come after `before_save`, whatever that does."""
+        return self.coordinate(cast(Store, Interposed(self.store, before_save)))
+
+    def monotonic(self) -> int:
+        """The host's monotonic clock, virtual too."""
+        return self._elapsed_us
+
+    def advance(self, seconds_: float = 0, *, seconds: float = 0, microseconds: int = 0) -> None:
+        """Let time pass, for the store and for this process."""
+        by = Duration(round((seconds_ + seconds) * 1_000_000) + microseconds)
+        assert by >= 0, "time does not run backwards; see step_back"
+        self._elapsed_us += by
+        self.factory.advance(by)
+
+    def advance_to(self, instant: Instant | None) -> None:
+        """Let time pass until the store's clock shows `instant`."""
+        assert instant is not None
+        self.advance(microseconds=instant - self.now())
+
+    def step_back(self, *, seconds: float) -> None:
+        """The store's clock is set back; for this process no time passes."""
+        self.factory.advance(Duration(-round(seconds * 1_000_000)))
+
+    def now(self) -> Instant:
+        """The store's clock."""
+        return self.store.now()
+
+    def verify(self, directory: Path) -> None:
+        """Fail unless the whole history holds, and everything that was acknowledged is in it."""
+        acks = directory / "acks.jsonl"
+        with AckWriter(acks) as writer:
+            writer.write(*self._acks)
+        assert_holds(self.store, [acks])
+
+    def close(self) -> None:
+        """Stop the coordinators and give the store back to its factory."""
+        for coordinator in self._coordinators:
+            coordinator.close()
+        self.factory.close()
+
+    def new_id(self) -> JobId:
+        """A fresh job id."""
+        return new_job_id(BEGINNING, next(self._numbers).to_bytes(6, "big") + self._ids(10))
+
+    def request_id(self) -> RequestId:
+        """A fresh request id."""
+        return RequestId(f"request-{next(self._numbers)}")
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def reload(self, job: Job) -> Job:
+        """The job as it is stored now."""
+        return self.store.load([job.id]).jobs[job.id]
+
+    def exists(self, job_id: JobId) -> bool:
+        """Whether there is such a job."""
+        return job_id in self.store.load([job_id]).jobs
+
+    def events(self, job: Job) -> list[Event]:
+        """The job's log."""
+        return self.store.load_histories([job.id])[job.id]
+
+    def types(self, job: Job) -> list[EventType]:
+        """The types of the job's events, in order."""
+        return [event.type for event in self.events(job)]
+
+    def observations(self, job: Job) -> list[Observation]:
+        """What was observed beside the job's history."""
+        return self.store.load_observations(job.id)
+
+    # --- clients and operators -----------------------------------------------------------------
+
+    def ask(self, command: Command) -> Answer:
+        """Execute a command as it is, and note what was acknowledged."""
+        answer = self.coordinator.execute(command)
+        if not isinstance(command, Sweep | Claim) and not isinstance(answer, Grant):
+            self._acks.append(heard(command, answer, at=self.store.now()))
+        return answer
+
+    def reply(self, command: Command) -> Reply:
+        """Execute a command whose answer is a reply."""
+        answer = self.ask(command)
+        assert isinstance(answer, Reply), answer
+        return answer
+
+    def new(self, **fields: Any) -> Enqueue:
+        """The command that enqueues a job; `lease_s` stands for a policy with that lease."""
+        if "lease_s" in fields:
+            fields["policy"] = policy(lease_s=fields.pop("lease_s"))
+        if "delay_s" in fields:
+            fields["delay_us"] = seconds(fields.pop("delay_s"))
+        defaults: dict[str, Any] = {
+            "job_id": self.new_id(),
+            "namespace": DEFAULT_NAMESPACE,
+            "queue": QUEUE,
+            "kind": KIND,
+            "actor": CLIENT,
+        }
+        return Enqueue(**(defaults | fields))
+
+    def enqueue(self, **fields: Any) -> Job:
+        """A new job, queued."""
+        reply = self.reply(self.new(**fields))
+        assert reply.is_ok, reply
+        assert reply.job is not None
+        return reply.job
+
+    def cancel(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
+        """Cancel softly, or as `mode` says."""
+        return self.reply(self.cancellation(job, request_id=request_id, **fields))
+
+    def cancellation(
+        self,
+        job: Job,
+        *,
+        mode: CancelMode = CancelMode.SOFT,
+        request_id: str | None = None,
+        **fields: Any,
+    ) -> Cancel:
+        """The command of `cancel`."""
+        asked = RequestId(request_id or self.request_id())
+        return Cancel(job_id=job.id, request_id=asked, mode=mode, **({"actor": CLIENT} | fields))
+
+    def cancel_hard(self, job: Job) -> Reply:
+        """Cancel at once."""
+        return self.cancel(job, mode=CancelMode.HARD)
+
+    def requeue(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
+        """Let a held job go."""
+        asked = RequestId(request_id or self.request_id())
+        return self.reply(Requeue(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
+
+    def dead_letter(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
+        """Take a live job out of circulation."""
+        fields = {"reason_code": ReasonCode.POLICY_VIOLATION} | fields
+        asked = RequestId(request_id or self.request_id())
+        return self.reply(DeadLetter(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
+
+    def redrive(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
+        """Make a new job out of a finished one."""
+        asked = RequestId(request_id or self.request_id())
+        return self.reply(Redrive(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
+
+    def pause(self, queue: QueueName = QUEUE) -> QueueState:
+        """Pause a queue."""
+        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=True, limit=None)
+
+    def resume(self, queue: QueueName = QUEUE) -> QueueState:
+        """Resume a queue."""
+        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None)
+
+    def limit(self, limit: int, queue: QueueName = QUEUE) -> QueueState:
+        """Limit a queue's live leases; 0 takes the limit away."""
+        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=limit)
+
+    def sweep(self, job: Job, *outages: Outage) -> Reply:
+        """Record what time has revoked of this job."""
+        return self.reply(Sweep(job_id=job.id, outages=outages))
+
+    # --- workers -------------------------------------------------------------------------------
+
+    def claim_request(self, limit: int = 1, **fields: Any) -> ClaimRequest:
+        """The request that `claim` sends; `claim_seq` rises per session unless it is given."""
+        defaults: dict[str, Any] = {
+            "namespace": DEFAULT_NAMESPACE,
+            "worker": WORKER_ID,
+            "actor": WORKER,
+            "queues": (QUEUE,),
+            "limit": limit,
+            "request_id": self.request_id(),
+        }
+        merged = defaults | fields
+        session = (merged["actor"], merged["worker"])
+        self._seqs[session] = self._seqs.get(session, 0) + 1
+        return ClaimRequest(**({"claim_seq": self._seqs[session]} | merged))
+
+    def claim(self, limit: int = 1, **fields: Any) -> ClaimAnswer:
+        """Claim as the kit's worker, or as another one."""
+        request = self.claim_request(limit, **fields)
+        answer = self.coordinator.claim(request)
+        self._acks += granted(request, answer.grants, at=self.store.now())
+        return answer
+
+    def claimed(self, limit: int = 1, **fields: Any) -> list[Job]:
+        """The jobs that a claim receives, in the order of the grants."""
+        return [grant.job for grant in self.claim(limit, **fields).grants]
+
+    def claimed_job(self, **fields: Any) -> Job:
+        """A new job in the hands of the kit's worker, not yet started."""
+        enqueued = self.enqueue(**fields)
+        (job,) = self.claimed(queues=(enqueued.queue,), namespace=enqueued.namespace)
+        assert job.id == enqueued.id, "another job was ready before this one"
+        return job
+
+    def running_job(self, **fields: Any) -> Job:
+        """A new job that the kit's worker has started."""
+        job = self.claimed_job(**fields)
+        self.start(job)
+        return self.reload(job)
+
+    def stalled_job(self, **fields: Any) -> Job:
+        """A new job that was lost and waits in `stalled`; its policy decides for what."""
+        job = self.running_job(**fields)
+        self.advance_to(job.due_at)
+        self.sweep(job)
+        return self.reload(job)
+
+    def succeeded_job(self, **fields: Any) -> Job:
+        """A new job that was done."""
+        job = self.running_job(**fields)
+        self.complete(job)
+        return self.reload(job)
+
+    def verdict(self, command: Command) -> Verdict:
+        """Execute a command whose answer is a verdict."""
+        answer = self.ask(command)
+        assert isinstance(answer, Verdict), answer
+        return answer
+
+    def _under(self, job: Job, request_id: str | None, fields: dict[str, Any]) -> dict[str, Any]:
+        """What every report says: job, lease, principal and request id."""
+        lease: dict[str, Any] = {"job_id": job.id, "lease_id": job.lease_id, "actor": WORKER}
+        lease["request_id"] = RequestId(request_id or self.request_id())
+        return lease | fields
+
+    def start(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Verdict:
+        """The owner begins."""
+        return self.verdict(self.starting(job, request_id=request_id, **fields))
+
+    def starting(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Start:
+        """The command of `start`."""
+        return Start(**self._under(job, request_id, fields))
+
+    def heartbeat(self, job: Job, hb_seq: int = 1, **fields: Any) -> Verdict:
+        """The owner renews its lease."""
+        return self.verdict(self.beat(job, hb_seq, **fields))
+
+    def beat(self, job: Job, hb_seq: int = 1, **fields: Any) -> Heartbeat:
+        """The command of `heartbeat`."""
+        lease: dict[str, Any] = {"job_id": job.id, "lease_id": job.lease_id, "actor": WORKER}
+        return Heartbeat(hb_seq=hb_seq, **(lease | fields))
+
+    def complete(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Verdict:
+        """The owner reports success."""
+        return self.verdict(self.completion(job, request_id=request_id, **fields))
+
+    def completion(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Complete:
+        """The command of `complete`."""
+        return Complete(**self._under(job, request_id, fields))
+
+    def fail(
+        self,
+        job: Job,
+        error_class: ErrorClass = ErrorClass.TRANSIENT,
+        *,
+        request_id: str | None = None,
+        **fields: Any,
+    ) -> Verdict:
+        """The owner reports a failure."""
+        return self.verdict(self.failure(job, error_class, request_id=request_id, **fields))
+
+    def failure(
+        self,
+        job: Job,
+        error_class: ErrorClass,
+        *,
+        request_id: str | None = None,
+        **fields: Any,
+    ) -> Fail:
+        """The command of `fail`."""
+        fields = {"error": JobError(error_class=error_class, type="E", message="no")} | fields
+        return Fail(**self._under(job, request_id, fields))
+
+    def release(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Verdict:
+        """The owner hands the job back."""
+        return self.verdict(self.release_of(job, request_id=request_id, **fields))
+
+    def release_of(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Release:
+        """The command of `release`."""
+        return Release(**self._under(job, request_id, fields))
+
+    # --- below the coordinator -----------------------------------------------------------------
+
+    def change(self, command: Command, *, job: Job | None = None) -> Change:
+        """What `command` would change now: decided, on `job` or on the stored row, not saved."""
+        loaded = self.store.load([command.job_id])
+        subject = job or loaded.jobs.get(command.job_id)
+        moment = Moment(now=loaded.now, epoch=loaded.epoch, entropy=self._ids(ENTROPY_BYTES))
+        outcome = decide(subject, command, moment)
+        if isinstance(outcome, NeedsHistory):
+            history = self.store.load_histories([command.job_id])[command.job_id]
+            outcome = decide(subject, command, moment, history)
+        assert isinstance(outcome, Applied), outcome
+        return outcome.change
+
+    def save(self, *changes: Change) -> frozenset[JobId]:
+        """Offer changes to the store; which stuck."""
+        epoch = self.store.load([]).epoch
+        return self.store.save(changes, epoch=epoch).stuck
+
+
+def ids(found: Sequence[Job] | Sequence[Grant] | Sequence[Event]) -> list[JobId]:
+    """The job ids of what was found, in order."""
+    return [each.id if isinstance(each, Job) else each.job_id for each in found]
+
+
+@pytest.fixture
+def kit(tenure_store_factory: StoreFactory, tmp_path: Path) -> Iterator[Kit]:
+    """A kit on a fresh store; the history that a test leaves behind is verified."""
+    made = Kit(tenure_store_factory)
+    try:
+        yield made
+        with suppress(Closed):  # a test of closing has closed it
+            made.verify(tmp_path)
+    finally:
+        made.close()
