@@ -1,0 +1,331 @@
+"""Claiming: which jobs a claim receives, in which order, and what a repeated claim gets."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.harness import KIND, QUEUE, Kit, ids, policy
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
+from tenure.core.instants import seconds
+from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, OnLost
+
+OTHER_QUEUE = QueueName("other")
+OTHER_KIND = Kind("other")
+
+
+@spec("Z1", "T2")
+def test_a_claim_receives_jobs_by_priority_then_run_at_then_id(kit: Kit) -> None:
+    late = kit.enqueue(delay_s=2)
+    low = kit.enqueue(priority=-5)
+    first_by_id, second_by_id = sorted(
+        [kit.enqueue(priority=7), kit.enqueue(priority=7)], key=lambda job: job.id
+    )
+    early = kit.enqueue(priority=0)
+    kit.advance(seconds=2)
+
+    granted = kit.claimed(limit=10)
+
+    assert ids(granted) == ids([first_by_id, second_by_id, early, late, low])
+
+
+@spec("Z1")
+def test_the_order_goes_across_the_queues_of_a_claim(kit: Kit) -> None:
+    second = kit.enqueue(queue=QUEUE, priority=1)
+    first = kit.enqueue(queue=OTHER_QUEUE, priority=2)
+    third = kit.enqueue(queue=OTHER_QUEUE, priority=0)
+
+    granted = kit.claimed(limit=10, queues=(QUEUE, OTHER_QUEUE))
+
+    assert ids(granted) == ids([first, second, third])
+
+
+@spec("Z1")
+def test_a_claim_receives_at_most_as_many_as_it_asks_for(kit: Kit) -> None:
+    for _ in range(5):
+        kit.enqueue()
+
+    granted = kit.claimed(limit=3)
+
+    assert len(granted) == 3
+    assert len(kit.claimed(limit=10)) == 2
+
+
+@spec("Z1")
+def test_a_limit_is_for_all_queues_of_a_claim_together(kit: Kit) -> None:
+    jobs = [kit.enqueue(queue=queue) for queue in (QUEUE, OTHER_QUEUE) for _ in range(3)]
+
+    granted = kit.claimed(limit=4, queues=(QUEUE, OTHER_QUEUE))
+
+    assert ids(granted) == sorted(ids(jobs))[:4]
+
+
+@spec("Z1")
+def test_a_claim_receives_only_its_queues_kinds_and_namespace(kit: Kit) -> None:
+    wanted = kit.enqueue(queue=QUEUE, kind=KIND)
+    kit.enqueue(queue=OTHER_QUEUE, kind=KIND)
+    kit.enqueue(queue=QUEUE, kind=OTHER_KIND)
+    kit.enqueue(queue=QUEUE, kind=KIND, namespace=Namespace("elsewhere"))
+
+    granted = kit.claimed(limit=10, queues=(QUEUE,), kinds=(KIND,))
+
+    assert ids(granted) == [wanted.id]
+
+
+def test_a_claim_may_name_several_kinds(kit: Kit) -> None:
+    kinds = (Kind("a"), Kind("b"), Kind("c"))
+    jobs = [kit.enqueue(kind=kind) for kind in kinds]
+
+    granted = kit.claimed(limit=10, kinds=(kinds[0], kinds[2]))
+
+    assert ids(granted) == [jobs[0].id, jobs[2].id]
+
+
+def test_a_claim_of_no_kinds_receives_nothing(kit: Kit) -> None:
+    kit.enqueue()
+
+    assert kit.claimed(limit=10, kinds=()) == []
+
+
+@spec("T2", "S2")
+def test_a_grant_shows_the_stored_row(kit: Kit) -> None:
+    enqueued = kit.enqueue(payload=b'{"n":1}', lease_s=45)
+
+    (grant,) = kit.claim().grants
+
+    stored = kit.reload(enqueued)
+    assert grant.job == stored
+    assert stored.status is JobStatus.CLAIMED
+    assert (stored.attempt, stored.rev) == (1, 2)
+    assert stored.lease_id == grant.lease_id
+    assert stored.lease_expires_at == kit.now() + seconds(45)
+    assert stored.payload == b'{"n":1}'
+    assert kit.types(stored) == [EventType.ENQUEUED, EventType.CLAIMED]
+
+
+@spec("T2")
+def test_a_job_is_ready_from_the_microsecond_of_its_run_at(kit: Kit) -> None:
+    job = kit.enqueue(delay_s=5)
+    assert job.run_at is not None
+    kit.advance_to(job.run_at)
+    kit.step_back(seconds=0.000001)
+
+    assert kit.claimed() == []
+    kit.advance(microseconds=1)
+
+    assert ids(kit.claimed()) == [job.id]
+
+
+def test_a_leased_job_is_not_granted_again(kit: Kit) -> None:
+    kit.claimed_job()
+
+    assert kit.claimed(worker=WorkerId("kit-2")) == []
+
+
+def test_an_overdue_job_is_not_granted_before_it_was_swept(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    kit.advance_to(job.due_at)
+
+    assert kit.claimed(worker=WorkerId("kit-2")) == []
+
+
+@spec("T22", "A1")
+def test_a_reclaim_takes_a_stalled_job_straight_from_stalled(kit: Kit) -> None:
+    stalled = kit.stalled_job(policy=policy(lease_s=30, on_lost=OnLost.RECLAIM))
+    assert stalled.status is JobStatus.STALLED
+    assert kit.claimed() == []
+    kit.advance_to(stalled.run_at)
+
+    (job,) = kit.claimed()
+
+    assert job.attempt == 2
+    assert kit.events(job)[-1].cause is EventCause.RECLAIM
+    assert kit.reload(job) == job
+
+
+@spec("L7")
+def test_a_held_job_is_never_granted(kit: Kit) -> None:
+    kit.stalled_job(policy=policy(lease_s=30, on_lost=OnLost.HOLD))
+    kit.advance(seconds=10_000)
+
+    assert kit.claimed() == []
+
+
+def test_a_job_that_arrives_below_the_last_claimed_one_is_found(kit: Kit) -> None:
+    kit.enqueue(priority=1)
+    kit.enqueue(priority=9)
+    assert len(kit.claimed(limit=1)) == 1
+    urgent = kit.enqueue(priority=10)
+
+    assert ids(kit.claimed(limit=1)) == [urgent.id]
+
+
+def test_a_plan_that_raises_writes_nothing(kit: Kit) -> None:
+    job = kit.enqueue()
+    scope = ClaimScope(namespace=DEFAULT_NAMESPACE, queues=(QUEUE,), kinds=None)
+
+    def fail(view: ClaimView) -> ClaimPlan:
+        raise RuntimeError(f"{len(view.candidates)} candidate")
+
+    with pytest.raises(RuntimeError, match="1 candidate"):
+        kit.store.claim(scope, [kit.claim_request().session], 1, fail)
+
+    assert kit.reload(job) == job
+    assert ids(kit.claimed()) == [job.id]
+
+
+# --- repeated claims -----------------------------------------------------------------------------
+
+
+@spec("Q1", "L8")
+def test_a_repeated_claim_returns_the_same_grants_with_what_is_left_of_their_ttl(kit: Kit) -> None:
+    for _ in range(3):
+        kit.enqueue(lease_s=60)
+    request = kit.claim_request(limit=2)
+    first = kit.coordinator.claim(request)
+    kit.advance(seconds=20)
+
+    repeated = kit.coordinator.claim(request)
+
+    assert repeated.is_repeat
+    assert sorted(grant.lease_id for grant in repeated.grants) == sorted(
+        grant.lease_id for grant in first.grants
+    )
+    assert {grant.ttl_us for grant in repeated.grants} == {seconds(40)}
+
+
+@spec("Q1")
+def test_a_repeated_claim_returns_a_started_job_too(kit: Kit) -> None:
+    job = kit.enqueue()
+    request = kit.claim_request()
+    (granted,) = kit.coordinator.claim(request).grants
+    kit.start(granted.job)
+
+    (repeated,) = kit.coordinator.claim(request).grants
+
+    assert repeated.lease_id == granted.lease_id
+    assert repeated.job == kit.reload(job)
+
+
+@spec("Q1")
+def test_a_repeated_claim_never_revives_an_ended_lease(kit: Kit) -> None:
+    settled, lost = kit.enqueue(priority=2), kit.enqueue(priority=1)
+    request = kit.claim_request(limit=2)
+    granted = kit.coordinator.claim(request).grants
+    assert ids(granted) == [settled.id, lost.id]
+    kit.complete(granted[0].job)
+    kit.advance_to(granted[1].job.due_at)
+
+    repeated = kit.coordinator.claim(request)
+
+    assert repeated.is_repeat
+    assert repeated.grants == ()
+
+
+@spec("Q1")
+def test_a_repeated_claim_never_grants_other_jobs(kit: Kit) -> None:
+    job = kit.enqueue()
+    request = kit.claim_request(limit=5)
+    kit.coordinator.claim(request)
+    kit.enqueue()
+
+    repeated = kit.coordinator.claim(request)
+
+    assert ids(repeated.grants) == [job.id]
+
+
+@spec("Q1")
+def test_a_claim_repeated_through_another_process_returns_the_same_grants(kit: Kit) -> None:
+    job = kit.enqueue()
+    request = kit.claim_request()
+    (granted,) = kit.coordinator.claim(request).grants
+
+    (repeated,) = kit.rival().claim(request).grants
+
+    assert (repeated.job_id, repeated.lease_id) == (job.id, granted.lease_id)
+
+
+@spec("Q1")
+def test_an_earlier_grant_of_the_session_is_not_part_of_a_repeat(kit: Kit) -> None:
+    earlier = kit.claimed_job()
+    later = kit.enqueue()
+    request = kit.claim_request(limit=2)
+    kit.coordinator.claim(request)
+
+    repeated = kit.coordinator.claim(request)
+
+    assert ids(repeated.grants) == [later.id]
+    assert kit.reload(earlier) == earlier
+
+
+@spec("Q2")
+def test_a_lower_claim_seq_is_stale(kit: Kit) -> None:
+    kit.enqueue()
+    kit.claim(claim_seq=5)
+    kit.enqueue()
+
+    answer = kit.claim(claim_seq=4)
+
+    assert answer.cause is Cause.STALE_CLAIM
+    assert answer.grants == ()
+
+
+@spec("Q2")
+def test_the_same_request_id_with_another_body_is_refused(kit: Kit) -> None:
+    job = kit.enqueue()
+    kit.claim(limit=1, request_id="r1")
+    waiting = kit.enqueue()
+
+    answer = kit.claim(limit=2, request_id="r1")
+
+    assert answer.cause is Cause.IDEMPOTENCY_KEY_REUSE
+    assert kit.reload(waiting) == waiting
+    assert kit.reload(job).attempt == 1
+
+
+@spec("Q3")
+def test_an_empty_answer_is_not_remembered(kit: Kit) -> None:
+    request = kit.claim_request()
+    assert kit.coordinator.claim(request).grants == ()
+    job = kit.enqueue()
+
+    answer = kit.coordinator.claim(request)
+
+    assert ids(answer.grants) == [job.id]
+
+
+@spec("Q3")
+def test_an_empty_answer_does_not_raise_the_claim_seq(kit: Kit) -> None:
+    kit.claim(claim_seq=9)
+    job = kit.enqueue()
+
+    assert ids(kit.claimed(claim_seq=1)) == [job.id]
+
+
+@spec("Q2", "L1")
+def test_sessions_are_kept_apart_by_worker_and_by_principal(kit: Kit) -> None:
+    jobs = [kit.enqueue() for _ in range(3)]
+    same: dict[str, Any] = {"claim_seq": 1, "request_id": "r1"}
+
+    one = kit.claimed(**same)
+    two = kit.claimed(worker=WorkerId("kit-2"), **same)
+    three = kit.claimed(actor=worker_actor("else"), **same)
+
+    assert ids(one + two + three) == sorted(ids(jobs))
+
+
+def test_the_jobs_a_session_holds_are_loaded_expired_ones_included(kit: Kit) -> None:
+    expired = kit.running_job(lease_s=30)
+    kit.advance(seconds=31)
+    claimed = kit.claimed_job()
+    kit.enqueue()
+    kit.claimed(worker=WorkerId("kit-2"))
+    kit.enqueue()
+    kit.claimed(actor=worker_actor("else"))
+    kit.succeeded_job()
+
+    held = kit.store.load_leased(kit.claim_request().session)
+
+    assert held.jobs == {expired.id: expired, claimed.id: claimed}
+    assert held.now == kit.now()

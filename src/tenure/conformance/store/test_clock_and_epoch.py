@@ -1,0 +1,164 @@
+"""The store's clock, the sweeper's ticks, outages, and the epoch."""
+
+from tenure.conformance.harness import CLIENT, Kit
+from tenure.conformance.spec import spec
+from tenure.coordinator.sweeper import SHORTEST_OUTAGE, OutageWatch
+from tenure.core.commands import Outage
+from tenure.core.ids import epoch_of
+from tenure.core.instants import Instant, after, seconds
+from tenure.core.vocabulary import Cause, EventCause, JobStatus, VerdictKind
+
+
+def test_the_clock_is_the_stores_and_the_same_for_every_handle(kit: Kit) -> None:
+    before = kit.now()
+    kit.advance(seconds=1.5)
+
+    assert kit.now() == before + seconds(1.5)
+    assert kit.factory.reopen().now() == kit.now()
+    assert kit.store.load([]).now == kit.now()
+
+
+@spec("W2")
+def test_a_tick_returns_the_highest_one_before_it(kit: Kit) -> None:
+    start = kit.now()
+    assert kit.store.tick() == (None, start)
+    kit.advance(seconds=3)
+    assert kit.store.tick() == (start, after(start, seconds(3)))
+    kit.step_back(seconds=2)
+
+    assert kit.factory.reopen().tick() == (after(start, seconds(3)), after(start, seconds(1)))
+    assert kit.store.tick() == (after(start, seconds(3)), after(start, seconds(1)))
+
+
+@spec("O1")
+def test_an_outage_is_remembered_by_every_handle(kit: Kit) -> None:
+    now = kit.now()
+    first = Outage(Instant(now - seconds(100)), Instant(now - seconds(50)))
+    second = Outage(Instant(now - seconds(20)), now)
+    kit.store.record_outage(first)
+    kit.store.record_outage(second)
+
+    store = kit.factory.reopen()
+
+    assert _sorted(store.outages(since=Instant(0))) == [first, second]
+    assert store.outages(since=first.ended_at) == [second]
+    assert store.outages(since=second.ended_at) == []
+    assert _sorted(store.outages(since=Instant(first.ended_at - 1))) == [first, second]
+
+
+def _sorted(outages: list[Outage]) -> list[Outage]:
+    return sorted(outages, key=lambda outage: outage.began_at)
+
+
+@spec("O1")
+def test_two_processes_may_record_the_same_outage(kit: Kit) -> None:
+    outage = Outage(kit.now(), after(kit.now(), seconds(9)))
+    kit.store.record_outage(outage)
+    kit.factory.reopen().record_outage(outage)
+
+    assert set(kit.store.outages(since=kit.now())) == {outage}
+
+
+@spec("O1")
+def test_a_failure_of_more_than_five_seconds_is_an_outage(kit: Kit) -> None:
+    began = kit.now()
+    watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
+    watch.answered(kit.now(), kit.monotonic())
+    watch.failed(kit.monotonic())
+    kit.advance(seconds=5)
+    assert watch.answered(kit.now(), kit.monotonic()) is None
+
+    began = kit.now()
+    watch.failed(kit.monotonic())
+    kit.advance(seconds=5, microseconds=1)
+
+    assert watch.answered(kit.now(), kit.monotonic()) == Outage(began, kit.now())
+
+
+@spec("O2")
+def test_a_lease_that_expired_in_an_outage_costs_nothing(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    kit.advance(seconds=31)
+    outage = Outage(Instant(kit.now() - seconds(20)), kit.now())
+    kit.store.record_outage(outage)
+
+    kit.sweep(job, *kit.store.outages(since=Instant(0)))
+
+    stored = kit.reload(job)
+    assert (stored.status, stored.failures, stored.outage_credits) == (JobStatus.QUEUED, 0, 1)
+    assert kit.events(job)[-2].cause is EventCause.OUTAGE
+
+
+@spec("A5")
+def test_the_epoch_starts_at_one_and_rises_by_one(kit: Kit) -> None:
+    assert kit.store.load([]).epoch == 1
+
+    assert kit.store.raise_epoch() == 2
+    assert kit.factory.reopen().raise_epoch() == 3
+
+    assert kit.store.load([]).epoch == 3
+    assert kit.store.load_leased(kit.claim_request().session).epoch == 3
+    assert kit.store.due(limit=1).epoch == 3
+
+
+@spec("A5", "R2")
+def test_leases_of_an_earlier_epoch_are_lost_at_once(kit: Kit) -> None:
+    job = kit.running_job(lease_s=60)
+    kit.store.raise_epoch()
+
+    heartbeat, complete = kit.heartbeat(job), kit.complete(job)
+
+    assert (heartbeat.kind, heartbeat.cause) == (VerdictKind.CANCELLED, Cause.EPOCH_CHANGED)
+    assert (complete.kind, complete.cause) == (VerdictKind.CANCELLED, Cause.EPOCH_CHANGED)
+    assert kit.reload(job) == job
+
+
+@spec("A5", "T12", "A6")
+def test_a_job_of_an_earlier_epoch_moves_on_when_its_lease_expires(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    kit.store.raise_epoch()
+    kit.sweep(job)
+    assert kit.reload(job) == job
+    kit.advance_to(job.due_at)
+
+    kit.sweep(job)
+
+    assert kit.reload(job).status is JobStatus.QUEUED
+    kit.advance(seconds=60)
+    (grant,) = kit.claim().grants
+    assert epoch_of(grant.lease_id) == 2
+    assert grant.fence == (2 << 32) + 2
+
+
+@spec("A5", "Q1")
+def test_a_claim_of_an_earlier_epoch_is_not_repeated(kit: Kit) -> None:
+    kit.enqueue()
+    request = kit.claim_request()
+    kit.coordinator.claim(request)
+    kit.store.raise_epoch()
+
+    assert kit.coordinator.claim(request).grants == ()
+
+
+@spec("A5")
+def test_a_report_decided_before_the_epoch_was_raised_is_refused(kit: Kit) -> None:
+    job = kit.running_job()
+    once = iter([True])
+
+    def fail_over(_: object) -> None:
+        if next(once, False):
+            kit.store.raise_epoch()
+
+    verdict = kit.interpose(fail_over).execute(kit.completion(job))
+
+    assert getattr(verdict, "cause", None) is Cause.EPOCH_CHANGED
+    assert kit.reload(job) == job
+
+
+@spec("A5")
+def test_clients_go_on_in_the_new_epoch(kit: Kit) -> None:
+    job = kit.running_job()
+    kit.store.raise_epoch()
+
+    assert kit.cancel_hard(job).is_ok
+    assert kit.enqueue(actor=CLIENT).status is JobStatus.QUEUED

@@ -1,0 +1,289 @@
+"""Leases and time: what a report is worth before, at and after the end of its lease."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.harness import Kit, policy
+from tenure.conformance.spec import spec
+from tenure.core.ids import worker_actor
+from tenure.core.instants import Instant, seconds
+from tenure.core.job import Job, Progress
+from tenure.core.vocabulary import (
+    Cause,
+    Disposition,
+    ErrorClass,
+    EventCause,
+    EventType,
+    JobStatus,
+    ReleaseKind,
+    VerdictKind,
+)
+
+
+@spec("R10", "L4")
+def test_a_report_after_expiry_is_cancelled_and_changes_nothing(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    kit.advance(seconds=31)
+
+    verdict = kit.complete(job, result=b'"late"')
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.LEASE_EXPIRED)
+    assert kit.reload(job) == job
+    assert len(kit.events(job)) == job.rev
+
+
+@spec("L4")
+@pytest.mark.parametrize(
+    ("late_us", "kind"),
+    [(-1, VerdictKind.COMMITTED), (0, VerdictKind.CANCELLED), (1, VerdictKind.CANCELLED)],
+)
+def test_at_the_microsecond_of_its_end_a_lease_is_gone(
+    kit: Kit, late_us: int, kind: VerdictKind
+) -> None:
+    job = kit.running_job(lease_s=30)
+    assert job.due_at is not None
+    kit.advance_to(Instant(job.due_at + late_us))
+
+    assert kit.complete(job).kind is kind
+
+
+@spec("L4", "T13")
+def test_a_claim_that_is_not_started_within_its_time_is_lost(kit: Kit) -> None:
+    job = kit.claimed_job(policy=policy(lease_s=60, start_within_us=seconds(10)))
+    kit.advance(seconds=9)
+    assert kit.heartbeat(job).ttl_us == seconds(1)
+    kit.advance(seconds=1)
+
+    verdict = kit.start(job)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.TIMED_OUT)
+    swept = kit.sweep(job).job
+    assert swept is not None
+    assert kit.events(job)[-2].cause is EventCause.START_TIMEOUT
+    assert swept == kit.reload(job)
+
+
+@spec("L4", "T13")
+def test_heartbeats_do_not_carry_a_job_past_its_time_out(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(lease_s=60, timeout_us=seconds(100)))
+    for beat in (1, 2):
+        kit.advance(seconds=49)
+        assert kit.heartbeat(job, hb_seq=beat).kind is VerdictKind.OK
+    kit.advance(seconds=2)
+
+    verdict = kit.complete(job)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.TIMED_OUT)
+    kit.sweep(job)
+    assert kit.types(job)[-2:] == [EventType.STALLED, EventType.REQUEUED]
+    assert kit.events(job)[-2].cause is EventCause.TIMEOUT
+
+
+@spec("C1", "R10")
+def test_a_lease_ends_at_its_cancel_deadline(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(lease_s=60, grace_us=seconds(5)))
+    kit.cancel(job, reason="enough")
+    asked = kit.reload(job)
+    assert asked.cancel_deadline == kit.now() + seconds(15 + 5)
+    kit.advance_to(asked.cancel_deadline)
+
+    verdict = kit.complete(job)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.JOB_CANCELLED)
+    assert kit.reload(job) == asked
+    kit.sweep(job)
+    assert kit.reload(job).status is JobStatus.CANCELLED
+    assert kit.events(job)[-1].cause is EventCause.GRACE_OVER
+
+
+@spec("L3", "T4")
+def test_a_heartbeat_renews_and_stores_progress_and_checkpoint(kit: Kit) -> None:
+    job = kit.running_job(lease_s=60)
+    kit.advance(seconds=20)
+
+    kit.heartbeat(job, hb_seq=3, progress=Progress(done=2, total=9, note="é"), checkpoint=b"[2]")
+
+    stored = kit.reload(job)
+    assert stored.lease_expires_at == kit.now() + seconds(60)
+    assert stored.progress == Progress(done=2, total=9, note="é")
+    assert (stored.checkpoint, stored.hb_seq, stored.renewals) == (b"[2]", 3, 1)
+    assert kit.types(job)[-1] is EventType.HEARTBEAT
+
+
+@spec("N3", "R18")
+def test_an_old_heartbeat_writes_nothing(kit: Kit) -> None:
+    job = kit.running_job()
+    kit.heartbeat(job, hb_seq=5)
+    before = kit.reload(job)
+    kit.advance(seconds=1)
+
+    for stale in (5, 4):
+        assert kit.heartbeat(job, hb_seq=stale, checkpoint=b"0").kind is VerdictKind.OK
+
+    assert kit.reload(job) == before
+
+
+@spec("T3", "L3")
+def test_a_start_renews_the_lease(kit: Kit) -> None:
+    job = kit.claimed_job(lease_s=60)
+    kit.advance(seconds=30)
+
+    kit.start(job)
+
+    stored = kit.reload(job)
+    assert stored.status is JobStatus.RUNNING
+    assert stored.started_at == kit.now()
+    assert stored.lease_expires_at == kit.now() + seconds(60)
+
+
+@spec("T6")
+def test_a_report_of_a_claimed_job_starts_it_implicitly(kit: Kit) -> None:
+    job = kit.claimed_job()
+
+    verdict = kit.complete(job, result=b"7")
+
+    assert verdict.kind is VerdictKind.COMMITTED
+    assert kit.types(job)[-2:] == [EventType.STARTED, EventType.SUCCEEDED]
+    assert kit.reload(job).rev == 4
+    assert kit.reload(job).result == b"7"
+
+
+@spec("T8", "A3")
+def test_a_retryable_failure_is_two_events_and_one_budget(kit: Kit) -> None:
+    job = kit.running_job()
+
+    verdict = kit.fail(job)
+
+    stored = kit.reload(job)
+    assert verdict.disposition is Disposition.RETRY_SCHEDULED
+    assert (stored.status, stored.failures, stored.rev) == (JobStatus.QUEUED, 1, job.rev + 2)
+    assert stored.run_at == verdict.run_at
+    assert [event.seq for event in kit.events(job)] == list(range(1, stored.rev + 1))
+
+
+@spec("T9", "S8")
+def test_the_last_failure_is_a_dead_letter(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(max_attempts=1))
+
+    kit.fail(job)
+
+    stored = kit.reload(job)
+    assert stored.status is JobStatus.DEAD_LETTERED
+    assert stored.error is not None
+    assert stored.reason_code is not None
+    assert stored.finished_at == kit.now()
+
+
+@spec("T7", "S6")
+def test_a_permanent_failure_ends_the_job(kit: Kit) -> None:
+    job = kit.running_job()
+
+    kit.fail(job, ErrorClass.PERMANENT)
+
+    stored = kit.reload(job)
+    assert stored.status is JobStatus.FAILED
+    assert stored.error == stored.last_error
+
+
+@spec("T11", "A4")
+@pytest.mark.parametrize("kind", list(ReleaseKind))
+def test_a_release_goes_back_to_the_queue_at_no_cost(kit: Kit, kind: ReleaseKind) -> None:
+    job = kit.running_job()
+
+    verdict = kit.release(job, kind=kind, delay_us=seconds(9))
+
+    stored = kit.reload(job)
+    assert verdict.disposition is Disposition.RELEASED
+    assert (stored.status, stored.failures) == (JobStatus.QUEUED, 0)
+    assert stored.releases == (1 if kind is ReleaseKind.DEPLOY else 0)
+    assert stored.run_at == kit.now() + seconds(9)
+
+
+@spec("R12", "L1")
+def test_the_lease_of_an_earlier_attempt_is_superseded(kit: Kit) -> None:
+    old = kit.running_job(lease_s=30)
+    kit.advance_to(old.due_at)
+    kit.sweep(old)
+    kit.advance(seconds=120)
+    (new,) = kit.claimed()
+    kit.start(new)
+
+    verdict = kit.complete(old)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.SUPERSEDED)
+    assert kit.complete(new).kind is VerdictKind.COMMITTED
+
+
+@spec("R6", "L1")
+def test_another_principal_cannot_use_a_lease(kit: Kit) -> None:
+    job = kit.running_job()
+
+    verdict = kit.complete(job, actor=worker_actor("thief"))
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.REJECTED, Cause.INVALID_LEASE)
+    assert kit.reload(job) == job
+
+
+@spec("R5")
+def test_a_report_about_an_unknown_job_is_rejected(kit: Kit) -> None:
+    job = kit.running_job()
+
+    verdict = kit.complete(job, job_id=kit.new_id())
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.REJECTED, Cause.UNKNOWN_JOB)
+
+
+@spec("E2")
+def test_events_never_run_backwards_where_the_clock_does(kit: Kit) -> None:
+    job = kit.running_job(lease_s=60)
+    before = kit.now()
+    kit.step_back(seconds=10)
+
+    kit.heartbeat(job)
+    kit.complete(job)
+
+    stamps = [event.ts for event in kit.events(job)]
+    assert stamps == sorted(stamps)
+    assert stamps[-1] == before
+    assert kit.events(job)[-2].lease_expires_at == before + seconds(60)
+
+
+@spec("E2")
+def test_an_event_is_dated_by_the_stores_clock(kit: Kit) -> None:
+    job = kit.claimed_job()
+    stamps = []
+    steps: list[Any] = [
+        lambda: kit.start(job),
+        lambda: kit.heartbeat(job),
+        lambda: kit.complete(job),
+    ]
+    for step in steps:
+        kit.advance(seconds=1)
+        stamps.append(kit.now())
+        step()
+
+    assert [event.ts for event in kit.events(job)][-3:] == stamps
+    assert kit.reload(job).finished_at == stamps[-1]
+
+
+@spec("K2", "R10")
+def test_every_report_is_judged_at_the_write(kit: Kit) -> None:
+    jobs: dict[str, Job] = {
+        name: kit.running_job(lease_s=30) for name in ("complete", "fail", "release", "beat")
+    }
+    claimed = kit.claimed_job(lease_s=30)
+    slow = kit.interpose(lambda _: kit.advance(seconds=31))
+    commands: list[Any] = [
+        kit.completion(jobs["complete"]),
+        kit.failure(jobs["fail"], ErrorClass.TRANSIENT),
+        kit.release_of(jobs["release"]),
+        kit.beat(jobs["beat"]),
+        kit.starting(claimed),
+    ]
+
+    verdicts = slow.submit_many(commands).result()
+
+    assert {getattr(verdict, "kind", None) for verdict in verdicts} == {VerdictKind.CANCELLED}
+    for job in (*jobs.values(), claimed):
+        assert kit.reload(job) == job

@@ -1,0 +1,235 @@
+"""Reading: listings, look-ups of events, and the iterators that verify reads."""
+
+from tenure.conformance.harness import CLIENT, KIND, QUEUE, Kit, ids, policy
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import EventType, JobStatus, OnLost
+from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
+
+ALL = JobFilter(namespace=DEFAULT_NAMESPACE)
+
+
+def _newest_first(found: list[JobId]) -> list[JobId]:
+    return sorted(found, reverse=True)
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_newest_first(kit: Kit) -> None:
+    jobs = [kit.enqueue() for _ in range(5)]
+    kit.enqueue(namespace=Namespace("elsewhere"))
+
+    listed = kit.store.list_jobs(ALL)
+
+    assert ids(listed) == _newest_first(ids(jobs))
+    assert listed[-1] == jobs[0]
+
+
+def test_jobs_are_listed_page_by_page(kit: Kit) -> None:
+    jobs = [kit.enqueue() for _ in range(5)]
+    expected = _newest_first(ids(jobs))
+
+    pages: list[list[JobId]] = []
+    before = None
+    while page := kit.store.list_jobs(
+        JobFilter(namespace=DEFAULT_NAMESPACE, before=before, limit=2)
+    ):
+        pages.append(ids(page))
+        before = page[-1].id
+
+    assert pages == [expected[:2], expected[2:4], expected[4:]]
+
+
+def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> None:
+    queue, kind = QueueName("q2"), Kind("k2")
+    plain = kit.enqueue()
+    by_queue = kit.enqueue(queue=queue)
+    by_kind = kit.enqueue(kind=kind)
+    by_correlation = kit.enqueue(correlation_id="c")
+    running = kit.running_job(queue=queue, kind=kind, correlation_id="c", priority=9)
+
+    def listed(**fields: object) -> set[JobId]:
+        wanted = JobFilter(namespace=DEFAULT_NAMESPACE, **fields)  # type: ignore[arg-type]  # fields are named by the tests below
+        return set(ids(kit.store.list_jobs(wanted)))
+
+    assert listed(queue=queue) == {by_queue.id, running.id}
+    assert listed(kind=kind) == {by_kind.id, running.id}
+    assert listed(correlation_id="c") == {by_correlation.id, running.id}
+    assert listed(statuses=(JobStatus.RUNNING,)) == {running.id}
+    assert listed(statuses=(JobStatus.RUNNING, JobStatus.QUEUED), kind=KIND) == {
+        plain.id,
+        by_queue.id,
+        by_correlation.id,
+    }
+    assert listed(queue=queue, kind=kind, correlation_id="c") == {running.id}
+    assert listed(correlation_id="C") == set()
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@spec("E4")
+def test_events_are_found_by_job_and_time(kit: Kit) -> None:
+    job, other = kit.claimed_job(), kit.claimed_job()
+    kit.advance(seconds=1)
+    since = kit.now()
+    kit.start(job)
+    kit.start(other)
+    kit.advance(seconds=1)
+    until = kit.now()
+    kit.complete(job)
+
+    def found(**fields: object) -> list[EventType]:
+        wanted = EventFilter(job_id=job.id, **fields)  # type: ignore[arg-type]  # fields are named just below
+        return [event.type for event in kit.store.list_events(wanted)]
+
+    enqueued, claimed, started, succeeded = kit.types(job)
+    assert found() == [enqueued, claimed, started, succeeded]
+    assert found(since=since) == [started, succeeded]
+    assert found(since=since, until=until) == [started]
+    assert found(until=since) == [enqueued, claimed]
+    assert found(limit=2) == [enqueued, claimed]
+    assert found(type=EventType.STARTED) == [started]
+
+
+@spec("E4")
+def test_events_are_found_by_type_and_time(kit: Kit) -> None:
+    first = kit.enqueue()
+    kit.advance(seconds=1)
+    second = kit.running_job(priority=1)
+    kit.advance(seconds=1)
+    third = kit.enqueue()
+
+    def found(since: Instant | None = None, until: Instant | None = None) -> list[JobId]:
+        wanted = EventFilter(type=EventType.ENQUEUED, since=since, until=until)
+        return ids(kit.store.list_events(wanted))
+
+    assert found() == [first.id, second.id, third.id]
+    assert found(since=second.enqueued_at) == [second.id, third.id]
+    assert found(until=second.enqueued_at) == [first.id]
+    assert kit.store.list_events(EventFilter(type=EventType.STARTED)) == kit.events(second)[-1:]
+
+
+@spec("E4")
+def test_events_are_found_by_correlation_id(kit: Kit) -> None:
+    one = kit.running_job(correlation_id="c")
+    kit.advance(seconds=1)
+    two = kit.enqueue(correlation_id="c")
+    kit.enqueue(correlation_id="d")
+    kit.enqueue()
+
+    found = kit.store.list_events(EventFilter(correlation_id="c"))
+
+    assert found == [*kit.events(one), *kit.events(two)]
+
+
+@spec("E4")
+def test_found_events_are_the_stored_ones_oldest_first(kit: Kit) -> None:
+    jobs = [kit.running_job(correlation_id="c") for _ in range(3)]
+    kit.advance(seconds=1)
+    for job in reversed(jobs):
+        kit.complete(job, result=b'"x"')
+        kit.advance(seconds=1)
+
+    found = kit.store.list_events(EventFilter(correlation_id="c", limit=500))
+
+    assert [event.ts for event in found] == sorted(event.ts for event in found)
+    for job in jobs:
+        assert [event for event in found if event.job_id == job.id] == kit.events(job)
+
+
+# --- iterators -----------------------------------------------------------------------------------
+
+
+def test_records_give_every_job_with_its_log_and_observations_by_id(kit: Kit) -> None:
+    jobs = [kit.running_job() for _ in range(5)]
+    jobs.append(kit.enqueue(namespace=Namespace("elsewhere")))
+    kit.complete(jobs[1])
+    kit.complete(jobs[1])
+
+    for page_size in (1, 2, 100):
+        records = list(kit.store.records(page_size=page_size))
+
+        assert [record.job_id for record in records] == sorted(ids(jobs))
+        for record in records:
+            assert record.job is not None
+            assert list(record.events) == kit.events(record.job)
+            assert list(record.observations) == kit.observations(record.job)
+            assert record.job == kit.reload(record.job)
+
+
+def test_records_can_be_read_while_the_store_is_written(kit: Kit) -> None:
+    jobs = [kit.running_job() for _ in range(6)]
+    reading = kit.store.records(page_size=2)
+    first = next(reading)
+
+    for job in jobs:
+        kit.complete(job)
+    rest = list(reading)
+
+    assert isinstance(first, Record)
+    assert [first.job_id, *(record.job_id for record in rest)] == sorted(ids(jobs))
+    for record in (first, *rest):
+        assert record.job is not None
+        assert record.job.rev == len(record.events), "a record is one snapshot"
+
+
+def test_an_abandoned_iterator_holds_nothing(kit: Kit) -> None:
+    jobs = [kit.running_job() for _ in range(3)]
+    next(kit.store.records(page_size=1))
+
+    for job in jobs:
+        kit.complete(job)
+
+    assert all(kit.reload(job).status is JobStatus.SUCCEEDED for job in jobs)
+
+
+def test_live_keys_are_those_of_live_jobs_in_order(kit: Kit) -> None:
+    held = kit.stalled_job(dedupe_key="held", policy=policy(lease_s=30, on_lost=OnLost.HOLD))
+    running = kit.running_job(dedupe_key="b")
+    ended = kit.running_job(dedupe_key="ended")
+    kit.complete(ended)
+    queued = kit.enqueue(dedupe_key="a")
+    other = kit.enqueue(dedupe_key="a", kind=Kind("aaa"))
+    kit.enqueue()
+
+    keys = list(kit.store.live_keys())
+
+    assert keys == [
+        (DedupeKey(DEFAULT_NAMESPACE, Kind("aaa"), "a"), other.id),
+        (DedupeKey(DEFAULT_NAMESPACE, KIND, "a"), queued.id),
+        (DedupeKey(DEFAULT_NAMESPACE, KIND, "b"), running.id),
+        (DedupeKey(DEFAULT_NAMESPACE, KIND, "held"), held.id),
+    ]
+
+
+def test_lease_holders_are_the_leased_jobs_in_order_of_their_lease(kit: Kit) -> None:
+    leased = [kit.running_job(), kit.claimed_job(), kit.running_job()]
+    kit.succeeded_job()
+    kit.enqueue()
+
+    holders = list(kit.store.lease_holders())
+
+    assert holders == sorted((job.lease_id or "", job.id) for job in leased)
+
+
+def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
+    store = kit.store
+
+    assert store.list_jobs(ALL) == []
+    assert store.list_events(EventFilter(correlation_id="c")) == []
+    assert list(store.records(page_size=10)) == []
+    assert list(store.live_keys()) == []
+    assert list(store.lease_holders()) == []
+    assert store.queues(DEFAULT_NAMESPACE) == []
+    assert store.due(limit=10).jobs == {}
+    assert store.outages(since=Instant(0)) == []
+    assert store.prune_renewals(limit=10) == 0
+    assert kit.claimed(queues=(QUEUE,)) == []
+    assert kit.cancel(kit.change(kit.new(actor=CLIENT)).job).job is None
+
+
+def test_a_store_does_its_work_on_at_least_one_thread(kit: Kit) -> None:
+    assert kit.store.parallelism >= 1

@@ -1,0 +1,434 @@
+"""Saving: compare and swap, the store's own clock, all or nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.conformance.harness import CLIENT, OPERATOR, WORKER, Kit, policy
+from tenure.conformance.spec import spec
+from tenure.coordinator.batches import MAX_TRIES
+from tenure.core.applying import compensation_id
+from tenure.core.commands import Cancel, Command, DeadLetter
+from tenure.core.events import Observation
+from tenure.core.ids import Epoch, Kind, QueueName, RequestId
+from tenure.core.instants import Instant
+from tenure.core.job import Progress
+from tenure.core.outcomes import Change
+from tenure.core.policy import Compensation, Policy
+from tenure.core.vocabulary import (
+    CancelMode,
+    ErrorClass,
+    EventType,
+    JobStatus,
+    ObservationType,
+    ReasonCode,
+    VerdictKind,
+)
+from tenure.errors import Contended, StoreRefused
+
+UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
+
+
+@spec("K1")
+def test_a_change_sticks_while_the_revision_matches(kit: Kit) -> None:
+    job = kit.running_job()
+    change = kit.change(kit.completion(job, result=b'"done"'))
+
+    stuck = kit.save(change)
+
+    assert stuck == {job.id}
+    assert kit.reload(job) == change.job
+    assert kit.events(job)[-1:] == list(change.events)
+
+
+@spec("K1")
+def test_a_change_decided_on_an_older_revision_writes_nothing(kit: Kit) -> None:
+    job = kit.running_job()
+    late = kit.change(kit.completion(job))
+    kit.heartbeat(job)
+    before, log = kit.reload(job), kit.events(job)
+
+    stuck = kit.save(late)
+
+    assert stuck == frozenset()
+    assert kit.reload(job) == before
+    assert kit.events(job) == log
+
+
+@spec("K1")
+def test_the_same_change_sticks_once(kit: Kit) -> None:
+    job = kit.running_job()
+    change = kit.change(kit.beat(job))
+
+    assert kit.save(change) == {job.id}
+    assert kit.save(change) == frozenset()
+
+    assert kit.reload(job) == change.job
+    assert kit.types(job).count(EventType.LEASE_RENEWED) == 1
+
+
+@spec("K1")
+def test_a_change_of_a_job_that_is_not_there_does_not_stick(kit: Kit) -> None:
+    unsaved = kit.change(kit.new()).job
+    change = kit.change(Cancel(job_id=unsaved.id, actor=CLIENT, request_id=_id("r")), job=unsaved)
+
+    assert kit.save(change) == frozenset()
+    assert not kit.exists(unsaved.id)
+
+
+@spec("K1")
+def test_each_change_of_a_batch_is_judged_by_itself(kit: Kit) -> None:
+    jobs = [kit.running_job() for _ in range(5)]
+    changes = [kit.change(kit.completion(job)) for job in jobs]
+    for moved in (jobs[0], jobs[3]):
+        kit.heartbeat(moved)
+
+    stuck = kit.save(*changes)
+
+    assert stuck == {jobs[1].id, jobs[2].id, jobs[4].id}
+    assert [kit.reload(job).status for job in jobs] == [
+        JobStatus.RUNNING,
+        JobStatus.SUCCEEDED,
+        JobStatus.SUCCEEDED,
+        JobStatus.RUNNING,
+        JobStatus.SUCCEEDED,
+    ]
+
+
+@spec("K2", "L4")
+@pytest.mark.parametrize(("left_us", "sticks"), [(1, True), (0, False), (-1, False)])
+def test_not_after_is_judged_by_the_stores_clock_to_the_microsecond(
+    kit: Kit, left_us: int, sticks: bool
+) -> None:
+    job = kit.running_job(lease_s=30)
+    change = kit.change(kit.completion(job))
+    assert change.not_after is not None
+    assert change.not_after == job.due_at
+    kit.advance_to(Instant(change.not_after - left_us))
+
+    stuck = kit.save(change)
+
+    assert (job.id in stuck) is sticks
+    assert kit.reload(job) == (change.job if sticks else job)
+    assert len(kit.events(job)) == (job.rev + 1 if sticks else job.rev)
+
+
+@spec("K2")
+def test_one_change_of_a_batch_may_be_too_late(kit: Kit) -> None:
+    short, long = kit.running_job(lease_s=10), kit.running_job(lease_s=60)
+    changes = [kit.change(kit.completion(job)) for job in (short, long)]
+    kit.advance_to(short.due_at)
+
+    assert kit.save(*changes) == {long.id}
+    assert kit.reload(short) == short
+
+
+@spec("K2")
+def test_a_report_decided_in_time_and_written_too_late_is_refused(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    slow = kit.interpose(lambda _: kit.advance(seconds=30))
+
+    verdict = slow.execute(kit.completion(job))
+
+    assert getattr(verdict, "kind", None) is VerdictKind.CANCELLED
+    assert kit.reload(job) == job
+
+
+def test_saved_says_when(kit: Kit) -> None:
+    job = kit.running_job()
+    change = kit.change(kit.completion(job))
+    kit.advance(seconds=3)
+
+    saved = kit.store.save([change], epoch=Epoch(1))
+
+    assert saved.now == kit.now()
+
+
+def test_an_empty_batch_changes_nothing(kit: Kit) -> None:
+    assert kit.save() == frozenset()
+
+
+@spec("A5")
+def test_changes_of_another_epoch_do_not_stick(kit: Kit) -> None:
+    job = kit.running_job()
+    settle, birth = kit.change(kit.completion(job)), kit.change(kit.new())
+    epoch = kit.store.load([]).epoch
+    kit.store.raise_epoch()
+
+    saved = kit.store.save([settle, birth], epoch=epoch)
+
+    assert saved.stuck == frozenset()
+    assert kit.reload(job) == job
+    assert not kit.exists(birth.job.id)
+
+
+# --- inserts -------------------------------------------------------------------------------------
+
+
+@spec("K1", "D3")
+def test_an_insert_under_an_id_that_exists_does_not_stick(kit: Kit) -> None:
+    job = kit.enqueue(payload=b"1")
+    again = kit.change(kit.new(payload=b"2"))
+    clash = replace(again, job=replace(again.job, id=job.id))
+
+    assert kit.save(clash) == frozenset()
+
+    assert kit.reload(job) == job
+    assert len(kit.events(job)) == 1
+
+
+@spec("D3")
+def test_an_insert_under_the_id_of_a_finished_job_does_not_stick(kit: Kit) -> None:
+    command = kit.new()
+    again = kit.change(command)
+    job = kit.reply(command).job
+    assert job is not None
+    kit.cancel(job)
+    before = kit.reload(job)
+
+    assert kit.save(again) == frozenset()
+    assert kit.reload(job) == before
+
+
+@spec("D1", "K1")
+def test_of_two_inserts_with_one_key_in_a_batch_the_first_sticks(kit: Kit) -> None:
+    first, second = (kit.change(kit.new(dedupe_key="same")) for _ in range(2))
+    other = kit.change(kit.new(dedupe_key="other"))
+
+    stuck = kit.save(first, second, other)
+
+    assert stuck == {first.job.id, other.job.id}
+    assert not kit.exists(second.job.id)
+    assert kit.store.load_histories([second.job.id]) == {second.job.id: []}
+
+
+@spec("D2")
+def test_a_key_freed_in_a_batch_is_free_for_the_next_batch(kit: Kit) -> None:
+    job = kit.running_job(dedupe_key="k")
+    settle = kit.change(kit.completion(job))
+    birth = kit.change(kit.new(dedupe_key="k"))
+
+    assert kit.save(birth) == frozenset()
+    assert kit.save(settle) == {job.id}
+    assert kit.save(birth) == {birth.job.id}
+
+
+# --- all or nothing ------------------------------------------------------------------------------
+
+
+@spec("K3", "M1")
+def test_a_change_brings_its_spawned_job_along(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(compensation=UNDO), payload=b'{"a":[1]}')
+    change = kit.change(kit.cancellation(job, mode=CancelMode.HARD))
+    (spawned,) = change.spawned
+
+    assert kit.save(change) == {job.id}
+
+    assert spawned.job.id == compensation_id(job.id)
+    assert kit.reload(spawned.job) == spawned.job
+    assert kit.events(spawned.job) == list(spawned.events)
+
+
+@spec("K3")
+def test_a_change_that_does_not_stick_brings_nothing_along(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(compensation=UNDO))
+    change = kit.change(kit.cancellation(job, mode=CancelMode.HARD))
+    note = Observation(
+        job_id=job.id, type=ObservationType.FOREIGN_LEASE, ts=kit.now(), actor=WORKER
+    )
+    kit.heartbeat(job)
+
+    assert kit.save(replace(change, observations=(note,))) == frozenset()
+
+    assert not kit.exists(compensation_id(job.id))
+    assert kit.store.load_histories([compensation_id(job.id)]) == {compensation_id(job.id): []}
+    assert kit.observations(job) == []
+
+
+@spec("K3", "M2")
+def test_a_change_brings_its_observation_along(kit: Kit) -> None:
+    original = kit.running_job(policy=policy(compensation=UNDO))
+    kit.cancel_hard(original)
+    (undo,) = kit.claimed(queues=(UNDO.queue,))
+
+    kit.complete(undo)
+
+    (seen,) = kit.observations(original)
+    assert seen.type is ObservationType.COMPENSATED
+    assert seen.request_id == RequestId(undo.id)
+
+
+def _with(change: Change, **fields: Any) -> Change:
+    return replace(change, job=replace(change.job, **fields))
+
+
+BROKEN_ROWS: dict[str, Callable[[Change], Change]] = {
+    "no result": lambda change: _with(change, result=None),
+    "not finished": lambda change: _with(change, finished_at=None),
+    "still leased": lambda change: _with(change, lease_id="1-" + "0" * 32),
+    "still claimable": lambda change: _with(change, run_at=change.job.updated_at),
+    "an event twice": lambda change: replace(
+        change, events=tuple(replace(event, seq=1) for event in change.events)
+    ),
+}
+
+
+@spec("S5", "K3", "E3")
+@pytest.mark.parametrize("breaks", BROKEN_ROWS.values(), ids=BROKEN_ROWS.keys())
+def test_a_row_that_breaks_its_status_is_refused_and_takes_its_batch_with_it(
+    kit: Kit, breaks: Callable[[Change], Change]
+) -> None:
+    jobs = [kit.running_job() for _ in range(3)]
+    changes = [kit.change(kit.completion(job)) for job in jobs]
+    birth = kit.change(kit.new())
+    changes[1] = breaks(changes[1])
+
+    with pytest.raises(StoreRefused):
+        kit.save(birth, *changes)
+
+    assert [kit.reload(job) for job in jobs] == jobs
+    assert [len(kit.events(job)) for job in jobs] == [job.rev for job in jobs]
+    assert not kit.exists(birth.job.id)
+
+
+@spec("I19", "K3")
+def test_the_row_of_a_finished_job_is_immutable(kit: Kit) -> None:
+    job = kit.succeeded_job()
+    change = kit.change(kit.new())
+    event = replace(kit.events(job)[-1], seq=job.rev + 1)
+    forged = Change(
+        job=replace(job, rev=job.rev + 1, result=b'"other"'),
+        expected_rev=job.rev,
+        events=(event,),
+    )
+
+    with pytest.raises(StoreRefused):
+        kit.save(change, forged)
+
+    assert kit.reload(job) == job
+    assert not kit.exists(change.job.id)
+
+
+def test_one_bad_change_costs_only_its_own_caller(kit: Kit) -> None:
+    jobs = [kit.running_job() for _ in range(3)]
+
+    def spoil(changes: Any) -> None:
+        if any(change.job.id == jobs[1].id for change in changes):
+            raise StoreRefused("a guard said no")
+
+    coordinator = kit.interpose(spoil)
+    commands = [kit.completion(job) for job in jobs]
+    futures = [coordinator.submit(command) for command in commands]
+
+    with pytest.raises(StoreRefused):
+        futures[1].result()
+
+    assert futures[0].result()
+    assert futures[2].result()
+    assert [kit.reload(job).status for job in jobs] == [
+        JobStatus.SUCCEEDED,
+        JobStatus.RUNNING,
+        JobStatus.SUCCEEDED,
+    ]
+
+
+def test_one_batch_may_have_every_shape(kit: Kit) -> None:
+    changes = _one_of_everything(kit)
+
+    stuck = kit.save(*changes)
+
+    assert stuck == {change.job.id for change in changes}
+    for change in changes:
+        assert kit.reload(change.job) == change.job
+        assert kit.events(change.job)[-len(change.events) :] == list(change.events)
+        assert [event.seq for event in kit.events(change.job)] == list(range(1, change.job.rev + 1))
+
+
+def _one_of_everything(kit: Kit) -> list[Change]:
+    """Changes of every kind of command, ready to be saved together."""
+    jobs = [kit.running_job(policy=policy(lease_s=600)) for _ in range(9)]
+    waiting = [kit.claimed_job() for _ in range(3)]
+    commands: list[Command] = [
+        kit.new(payload=b'{"x":"y"}', priority=3, dedupe_key="k", correlation_id="c"),
+        kit.new(),
+        kit.beat(jobs[0]),
+        kit.beat(jobs[1], 7, progress=Progress(done=1, total=2, note="half"), checkpoint=b"[1,2]"),
+        kit.completion(jobs[2], result=b'"r"'),
+        kit.failure(jobs[3], ErrorClass.TRANSIENT),
+        kit.failure(jobs[4], ErrorClass.PERMANENT),
+        kit.cancellation(jobs[5], reason="enough"),
+        kit.cancellation(jobs[6], mode=CancelMode.HARD),
+        DeadLetter(
+            job_id=jobs[7].id,
+            actor=OPERATOR,
+            request_id=_id("dead"),
+            reason_code=ReasonCode.POLICY_VIOLATION,
+        ),
+        kit.release_of(jobs[8]),
+        kit.starting(waiting[0]),
+        kit.completion(waiting[1]),
+        kit.failure(waiting[2], ErrorClass.TRANSIENT),
+    ]
+    return [kit.change(command) for command in commands]
+
+
+# --- losing races --------------------------------------------------------------------------------
+
+
+@spec("K4")
+def test_after_a_lost_race_the_coordinator_decides_again(kit: Kit) -> None:
+    job = kit.running_job()
+    losses = iter([True, True])
+
+    def rival(_: object) -> None:
+        if next(losses, False):
+            kit.heartbeat(job, hb_seq=kit.reload(job).hb_seq + 1)
+
+    verdict = kit.interpose(rival).execute(kit.completion(job))
+
+    assert getattr(verdict, "kind", None) is VerdictKind.COMMITTED
+    assert kit.types(job)[-3:] == [
+        EventType.LEASE_RENEWED,
+        EventType.LEASE_RENEWED,
+        EventType.SUCCEEDED,
+    ]
+
+
+@spec("K4")
+def test_what_the_rival_did_changes_the_decision(kit: Kit) -> None:
+    job = kit.running_job()
+    once = iter([True])
+
+    def rival(_: object) -> None:
+        if next(once, False):
+            kit.cancel_hard(job)
+
+    verdict = kit.interpose(rival).execute(kit.completion(job))
+
+    assert getattr(verdict, "kind", None) is VerdictKind.CANCELLED
+    assert kit.reload(job).status is JobStatus.CANCELLED
+
+
+@spec("K4")
+def test_too_many_lost_races_are_a_retryable_error_and_change_nothing(kit: Kit) -> None:
+    job = kit.running_job()
+
+    def rival(_: object) -> None:
+        kit.heartbeat(job, hb_seq=kit.reload(job).hb_seq + 1)
+
+    unlucky = kit.interpose(rival)
+    command = kit.completion(job)
+
+    with pytest.raises(Contended) as refused:
+        unlucky.execute(command)
+
+    assert refused.value.tries == MAX_TRIES
+    assert kit.reload(job).status is JobStatus.RUNNING
+    assert EventType.SUCCEEDED not in kit.types(job)
+    assert kit.verdict(command).kind is VerdictKind.COMMITTED
+
+
+def _id(text: str) -> RequestId:
+    return RequestId(text)
