@@ -1,0 +1,217 @@
+"""`tenure verify`: prints what the checkers found. Data on stdout, talk on stderr.
+
+Exit codes: 0 everything checked holds, 1 a violation was found, 2 it could not be checked. [X2]
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import msgspec
+
+from tenure.core.instants import Duration, parse_duration
+from tenure.errors import StoreError, TenureError
+from tenure.verify import Finding, Report, State, Violation, verify
+from tenure.verify.checking import DEFAULT_LIMIT, SHORTEST_RETENTION
+from tenure.wiring import open_store, sqlite_path, url_from_environment
+
+HOLDS, VIOLATED, COULD_NOT_CHECK = 0, 1, 2
+
+_COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
+_WITHOUT_ACKS_HINT = "give --acks FILE"
+
+
+def printable(text: str) -> str:
+    """`text` without a character that could move a cursor, change a colour or reorder a line."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+class ProgressLine:
+    """Says how far a long run is: on a terminal in one line, elsewhere twice a minute."""
+
+    FIRST_AFTER_S = 2.0
+    TERMINAL_EVERY_S = 0.5
+    LOG_EVERY_S = 30.0
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._every_s = self.TERMINAL_EVERY_S if self._is_terminal else self.LOG_EVERY_S
+        self._next = time.monotonic() + (self.FIRST_AFTER_S if self._is_terminal else self._every_s)
+        self._shown = False
+
+    def __call__(self, jobs: int, events: int) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every_s
+        self._shown = True
+        start, end = ("\r", False) if self._is_terminal else ("", True)
+        click.echo(f"{start}verify: {jobs:,} jobs, {events:,} events read", err=True, nl=end)
+
+    def done(self) -> None:
+        """End the line, if there is one."""
+        if self._shown and self._is_terminal:
+            click.echo(err=True)
+
+
+def _duration(_: click.Context, __: click.Parameter, text: str | None) -> Duration:
+    if text is None:
+        return SHORTEST_RETENTION
+    try:
+        duration = parse_duration(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from wrong
+    if duration < SHORTEST_RETENTION:
+        raise click.BadParameter("a retention is at least one day")
+    return duration
+
+
+@click.command(name="verify")
+@click.option("--url", help="The store. [default: $TENURE_URL, then sqlite:///tenure.db]")
+@click.option(
+    "--acks",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    help="A log of callers' acknowledgements; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    help="How many violations to show of each invariant.",
+)
+@click.option(
+    "--retention",
+    callback=_duration,
+    help="How long finished jobs are kept before a purge, as in 30d. [default: 1d]",
+)
+def verify_command(
+    url: str | None, acks: tuple[Path, ...], as_json: bool, limit: int, retention: Duration
+) -> None:
+    """Prove the invariants over the stored jobs and their history.
+
+    Exits with 0 when everything that was checked holds, 1 when a violation was found, 2 when it
+    could not be checked.
+    """
+    try:
+        report = _verify(url or url_from_environment(), acks, limit, retention)
+    except TenureError as error:
+        _give_up(str(error))
+    except KeyboardInterrupt:
+        _give_up("interrupted, not everything was checked")
+    except Exception as error:  # An unforeseen failure must not exit with 1, "violated".
+        _give_up(f"cannot verify: {type(error).__name__}: {error}")
+    if as_json:
+        click.echo(_json(report))
+    else:
+        _print(report)
+    sys.exit(HOLDS if report.holds else VIOLATED)
+
+
+def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -> Report:
+    _require_file(url)
+    store = open_store(url)
+    progress = ProgressLine()
+    try:
+        return verify(store, acks or None, limit=limit, retention_us=retention, progress=progress)
+    finally:
+        progress.done()
+        store.close()
+
+
+def _require_file(url: str) -> None:
+    """Opening a SQLite URL makes a file that is missing; an empty store holds everything, and a
+    mistyped path must not be told so."""
+    if url.partition(":")[0].lower() == "sqlite":
+        path = Path(sqlite_path(url))
+        if not path.is_file() or not path.stat().st_size:
+            raise StoreError(f"there is no store in {path}", hint="give --url or set TENURE_URL")
+
+
+def _give_up(problem: str) -> NoReturn:
+    click.echo(f"tenure: {printable(problem)}", err=True)
+    sys.exit(COULD_NOT_CHECK)
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of `--json`; docs/reference/verify.md describes it."""
+
+    holds: bool
+    jobs: int
+    events: int
+    acks: int | None
+    purged: int
+    invariants: tuple[Finding, ...]
+
+
+def document(report: Report) -> Document:
+    """A report as `--json` prints it."""
+    return Document(
+        holds=report.holds,
+        jobs=report.jobs,
+        events=report.events,
+        acks=report.acks,
+        purged=report.purged,
+        invariants=report.findings,
+    )
+
+
+def _json(report: Report) -> str:
+    """One line; what a terminal must not see is escaped, as JSON allows for any character."""
+    text = msgspec.json.encode(document(report)).decode()
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _print(report: Report) -> None:
+    width = max(len(finding.title) for finding in report.findings)
+    for finding in report.findings:
+        result = click.style(_result(finding), fg=_COLOURS[finding.state])
+        click.echo(f"{finding.id:<4} {finding.title:<{width}}  {result}")
+        for violation in finding.first:
+            click.echo(_line(violation))
+        hidden = finding.violations - len(finding.first)
+        if hidden:
+            click.echo(f"       … and {hidden:,} more")
+    click.echo()
+    click.echo(_summary(report))
+
+
+def _result(finding: Finding) -> str:
+    match finding.state:
+        case State.HOLDS:
+            return "holds"
+        case State.VIOLATED:
+            return f"VIOLATED, {finding.violations:,} found"
+        case State.NOT_CHECKED:
+            return f"not checked: {finding.why}, {_WITHOUT_ACKS_HINT}"
+
+
+def _line(violation: Violation) -> str:
+    where = f"job {violation.job_id} seq {violation.seq}"
+    return f"       {printable(where)}: {printable(violation.message)}"
+
+
+def _summary(report: Report) -> str:
+    heard = "no acknowledgements given" if report.acks is None else f"{report.acks:,} acks"
+    held = sum(finding.state is State.HOLDS for finding in report.findings)
+    counts = [f"{held} hold", f"{len(report.violated)} violated"]
+    if report.not_checked:
+        counts.append(f"{len(report.not_checked)} not checked")
+    lines = [f"{report.jobs:,} jobs, {report.events:,} events, {heard}: {', '.join(counts)}"]
+    if report.purged:
+        lines.append(
+            f"{report.purged:,} acknowledged jobs are gone and old enough to have been purged: "
+            "nothing was checked about them"
+        )
+    return "\n".join(lines)

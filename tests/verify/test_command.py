@@ -1,0 +1,229 @@
+"""`tenure verify` as a user meets it: tables, JSON, exit codes, and no surprise on the terminal."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from tenure.cli import verify as command
+from tenure.cli.main import main
+from tenure.conformance.spec import spec
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import JobStatus
+from tenure.errors import SchemaTooOld, StoreUnavailable
+from tenure.ports import Record
+from tenure.stores.memory import MemoryStore
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.verify import AckWriter
+from tests.support.histories import RecordedStore, World
+
+Run = Callable[..., Result]
+
+
+class Closable(RecordedStore):
+    """Records behind the command."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `tenure verify` over these records."""
+
+    def run_over(records: list[Record], *arguments: str) -> Result:
+        store = Closable(records)
+        monkeypatch.setattr(command, "open_store", lambda _: store)
+        return CliRunner().invoke(main, ["verify", "--url", "memory://", *arguments])
+
+    return run_over
+
+
+def broken(record: Record) -> Record:
+    assert record.job is not None
+    return Record(record.job_id, replace(record.job, status=JobStatus.FAILED), record.events)
+
+
+@spec("X1", "X2")
+def test_a_lawful_history_exits_with_0_and_says_what_was_not_checked(run: Run) -> None:
+    result = run(World(1).run(60).records())
+
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert any(line.startswith("I1 ") and line.endswith("  holds") for line in lines)
+    for rule in ("I13", "I14", "I16", "I21"):
+        [line] = [line for line in lines if line.startswith(f"{rule} ")]
+        assert "not checked: needs the callers' acknowledgements, give --acks FILE" in line
+        assert "holds" not in line
+    assert lines[-1].endswith("no acknowledgements given: 21 hold, 0 violated, 4 not checked")
+
+
+@spec("X2")
+def test_a_violation_exits_with_1_and_names_invariant_job_and_seq(run: Run) -> None:
+    records = World(1).run(60).records()
+    records[0] = broken(records[0])
+    job = records[0].job
+    assert job is not None
+
+    result = run(records)
+
+    lines = result.stdout.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("I3 "))
+    assert result.exit_code == 1
+    assert "VIOLATED, 1 found" in lines[at]
+    assert lines[at + 1].strip().startswith(f"job {job.id} seq {job.rev}: the log leads to")
+
+
+@spec("X2")
+@pytest.mark.parametrize(
+    "problem",
+    [
+        SchemaTooOld(found=1, needed=2),
+        StoreUnavailable("the store does not answer"),
+        ValueError("a row that nobody can read"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_what_could_not_be_checked_exits_with_2_in_one_line(
+    problem: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise problem
+
+    monkeypatch.setattr(command, "open_store", fail)
+
+    result = CliRunner().invoke(main, ["verify", "--url", "memory://"])
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("tenure: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@spec("X2")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--url", "carrier-pigeon://coop"],
+        ["--url", "sqlite:///does-not-exist.db"],
+        ["--acks", "does-not-exist.jsonl"],
+        ["--limit", "-1"],
+        ["--retention", "1h"],
+        ["--retention", "soon"],
+    ],
+)
+def test_a_wrong_argument_exits_with_2_and_makes_no_file(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = CliRunner().invoke(main, ["verify", *arguments])
+
+    assert result.exit_code == 2
+    assert result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@spec("X1")
+def test_acks_are_read_and_their_rules_checked(run: Run, tmp_path: Path) -> None:
+    world = World(1).run(60)
+    with AckWriter(tmp_path / "acks") as writer:
+        writer.write(*world.acks)
+
+    result = run(world.records(), "--acks", str(tmp_path / "acks"))
+    lossy = run(world.records()[1:], "--acks", str(tmp_path / "acks"))
+
+    assert result.exit_code == 0
+    assert "not checked" not in result.stdout
+    assert f"{len(world.acks)} acks: 25 hold, 0 violated" in result.stdout
+    assert lossy.exit_code == 1
+    assert "its enqueue was acknowledged, it has no row" in lossy.stdout
+
+
+def test_an_unreadable_ack_file_exits_with_2(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "acks").write_text("no json\n")
+
+    result = run([], "--acks", str(tmp_path / "acks"))
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("tenure: acks, line 1: ")
+
+
+def test_json_is_one_document_of_the_documented_shape(run: Run) -> None:
+    records = World(1).run(60).records()
+    records[0] = broken(records[0])
+
+    result = run(records, "--json", "--limit", "1")
+
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert document.keys() == {"holds", "jobs", "events", "acks", "purged", "invariants"}
+    assert (document["holds"], document["acks"], document["jobs"]) == (False, None, len(records))
+    i3 = next(each for each in document["invariants"] if each["id"] == "I3")
+    assert i3.keys() == {"id", "title", "state", "violations", "first", "why"}
+    assert (i3["state"], i3["violations"]) == ("violated", 1)
+    assert i3["first"][0].keys() == {"invariant", "job_id", "seq", "message"}
+    i13 = next(each for each in document["invariants"] if each["id"] == "I13")
+    assert (i13["state"], i13["why"]) == ("not checked", "needs the callers' acknowledgements")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_no_control_character_of_the_data_reaches_the_terminal(
+    run: Run, arguments: list[str]
+) -> None:
+    record = broken(World(1).run(60).records()[0])
+    nasty = "\x1b[2J\x07\r\n\x9b31m\u202eevil\U000e0001"
+
+    result = run([Record(JobId(nasty), record.job, record.events)], *arguments)
+
+    assert result.exit_code == 1
+    assert "evil" in result.stdout
+    assert all(char.isprintable() for char in result.stdout.replace("\n", ""))
+    if arguments:
+        [violation] = json.loads(result.stdout)["invariants"][2]["first"]
+        assert violation["job_id"] == nasty
+
+
+def test_the_table_has_no_colour_where_there_is_no_terminal(run: Run) -> None:
+    result = run([broken(World(1).run(60).records()[0])])
+
+    assert "\x1b" not in result.stdout
+
+
+def test_only_the_first_violations_are_shown(run: Run) -> None:
+    world = World(0)
+    for _ in range(5):
+        world.enqueue()
+
+    result = run([broken(record) for record in world.records()], "--limit", "2")
+
+    [_, after] = result.stdout.split("I3 ")
+    assert after.split("I4 ")[0].count("job ") == 2
+    assert "… and 3 more" in after.split("I4 ")[0]
+
+
+@spec("X2")
+def test_a_sqlite_store_is_verified_by_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    SqliteStore("tenure.db").close()
+
+    by_default = CliRunner().invoke(main, ["verify"], env={"TENURE_URL": ""})
+    by_name = CliRunner().invoke(main, ["verify", "--url", "sqlite:///tenure.db"])
+
+    assert by_default.exit_code == 0
+    assert by_default.stdout == by_name.stdout
+    assert "0 jobs, 0 events" in by_default.stdout
+
+
+def test_a_store_is_closed_after_verifying(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(command, "open_store", lambda _: store)
+
+    CliRunner().invoke(main, ["verify", "--url", "memory://"])
+
+    assert store._closed
