@@ -1,0 +1,93 @@
+"""The acknowledgement file: what is written is read, what is torn is skipped, the rest refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tenure.core.ids import JobId, LeaseId, RequestId
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import InvalidInput
+from tenure.verify import Ack, AckWriter, Op, read_acks
+from tests.support.histories import World
+
+ACK = Ack(op=Op.ENQUEUE, job_id=JobId("j"), at=Instant(1), answer=VerdictKind.OK)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    acks = World(1).run(100).acks
+
+    with AckWriter(tmp_path / "acks") as writer:
+        for ack in acks:
+            writer.write(ack)
+
+    assert list(read_acks(tmp_path / "acks")) == acks
+
+
+def test_a_line_is_in_the_file_when_write_returns(tmp_path: Path) -> None:
+    writer = AckWriter(tmp_path / "acks")
+    writer.write(ACK)
+
+    assert list(read_acks(tmp_path / "acks")) == [ACK]
+    writer.close()
+
+
+def test_a_line_has_the_documented_shape(tmp_path: Path) -> None:
+    ack = Ack(
+        op=Op.COMPLETE,
+        job_id=JobId("018bcfe5-6800-75b1-a522-4a58b791df6a"),
+        at=Instant(1_700_000_000_000_000),
+        answer=VerdictKind.COMMITTED,
+        request_id=RequestId("r1"),
+        lease_id=LeaseId("1-" + "0" * 32),
+    )
+    with AckWriter(tmp_path / "acks") as writer:
+        writer.write(ack)
+
+    assert (tmp_path / "acks").read_text() == (
+        '{"op":"complete","job_id":"018bcfe5-6800-75b1-a522-4a58b791df6a",'
+        '"at":1700000000000000,"answer":"COMMITTED","request_id":"r1",'
+        '"lease_id":"1-00000000000000000000000000000000"}\n'
+    )
+
+
+def test_a_torn_last_line_is_skipped_and_cut_by_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "acks"
+    with AckWriter(path) as writer:
+        writer.write(ACK, ACK)
+    path.write_bytes(path.read_bytes()[:-7])
+
+    assert list(read_acks(path)) == [ACK]
+
+    with AckWriter(path) as writer:
+        writer.write(ACK)
+    assert list(read_acks(path)) == [ACK, ACK]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"op":"enqueue"}',
+        '{"op":"nothing","job_id":"j","at":1}',
+        '{"op":"enqueue","job_id":"j","at":"noon"}',
+        '{"op":"complete","job_id":"j","at":1,"request_id":"r"}',
+        '{"op":"cancel","job_id":"j","at":1}',
+        '{"op":"enqueue","job_id":"\\ud800","at":1}',
+        "x" * 70_000,
+    ],
+)
+def test_a_line_that_is_none_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "acks"
+    path.write_text(f'{{"op":"enqueue","job_id":"j","at":1}}\n\n{line}\n')
+
+    with pytest.raises(InvalidInput, match="acks, line 3"):
+        list(read_acks(path))
+
+
+def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "acks"
+    path.write_text('{"op":"enqueue","job_id":"j","at":1,"answer":"OK","weather":"fine"}\n')
+
+    assert list(read_acks(path)) == [ACK]

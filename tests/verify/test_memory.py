@@ -1,0 +1,86 @@
+"""Verifying ten times the history takes no more memory: everything is a stream."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.core.commands import Complete, Heartbeat, Start
+from tenure.core.instants import seconds
+from tenure.core.outcomes import Change
+from tenure.core.policy import Policy
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.verify import AckWriter
+from tests.support.histories import World
+
+FEW, MANY, BATCH = 1000, 10_000, 250
+MOST_GROWTH = 1.2
+
+MEASURE = """
+import sys
+from pathlib import Path
+from tenure.verify import verify
+from tenure.wiring import open_store
+
+store = open_store(sys.argv[1])
+report = verify(store, [Path(sys.argv[2])])
+store.close()
+assert report.holds and not report.not_checked, report
+# Not ru_maxrss: it remembers the size of the process that started this one.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(report.jobs, report.events, report.acks, peak.split()[1])
+"""
+
+
+def fill(folder: Path, jobs: int) -> tuple[str, Path]:
+    """A store and an ack file of this many jobs, each with a lease and renewals, half of them ended."""
+    path = folder / f"{jobs}.db"
+    store = SqliteStore(path)
+    epoch = store.load([]).epoch
+    with AckWriter(folder / f"{jobs}.acks") as writer:
+        for first in range(0, jobs, BATCH):
+            world = World(first, lost_answers=0)
+            for _ in range(BATCH):
+                work_on_a_job(world)
+            changes = [
+                Change(job=row, expected_rev=0, events=tuple(world.logs[job_id]))
+                for job_id, row in world.rows.items()
+            ]
+            assert len(store.save(changes, epoch=epoch).stuck) == BATCH
+            writer.write(*world.acks)
+    store.close()
+    return f"sqlite:///{path}", folder / f"{jobs}.acks"
+
+
+def work_on_a_job(world: World) -> None:
+    job_id = world.enqueue(Policy(lease_us=seconds(30)), dedupe_key=f"{world.luck.random()}")
+    world.advance(seconds_=10)
+    assert world.claim(job_id) is not None
+    _, lease_id, actor = world.leases[-1]
+    world.submit(
+        Start(job_id=job_id, lease_id=lease_id, actor=actor, request_id=world.request_id())
+    )
+    for hb_seq in (1, 2, 3):
+        world.submit(Heartbeat(job_id=job_id, lease_id=lease_id, actor=actor, hb_seq=hb_seq))
+    if len(world.rows) % 2:
+        done = world.request_id()
+        world.submit(Complete(job_id=job_id, lease_id=lease_id, actor=actor, request_id=done))
+
+
+def measure(url: str, acks: Path) -> list[int]:
+    """Jobs, events, acks, and the peak memory in KiB of a process that verifies them."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, url, str(acks)], capture_output=True, text=True, check=True
+    )
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own measure")
+def test_ten_times_the_history_takes_no_more_memory(tmp_path: Path) -> None:
+    few = measure(*fill(tmp_path, FEW))
+    many = measure(*fill(tmp_path, MANY))
+
+    assert few[0] == FEW
+    assert [count / 10 for count in many[:3]] == few[:3]
+    assert many[3] <= few[3] * MOST_GROWTH, f"{few[3]} KiB became {many[3]} KiB"
