@@ -52,7 +52,7 @@ format: .venv/.ready ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean: ## remove everything that make and the tools made
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build isolation is off so that the build backend, too, is the pinned one.
