@@ -91,3 +91,14 @@ def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     path.write_text('{"op":"enqueue","job_id":"j","at":1,"answer":"OK","weather":"fine"}\n')
 
     assert list(read_acks(path)) == [ACK]
+
+
+def test_the_lines_in_the_documentation_are_lines(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "acks.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("{")]
+    (tmp_path / "acks").write_text("\n".join([*lines, ""]))
+
+    [request, answer] = read_acks(tmp_path / "acks")
+
+    assert (request.answer, answer.answer) == (None, VerdictKind.OK)
+    assert all(f"`{field}`" in page.read_text() for field in Ack.__struct_fields__)

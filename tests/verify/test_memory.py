@@ -34,7 +34,7 @@ print(report.jobs, report.events, report.acks, peak.split()[1])
 
 
 def fill(folder: Path, jobs: int) -> tuple[str, Path]:
-    """A store and an ack file of this many jobs, each with a lease and renewals, half of them ended."""
+    """A store and an ack file of this many jobs, each with a lease and renewals, half ended."""
     path = folder / f"{jobs}.db"
     store = SqliteStore(path)
     epoch = store.load([]).epoch
