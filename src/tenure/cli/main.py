@@ -5,12 +5,16 @@ that `tenure --help` loads neither drivers nor the coordinator. Nothing here kno
 lifecycle.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
+    "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue a job."),
+    "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
+    "queues": ("tenure.cli.queues:queues", "Look at queues, pause them, limit them."),
     "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
     "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),
 }
@@ -31,6 +35,16 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!a}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of `--help`, without importing anything."""

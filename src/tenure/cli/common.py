@@ -1,0 +1,121 @@
+"""What the commands share: where the store is, who acts, and how errors end.
+
+Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema).
+"""
+
+import getpass
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from tenure.cli.printing import printable
+from tenure.coordinator.service import Coordinator
+from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
+from tenure.core.validation import NAME_PATTERN
+from tenure.core.verdicts import Answer, Reply
+from tenure.errors import TenureError
+from tenure.wiring import limits_from_environment, open_store, url_from_environment
+
+DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def url_option(function: _F) -> _F:
+    """`--url`."""
+    return click.option(
+        "--url", help="The store. [default: $TENURE_URL, then sqlite:///tenure.db]"
+    )(function)
+
+
+def json_option(function: _F) -> _F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(
+        function
+    )
+
+
+def namespace_option(function: _F) -> _F:
+    """`--namespace`."""
+    return click.option("--namespace", default="default", show_default=True)(function)
+
+
+def request_id_option(function: _F) -> _F:
+    """`--request-id`."""
+    return click.option(
+        "--request-id",
+        help="Repeat a request under its id: it is then done once. [default: a new one]",
+    )(function)
+
+
+class Refusal(click.ClickException):
+    """The request was understood and refused: one line, exit code 1."""
+
+    exit_code = REFUSED
+
+    def show(self, file: Any = None) -> None:
+        """`tenure: what happened; what to do`, on stderr."""
+        click.echo(f"tenure: {printable(self.message)}", err=True, file=file)
+
+
+class CouldNotRun(Refusal):
+    """The command could not do its work: one line, exit code 2."""
+
+    exit_code = COULD_NOT_RUN
+
+
+@contextmanager
+def coordinator(url: str | None) -> Iterator[Coordinator]:
+    """A coordinator over the chosen store; errors of Tenure end the command in one line."""
+    try:
+        store = open_store(url or url_from_environment())
+        try:
+            serving = Coordinator(store, limits=limits_from_environment())
+            try:
+                yield serving
+            finally:
+                serving.close()
+        finally:
+            store.close()
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
+
+
+def _user() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = str(os.getuid())
+    return name if NAME_PATTERN.fullmatch(name) else "cli"
+
+
+def client() -> Actor:
+    """The principal a client command acts as: the user of this machine."""
+    return client_actor(_user())
+
+
+def operator() -> Actor:
+    """The principal an operator command acts as: the user of this machine."""
+    return operator_actor(_user())
+
+
+def new_request_id(given: str | None) -> RequestId:
+    """The id given, or one never used before."""
+    return RequestId(given or f"cli:{os.urandom(12).hex()}")
+
+
+def accepted(answer: Answer, job_id: JobId) -> Reply:
+    """The reply, if the request was accepted; else the command ends with what stood against it."""
+    assert isinstance(answer, Reply)
+    if answer.cause is not None:
+        state = "" if answer.job is None else f"; it is {answer.job.status}, rev {answer.job.rev}"
+        refuse(f"job {job_id}: {answer.cause.value}{state}")
+    return answer
+
+
+def refuse(message: str) -> NoReturn:
+    """End with exit code 1."""
+    raise Refusal(message)

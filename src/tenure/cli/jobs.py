@@ -1,0 +1,392 @@
+"""`tenure jobs …` and `tenure enqueue`: look at jobs, make them, stop them, let them go again."""
+
+import os
+import time
+
+import click
+
+from tenure.cli.common import (
+    accepted,
+    client,
+    coordinator,
+    json_option,
+    namespace_option,
+    new_request_id,
+    operator,
+    refuse,
+    request_id_option,
+    url_option,
+)
+from tenure.cli.printing import coloured, print_facts, print_json, print_table, printable
+from tenure.coordinator.service import Coordinator
+from tenure.coordinator.views import event_view, iso, job_view
+from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
+from tenure.core.events import Event
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, new_job_id
+from tenure.core.instants import (
+    MICROSECONDS_PER_SECOND,
+    Duration,
+    parse_duration,
+)
+from tenure.core.job import Job
+from tenure.core.validation import check_job_id
+from tenure.core.vocabulary import (
+    CancelMode,
+    EventCause,
+    JobStatus,
+    ReasonCode,
+    Stage,
+    parse_status,
+)
+from tenure.ports import JobFilter
+
+WAIT_POLL_S = 0.1
+MAX_LISTED = 500
+
+
+@click.group()
+def jobs() -> None:
+    """Look at jobs and decide about them."""
+
+
+def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> Duration | None:
+    """A `--delay`, `--timeout` … of the command line."""
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from wrong
+
+
+def _find(serving: Coordinator, job_id: str) -> Job:
+    check_job_id("ID", job_id)
+    job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
+    if job is None:
+        refuse(f"there is no job {job_id}")
+    return job
+
+
+@jobs.command(name="ls")
+@url_option
+@json_option
+@namespace_option
+@click.option("--status", "-s", multiple=True, help="Only these; may be repeated.")
+@click.option("--queue", "-q")
+@click.option("--kind", "-k")
+@click.option("--correlation-id")
+@click.option("--before", help="Older than this job id: the next page.")
+@click.option("--limit", "-n", type=click.IntRange(1, MAX_LISTED), default=50, show_default=True)
+def list_jobs(
+    url: str | None,
+    as_json: bool,
+    namespace: str,
+    status: tuple[str, ...],
+    queue: str | None,
+    kind: str | None,
+    correlation_id: str | None,
+    before: str | None,
+    limit: int,
+) -> None:
+    """List jobs, newest first."""
+    try:
+        statuses = tuple(parse_status(word) for word in status)
+    except ValueError as wrong:
+        known = ", ".join(word.value for word in JobStatus)
+        raise click.BadParameter(
+            f"no such status; one of {known}", param_hint="--status"
+        ) from wrong
+    with coordinator(url) as serving:
+        if before is not None:
+            check_job_id("--before", before)
+        found = serving.store.list_jobs(
+            JobFilter(
+                namespace=Namespace(namespace),
+                statuses=statuses,
+                queue=None if queue is None else QueueName(queue),
+                kind=None if kind is None else Kind(kind),
+                correlation_id=correlation_id,
+                before=None if before is None else JobId(before),
+                limit=limit,
+            )
+        )
+        views = [job_view(job, serving.now()) for job in found]
+    if as_json:
+        print_json(views)
+        return
+    print_table(
+        ["ID", "KIND", "QUEUE", "STATUS", "ATTEMPT", "OWNER", "ENQUEUED", "FINISHED"],
+        [
+            (v.id, v.kind, v.queue, v.status, v.attempt, v.owner, v.enqueued_at, v.finished_at)
+            for v in views
+        ],
+    )
+
+
+@jobs.command(name="show")
+@url_option
+@json_option
+@click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
+@click.argument("job_id", metavar="ID")
+def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
+    """Show a job and its timeline."""
+    with coordinator(url) as serving:
+        job = _find(serving, job_id)
+        view = job_view(job, serving.now(), with_bodies=bodies)
+        events = serving.load_events(job.id)
+    if as_json:
+        print_json({"job": view, "events": [event_view(event) for event in events]})
+        return
+    print_facts(_facts(job, bodies=bodies))
+    click.echo()
+    print_timeline(events)
+
+
+def _facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
+    progress = job.progress
+    done = None if progress is None else f"{progress.done}/{progress.total or '?'} {progress.note}"
+    error = job.error or job.last_error
+    facts: list[tuple[str, object]] = [
+        ("id", job.id),
+        ("kind", job.kind),
+        ("queue", job.queue),
+        ("status", job.status),
+        ("attempts", f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"),
+        ("enqueued", iso(job.enqueued_at)),
+        ("runs at", iso(job.run_at)),
+        ("owner", job.owner),
+        ("lease until", iso(job.lease_expires_at)),
+        ("progress", done),
+        ("cancel requested", iso(job.cancel_requested_at)),
+        ("cancel reason", job.cancel_reason),
+        ("stalled by", job.stall_cause),
+        ("reason", job.reason_code),
+        ("stage", job.stage),
+        ("error", None if error is None else f"{error.type}: {error.message}"),
+        ("key", job.dedupe_key),
+        ("correlation", job.correlation_id),
+        ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
+        ("finished", iso(job.finished_at)),
+    ]
+    if bodies:
+        for name in ("payload", "checkpoint", "result"):
+            body = getattr(job, name)
+            facts.append((name, None if body is None else body.decode()))
+    return facts
+
+
+def print_timeline(events: list[Event]) -> None:
+    """The events of a job below each other, with the time since the first."""
+    rows = [
+        (
+            event.seq,
+            f"+{(event.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s",
+            event.type,
+            f"{event.from_status or '-'} → {event.to_status}",
+            event.attempt,
+            event.owner or event.actor,
+            event.cause,
+        )
+        for event in events
+    ]
+    print_table(["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"], rows)
+
+
+@jobs.command(name="events")
+@url_option
+@json_option
+@click.argument("job_id", metavar="ID")
+def job_events(url: str | None, as_json: bool, job_id: str) -> None:
+    """Show a job's history."""
+    with coordinator(url) as serving:
+        events = serving.load_events(_find(serving, job_id).id)
+    if as_json:
+        print_json([event_view(event) for event in events])
+    else:
+        print_timeline(events)
+
+
+@jobs.command(name="cancel")
+@url_option
+@request_id_option
+@click.option("--hard", is_flag=True, help="Revoke the lease at once instead of asking.")
+@click.option("--reason", default="", help="Kept with the job.")
+@click.argument("job_id", metavar="ID")
+def cancel_job(
+    url: str | None, request_id: str | None, hard: bool, reason: str, job_id: str
+) -> None:
+    """Cancel a job: at once if it does not run, else softly with a grace, or --hard."""
+    with coordinator(url) as serving:
+        command = Cancel(
+            job_id=JobId(job_id),
+            actor=client(),
+            request_id=new_request_id(request_id),
+            mode=CancelMode.HARD if hard else CancelMode.SOFT,
+            reason=reason,
+        )
+        reply = accepted(serving.execute(command), command.job_id)
+    assert reply.job is not None
+    word = "cancel requested, still " if reply.pending else ""
+    click.echo(f"{job_id}: {word}{coloured(reply.job.status)}")
+
+
+def _rerun(url: str | None, request_id: str | None, job_id: str, cause: EventCause) -> None:
+    with coordinator(url) as serving:
+        command = Redrive(
+            job_id=JobId(job_id),
+            actor=operator(),
+            request_id=new_request_id(request_id),
+            cause=cause,
+        )
+        reply = accepted(serving.execute(command), command.job_id)
+    assert reply.job is not None
+    click.echo(reply.job.id)
+
+
+@jobs.command(name="rerun")
+@url_option
+@request_id_option
+@click.argument("job_id", metavar="ID")
+def rerun_job(url: str | None, request_id: str | None, job_id: str) -> None:
+    """Make a new job out of a finished one; prints the new id."""
+    _rerun(url, request_id, job_id, EventCause.RERUN)
+
+
+@jobs.command(name="requeue")
+@url_option
+@request_id_option
+@click.argument("job_id", metavar="ID")
+def requeue_job(url: str | None, request_id: str | None, job_id: str) -> None:
+    """Let a held job (stalled, on_lost=hold) go back to its queue."""
+    with coordinator(url) as serving:
+        command = Requeue(
+            job_id=JobId(job_id), actor=operator(), request_id=new_request_id(request_id)
+        )
+        accepted(serving.execute(command), command.job_id)
+    click.echo(f"{job_id}: {coloured('queued')}")
+
+
+@jobs.command(name="dead-letter")
+@url_option
+@request_id_option
+@click.option(
+    "--reason",
+    type=click.Choice([code.value for code in ReasonCode]),
+    default=ReasonCode.POLICY_VIOLATION.value,
+    show_default=True,
+)
+@click.option("--stage", type=click.Choice([stage.value for stage in Stage]))
+@click.option("--message", "-m", default="", help="Kept with the job.")
+@click.argument("job_id", metavar="ID")
+def dead_letter_job(
+    url: str | None,
+    request_id: str | None,
+    reason: str,
+    stage: str | None,
+    message: str,
+    job_id: str,
+) -> None:
+    """Take a live job out of circulation."""
+    with coordinator(url) as serving:
+        command = DeadLetter(
+            job_id=JobId(job_id),
+            actor=operator(),
+            request_id=new_request_id(request_id),
+            reason_code=ReasonCode(reason),
+            stage=None if stage is None else Stage(stage),
+            message=message,
+        )
+        accepted(serving.execute(command), command.job_id)
+    click.echo(f"{job_id}: {coloured('dead_lettered')}")
+
+
+@jobs.command(name="wait")
+@url_option
+@json_option
+@click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
+@click.argument("job_id", metavar="ID")
+def wait_for_job(url: str | None, as_json: bool, timeout: Duration | None, job_id: str) -> None:
+    """Wait until a job is finished. Exits with 0 if it succeeded, 1 otherwise."""
+    with coordinator(url) as serving:
+        _find(serving, job_id)
+        job = _wait(serving, JobId(job_id), timeout)
+        _show_end(serving, job, as_json=as_json)
+
+
+def _wait(serving: Coordinator, job_id: JobId, timeout: Duration | None) -> Job:
+    give_up_at = None
+    if timeout is not None:
+        give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
+    while True:
+        job = _find(serving, job_id)
+        if job.status.is_terminal:
+            return job
+        if give_up_at is not None and time.monotonic() >= give_up_at:
+            refuse(f"job {job_id} is still {job.status}")
+        time.sleep(WAIT_POLL_S)
+
+
+def _show_end(serving: Coordinator, job: Job, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job_view(job, serving.now(), with_bodies=True))
+    elif job.result is not None:
+        click.echo(printable(job.result.decode()))
+    if job.status is not JobStatus.SUCCEEDED:
+        detail = "" if job.error is None else f": {job.error.type}: {job.error.message}"
+        refuse(f"job {job.id} is {job.status}{detail}")
+
+
+@click.command()
+@url_option
+@json_option
+@namespace_option
+@click.option("--queue", "-q", default="default", show_default=True)
+@click.option("--key", help="Dedupe key: one live job per kind and key.")
+@click.option("--delay", callback=duration_value, help="Not before this long from now, as in 5m.")
+@click.option("--priority", type=int, default=0, show_default=True)
+@click.option("--correlation-id")
+@click.option("--id", "job_id", help="The job's id (a UUID): sent twice, it is one job.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the result and print it.")
+@click.option("--timeout", callback=duration_value, help="With --wait: give up after this long.")
+@click.argument("kind")
+@click.argument("payload", default="null")
+def enqueue(
+    url: str | None,
+    as_json: bool,
+    namespace: str,
+    queue: str,
+    key: str | None,
+    delay: Duration | None,
+    priority: int,
+    correlation_id: str | None,
+    job_id: str | None,
+    waits: bool,
+    timeout: Duration | None,
+    kind: str,
+    payload: str,
+) -> None:
+    """Enqueue a job of KIND with a JSON PAYLOAD; prints its id."""
+    with coordinator(url) as serving:
+        command = Enqueue(
+            job_id=JobId(job_id) if job_id else new_job_id(serving.now(), os.urandom(16)),
+            namespace=Namespace(namespace),
+            queue=QueueName(queue),
+            kind=Kind(kind),
+            actor=client(),
+            payload=payload.encode("utf-8", "surrogateescape"),
+            priority=priority,
+            delay_us=delay or Duration(0),
+            dedupe_key=key,
+            correlation_id=correlation_id,
+        )
+        reply = accepted(serving.execute(command), command.job_id)
+        assert reply.job is not None
+        if reply.deduplicated:
+            click.echo(f"tenure: key {printable(key or '')} is held by this job", err=True)
+        if waits:
+            job = _wait(serving, reply.job.id, timeout)
+            _show_end(serving, job, as_json=as_json)
+        elif as_json:
+            print_json(job_view(reply.job, serving.now()))
+        else:
+            click.echo(reply.job.id)

@@ -1,0 +1,165 @@
+"""The commands people type, run as they are typed, against a SQLite file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+    return invoke
+
+
+def enqueued(run: Run, *words: str) -> str:
+    result = run("enqueue", *words)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None:
+    job_id = enqueued(run, "mail", '{"to":"ada"}', "-q", "post", "--correlation-id", "order-7")
+
+    listed = json.loads(run("jobs", "ls", "--json").stdout)
+    shown = run("jobs", "show", job_id)
+    events = json.loads(run("jobs", "events", job_id, "--json").stdout)
+
+    assert [(job["id"], job["kind"], job["queue"], job["status"]) for job in listed] == [
+        (job_id, "mail", "post", "queued")
+    ]
+    assert "order-7" in shown.stdout
+    assert "enqueued" in shown.stdout
+    assert [(event["seq"], event["type"], event["class"]) for event in events] == [
+        (1, "enqueued", "transition")
+    ]
+
+
+def test_payloads_are_shown_only_when_asked_for(run: Run) -> None:
+    job_id = enqueued(run, "mail", '{"password":"hunter2"}')
+
+    assert "hunter2" not in run("jobs", "show", job_id).stdout
+    assert "hunter2" not in run("jobs", "show", job_id, "--json").stdout
+    assert "hunter2" not in run("jobs", "ls", "--json").stdout
+    assert "hunter2" in run("jobs", "show", job_id, "--bodies").stdout
+
+
+def test_a_key_is_held_by_one_live_job(run: Run) -> None:
+    first = enqueued(run, "mail", "--key", "a")
+    second = run("enqueue", "mail", "--key", "a")
+
+    assert second.stdout.strip() == first
+    assert "held by this job" in second.stderr
+
+
+def test_cancelling_works_once_and_rerunning_makes_a_linked_job(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    assert run("jobs", "cancel", job_id, "--reason", "not wanted").exit_code == 0
+    again = run("jobs", "cancel", job_id)
+    rerun = run("jobs", "rerun", job_id, "--request-id", "r1").stdout.strip()
+    repeated = run("jobs", "rerun", job_id, "--request-id", "r1").stdout.strip()
+
+    assert again.exit_code == 0
+    assert rerun == repeated != job_id
+    assert json.loads(run("jobs", "show", rerun, "--json").stdout)["job"]["origin_id"] == job_id
+
+
+def test_what_is_refused_says_why_and_exits_with_1(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    requeue = run("jobs", "requeue", job_id)
+    rerun = run("jobs", "rerun", job_id)
+    unknown = run("jobs", "show", "01890000-0000-7000-8000-000000000000")
+
+    assert (requeue.exit_code, requeue.stderr) == (
+        1,
+        f"tenure: job {job_id}: not_held; it is queued, rev 1\n",
+    )
+    assert (rerun.exit_code, "not_finished" in rerun.stderr) == (1, True)
+    assert (unknown.exit_code, "there is no job" in unknown.stderr) == (1, True)
+
+
+def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    result = run("jobs", "dead-letter", job_id, "--reason", "policy_violation", "-m", "spam")
+    job = json.loads(run("jobs", "show", job_id, "--json").stdout)["job"]
+
+    assert result.exit_code == 0
+    assert (job["status"], job["reason_code"], job["error"]["message"]) == (
+        "dead_lettered",
+        "policy_violation",
+        "spam",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("enqueue", "no spaces"), "kind"),
+        (("enqueue", "mail", '{"a":NaN}'), "payload"),
+        (("enqueue", "mail", "{"), "payload"),
+        (("enqueue", "mail", "--priority", "99999"), "priority"),
+        (("enqueue", "mail", "--id", "7"), "job_id"),
+        (("jobs", "show", "7"), "ID"),
+        (("queues", "pause", "a b"), "QUEUE"),
+    ],
+)
+def test_bad_input_names_the_field_and_exits_with_2(
+    run: Run, words: tuple[str, ...], field: str
+) -> None:
+    result = run(*words)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"tenure: {field}: ")
+    assert result.stdout == ""
+
+
+def test_a_wait_that_is_too_long_says_where_the_job_stands(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    result = run("jobs", "wait", job_id, "--timeout", "1ms")
+
+    assert (result.exit_code, result.stderr) == (1, f"tenure: job {job_id} is still queued\n")
+
+
+def test_queues_are_paused_limited_and_opened_again(run: Run) -> None:
+    enqueued(run, "mail", "-q", "post")
+
+    run("queues", "pause", "post")
+    run("queues", "limit", "post", "3")
+    (paused,) = json.loads(run("queues", "ls", "--json").stdout)
+    run("queues", "resume", "post")
+    run("queues", "limit", "post", "0")
+    (opened,) = json.loads(run("queues", "ls", "--json").stdout)
+
+    assert (paused["paused"], paused["limit"]) == (True, 3)
+    assert (opened["paused"], opened["limit"]) == (False, None)
+
+
+def test_control_characters_of_data_never_reach_the_terminal(run: Run) -> None:
+    job_id = enqueued(run, "mail", "--correlation-id", "evil\u202egnp.exe")
+
+    shown = run("jobs", "show", job_id).stdout
+
+    assert "\u202e" not in shown
+    assert "\\u202e" in shown
+
+
+def test_an_unknown_store_is_one_clear_line(run: Run) -> None:
+    result = run("jobs", "ls", "--url", "redis://:hunter2@host")
+
+    assert result.exit_code == 2
+    assert "hunter2" not in result.stderr
+    assert result.stderr.count("\n") == 1
