@@ -63,9 +63,7 @@ def stand(
         return _foreign(of_earlier_epoch=of_earlier_epoch)
     if of_earlier_epoch:
         return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
-    # Time does not run backwards within a job: a clock that stepped back must not let a report
-    # in that would be dated after the lease's end. [E2] [I13]
-    return _current(job, later(at.now, job.updated_at))
+    return _current(job, at.now)
 
 
 def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> Standing:

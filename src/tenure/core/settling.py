@@ -349,7 +349,7 @@ def sweep(job: Job | None, command: Sweep, at: Moment) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
     if job is None or not job.status.is_leased:
         return Replayed(answer=Reply(job=job))
-    cause = revocation(job, later(at.now, job.updated_at))
+    cause = revocation(job, at.now)
     if cause is None:
         return Replayed(answer=Reply(job=job))
     origin = origin_of(command)
