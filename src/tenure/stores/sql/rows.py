@@ -14,6 +14,7 @@ import msgspec
 
 from tenure.core.claims import Session, SessionKey
 from tenure.core.events import Event, Facts, Observation
+from tenure.core.evolution import TOUCHES
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
@@ -66,9 +67,9 @@ def _flags(values: Values) -> Values:
     return [int(value) for value in values]
 
 
-_Encoder: TypeAlias = Callable[[Values], Values]
+Encoder: TypeAlias = Callable[[Values], Values]
 
-JOB_ENCODERS: Mapping[str, _Encoder] = {
+JOB_ENCODERS: Mapping[str, Encoder] = {
     "payload": _bodies,
     "policy": _documents,
     "origin_cause": _words,
@@ -83,7 +84,7 @@ JOB_ENCODERS: Mapping[str, _Encoder] = {
     "reason_code": _words,
     "stage": _words,
 }
-EVENT_ENCODERS: Mapping[str, _Encoder] = {
+EVENT_ENCODERS: Mapping[str, Encoder] = {
     "type": _words,
     "from_status": _words,
     "to_status": _words,
@@ -91,7 +92,7 @@ EVENT_ENCODERS: Mapping[str, _Encoder] = {
     "payload": _documents,
     "class": _words,
 }
-OBSERVATION_ENCODERS: Mapping[str, _Encoder] = {"type": _words}
+OBSERVATION_ENCODERS: Mapping[str, Encoder] = {"type": _words}
 
 
 @lru_cache(maxsize=256)
@@ -100,8 +101,15 @@ def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
     return attrgetter(*columns)
 
 
+@lru_cache(maxsize=256)
+def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
+    """The columns that events of these types may change, each once; never the id."""
+    every = JOB_COLUMNS[1:]
+    return tuple(dict.fromkeys(name for each in types for name in TOUCHES.get(each, every)))
+
+
 def encode_columns(
-    columns: Sequence[str], rows: Iterable[Row], encoders: Mapping[str, _Encoder]
+    columns: Sequence[str], rows: Iterable[Row], encoders: Mapping[str, Encoder]
 ) -> list[Values]:
     """The rows turned on their side, each column's values as a database takes them."""
     turned = zip(*rows, strict=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from tenure.core.claims import ClaimScope, SessionKey
-from tenure.core.evolution import TOUCHES
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -32,6 +31,7 @@ from tenure.stores.sql.rows import (
     encode_columns,
     event_values,
     job_values,
+    touched,
 )
 from tenure.stores.sql.sqlite_file import (
     check_schema,
@@ -293,11 +293,6 @@ class SqliteStore(SqlStore):
         columns = encode_columns(EVENT_COLUMNS, map(event_values, events), EVENT_ENCODERS)
         text = self._statements.shaped("insert_events").text
         connection.executemany(text, zip(*columns, strict=True))
-
-
-def touched(types: Sequence[EventType]) -> tuple[str, ...]:
-    """The columns that events of these types may change, each once."""
-    return tuple(dict.fromkeys(name for each in types for name in TOUCHES[each]))
 
 
 def _assignments(columns: Sequence[str]) -> Shape:

@@ -76,6 +76,10 @@ class Statements:
         self._placeholder = placeholder
         self._compiled: dict[tuple[str, Shape], Statement] = {}
 
+    def text(self, name: str) -> str:
+        """A statement, or a part of one, with parameters still by name."""
+        return self._texts[name]
+
     def shaped(self, name: str, shape: Shape = ()) -> Statement:
         """The statement `name` with its open words filled from `shape`."""
         statement = self._compiled.get((name, shape))

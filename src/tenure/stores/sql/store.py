@@ -143,14 +143,14 @@ class SqlStore(ABC):
         """See the port."""
 
     def _rows(self, asked: Asked) -> list[Row]:
-        [rows] = self._read(lambda tx: tx.fetch(asked))
+        [rows] = self._read(lambda tx: tx.fetch(asked, last=True))
         return rows
 
     # --- loading -------------------------------------------------------------------------------
 
     def now(self) -> Instant:
         """The store's clock."""
-        [[(now, _)]] = self._read(lambda tx: tx.fetch(self._ask("moment")))
+        [(now, _)] = self._rows(self._ask("moment"))
         return Instant(now)
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
@@ -158,7 +158,9 @@ class SqlStore(ABC):
         return self._loaded(self._ask("load_jobs", ids=self._pack(ids)))
 
     def _loaded(self, asked: Asked) -> Loaded:
-        rows, [(now, epoch)] = self._read(lambda tx: tx.fetch(asked, self._ask("moment")))
+        rows, [(now, epoch)] = self._read(
+            lambda tx: tx.fetch(asked, self._ask("moment"), last=True)
+        )
         jobs = [job_from(row) for row in rows]
         return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs})
 
@@ -168,7 +170,7 @@ class SqlStore(ABC):
             self._ask("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
             for key in keys
         ]
-        answers = self._read(lambda tx: tx.fetch(*asked))
+        answers = self._read(lambda tx: tx.fetch(*asked, last=True))
         return {key: job_from(rows[0]) for key, rows in zip(keys, answers, strict=True) if rows}
 
     def load_leased(self, session: SessionKey) -> Loaded:
@@ -382,6 +384,7 @@ class SqlStore(ABC):
             lambda tx: tx.fetch(
                 self._ask("load_queues", namespace=namespace),
                 self._ask("count_live_by_queue", namespace=namespace),
+                last=True,
             )
         )
         live: dict[str, int] = {row[0]: row[1] for row in counts}
@@ -420,7 +423,7 @@ class SqlStore(ABC):
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
-        [rows] = self._read(lambda tx: tx.fetch(self._ask("load_outages", since=since)))
+        rows = self._rows(self._ask("load_outages", since=since))
         return [Outage(began_at, ended_at) for began_at, ended_at in rows]
 
     def raise_epoch(self) -> Epoch:
@@ -519,7 +522,7 @@ class SqlStore(ABC):
         ids = [JobId(row[0]) for row in found]
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
-        answers = tx.fetch(*[self._ask(name, ids=packed) for name in names])
+        answers = tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
         jobs = {job.id: job for job in map(job_from, answers[0])}
         events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
         for event in map(event_from, answers[1]):

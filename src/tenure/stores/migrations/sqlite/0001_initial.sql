@@ -87,7 +87,7 @@ CREATE TABLE tenure_job (
             WHEN 'queued' THEN run_at IS NOT NULL AND cancel_requested_at IS NULL
             WHEN 'claimed' THEN run_at IS NULL AND started_at IS NULL
             WHEN 'running' THEN run_at IS NULL AND started_at IS NOT NULL
-            WHEN 'stalled' THEN TRUE
+            WHEN 'stalled' THEN run_at IS NULL OR policy LIKE '%"reclaim"%'
             WHEN 'cancelled' THEN run_at IS NULL AND cancel_reason IS NOT NULL
             WHEN 'succeeded' THEN run_at IS NULL
             WHEN 'failed' THEN run_at IS NULL
@@ -199,6 +199,15 @@ CREATE TABLE tenure_outage (
 CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE ON tenure_job
   WHEN OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id
 BEGIN SELECT RAISE(ABORT, 'tenure: a finished job is immutable, and every change raises rev'); END;
+
+-- REPLACE deletes without asking the triggers of deletion; these two refuse it.
+CREATE TRIGGER tenure_job_is_inserted_once BEFORE INSERT ON tenure_job
+  WHEN EXISTS (SELECT 1 FROM tenure_job WHERE id = NEW.id)
+BEGIN SELECT RAISE(ABORT, 'tenure: a job is never replaced'); END;
+
+CREATE TRIGGER tenure_job_event_is_inserted_once BEFORE INSERT ON tenure_job_event
+  WHEN EXISTS (SELECT 1 FROM tenure_job_event WHERE job_id = NEW.job_id AND seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'tenure: an event is never replaced'); END;
 
 CREATE TRIGGER tenure_job_live_stays BEFORE DELETE ON tenure_job WHEN OLD.finished_at IS NULL
 BEGIN SELECT RAISE(ABORT, 'tenure: a live job is never deleted'); END;

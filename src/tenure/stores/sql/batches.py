@@ -1,0 +1,194 @@
+"""Batches for PostgreSQL: many changes of one shape as one statement.
+
+Turns rows on their side, keeps what is equal over the batch as a scalar and the rest as array
+literals, and writes the words that such a statement lacks. Column names come from the structs,
+never from a caller.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+from msgspec.inspect import IntType, StructType, UnionType, type_info
+
+from tenure.core.events import Event
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventType
+from tenure.stores.sql.arrays import integers, texts
+from tenure.stores.sql.rows import (
+    EVENT_COLUMNS,
+    EVENT_ENCODERS,
+    JOB_COLUMNS,
+    JOB_ENCODERS,
+    Encoder,
+    Values,
+    event_values,
+    job_values,
+    touched,
+)
+from tenure.stores.sql.statements import Shape
+
+EventTypes = tuple[EventType, ...]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Changes that one statement can write: equal event types, and all new or none."""
+
+    types: EventTypes
+    changes: list[Change]
+
+    @property
+    def is_insert(self) -> bool:
+        """Whether the jobs are new."""
+        return self.changes[0].expected_rev == 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A group as a statement's open words and its parameters."""
+
+    shape: Shape
+    parameters: dict[str, object]
+
+
+def groups_of(changes: Iterable[Change]) -> list[Group]:
+    """The changes by shape, updates before inserts: a job that ends frees its key first. [D2]"""
+    updates: dict[EventTypes, list[Change]] = {}
+    inserts: list[Change] = []
+    for change in changes:
+        if change.expected_rev == 0:
+            inserts.append(change)
+        else:
+            types = tuple([event.type for event in change.events])
+            updates.setdefault(types, []).append(change)
+    groups = [Group(types, found) for types, found in updates.items()]
+    if inserts:
+        # In the order of their keys, so that two batches do not wait for each other; the sort
+        # is stable, so that of two equal keys the first offered is the one that sticks.
+        inserts.sort(key=lambda change: change.job.dedupe_key or "")
+        groups.append(Group((EventType.ENQUEUED,), inserts))
+    return groups
+
+
+def batch_of(group: Group) -> Batch:
+    """What the statement of a group needs: the words of its shape, and its parameters."""
+    changes = group.changes
+    jobs = [change.job for change in changes]
+    names = _INSERTED if group.is_insert else touched(group.types)
+    turned = list(zip(*map(job_values(names), jobs), strict=True))
+    turned.append(tuple([change.expected_rev for change in changes]))
+    turned.append(tuple([change.not_after for change in changes]))
+    parameters: dict[str, object] = {
+        "ids": texts([job.id for job in jobs]),
+        "count": len(jobs),
+    }
+    job_arrays = _spread((*names, *_CONDITIONS), turned, _JOB_ENCODERS, "j_", parameters)
+    events = [event for change in changes for event in change.events]
+    logged = list(zip(*map(event_values, events), strict=True))
+    if len(events) != len(jobs):
+        parameters["event_ids"] = texts(logged[_JOB_ID])
+    del logged[_JOB_ID]
+    event_arrays = _spread(_LOGGED, logged, EVENT_ENCODERS, "e_", parameters)
+    shape = _shape(
+        names,
+        job_arrays,
+        event_arrays,
+        has_limit=turned[-1].count(None) < len(jobs),
+        one_event_each=len(events) == len(jobs),
+    )
+    return Batch(shape, parameters)
+
+
+# --- Columns -----------------------------------------------------------------------------------
+
+
+def _integer_fields(struct: type[msgspec.Struct]) -> set[str]:
+    described = type_info(struct)
+    assert isinstance(described, StructType)
+    return {
+        field.name
+        for field in described.fields
+        if isinstance(field.type, IntType)
+        or (isinstance(field.type, UnionType) and isinstance(field.type.types[0], IntType))
+    }
+
+
+def _truths(values: Values) -> Values:
+    return ["t" if value else "f" for value in values]
+
+
+_CONDITIONS = ("expected_rev", "not_after")
+_INSERTED = JOB_COLUMNS[1:]
+_LOGGED = tuple(name for name in EVENT_COLUMNS if name != "job_id")
+_JOB_ID = EVENT_COLUMNS.index("job_id")
+_INTEGERS = _integer_fields(Job) | _integer_fields(Event) | set(_CONDITIONS)
+_TYPES = {"was_started": "boolean", "origin_id": "uuid"} | dict.fromkeys(_INTEGERS, "bigint")
+_JOB_ENCODERS: Mapping[str, Encoder] = {**JOB_ENCODERS, "was_started": _truths}
+
+
+def _spread(
+    names: Sequence[str],
+    columns: Sequence[Values],
+    encoders: Mapping[str, Encoder],
+    prefix: str,
+    parameters: dict[str, object],
+) -> tuple[str, ...]:
+    """Put each column into `parameters`, equal values as one scalar, others as an array literal;
+    the names of the arrays."""
+    arrays = []
+    for name, values in zip(names, columns, strict=True):
+        first, encode = values[0], encoders.get(name)
+        if first == values[-1] and values.count(first) == len(values):
+            parameters[prefix + name] = first if encode is None else encode((first,))[0]
+            continue
+        arrays.append(name)
+        literal: Callable[[Values], str] = integers if name in _INTEGERS else texts
+        parameters[prefix + name] = literal(values if encode is None else encode(values))
+    return tuple(arrays)
+
+
+# --- Words -------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _shape(
+    names: tuple[str, ...],
+    job_arrays: tuple[str, ...],
+    event_arrays: tuple[str, ...],
+    *,
+    has_limit: bool,
+    one_event_each: bool,
+) -> Shape:
+    values = {name: _value(name, "j_", "i", job_arrays) for name in (*names, *_CONDITIONS)}
+    logged = {name: _value(name, "e_", "e", event_arrays) for name in _LOGGED}
+    not_after = values["not_after"]
+    return (
+        ("assignments", ", ".join(f"{name} = {values[name]}" for name in names)),
+        ("inserted_columns", ", ".join(("id", *names))),
+        ("inserted_values", ", ".join(["i.id", *[values[name] for name in names]])),
+        ("job_input", _input("id", "ids", job_arrays, "j_", "i")),
+        ("expected_rev", values["expected_rev"]),
+        (
+            "in_time",
+            f"({not_after} IS NULL OR judged.now < {not_after})" if has_limit else "TRUE",
+        ),
+        ("logged_columns", ", ".join(("job_id", *logged))),
+        ("logged_values", ", ".join(("e.job_id", *logged.values()))),
+        (
+            "event_input",
+            _input("job_id", "ids" if one_event_each else "event_ids", event_arrays, "e_", "e"),
+        ),
+    )
+
+
+def _value(name: str, prefix: str, alias: str, arrays: tuple[str, ...]) -> str:
+    if name in arrays:
+        return f"{alias}.{name}"
+    return f"CAST(:{prefix}{name} AS {_TYPES.get(name, 'text')})"
+
+
+def _input(key: str, ids: str, arrays: tuple[str, ...], prefix: str, alias: str) -> str:
+    """One unnest of all arrays, the ids first."""
+    columns = [f"CAST(:{prefix}{name} AS {_TYPES.get(name, 'text')}[])" for name in arrays]
+    listed = ", ".join([f"CAST(:{ids} AS uuid[])", *columns])
+    return f"unnest({listed}) AS {alias}({', '.join((key, *arrays))})"

@@ -1,0 +1,293 @@
+"""PostgreSQL: any number of coordinators on one database, READ COMMITTED, row locks and CAS.
+
+Works behind a pooler in transaction mode: no session state, no prepared statements, advisory locks
+that end with their transaction. Never prints a password.
+"""
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import TypeVar
+
+from tenure.core.claims import ClaimScope, SessionKey
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
+from tenure.errors import OutcomeUnknown
+from tenure.ports import Saved
+from tenure.stores.sql.arrays import integers, texts
+from tenure.stores.sql.batches import Group, batch_of, groups_of
+from tenure.stores.sql.driver import Connection, TransactionStatus, errors, psycopg
+from tenure.stores.sql.postgres_pool import Pool
+from tenure.stores.sql.postgres_schema import (
+    DEFAULT_SCHEMA,
+    check_schema,
+    complete_dsn,
+    connect,
+    schema_words,
+    translate,
+)
+from tenure.stores.sql.postgres_schema import migrate as migrate_schema
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Asked, Statements
+from tenure.stores.sql.store import COLUMN_WORDS, SqlStore, Transaction
+
+MAX_TRIES = 5
+"""How often a transaction is run that PostgreSQL gave up for the sake of another."""
+
+LONGEST_PAUSE_S = 0.05
+
+WORDS = COLUMN_WORDS | {
+    "uuid": "uuid",
+    "bytes": "bytea",
+    "lock": "FOR UPDATE",
+    "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "skip_locked_events": "FOR UPDATE OF e SKIP LOCKED",
+    "among_ids": "= ANY(CAST(:ids AS uuid[]))",
+    **{
+        f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
+        for name in ("workers", "queues", "kinds", "statuses")
+    },
+}
+
+_BEGIN = "BEGIN"
+_BEGIN_READING = "BEGIN READ ONLY"
+_BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+_T = TypeVar("_T")
+
+
+class _PostgresTransaction:
+    """Statements in one transaction, as many as possible in one round trip.
+
+    It begins with the first statements and may end with the last ones. Its timeouts are its own:
+    a session's settings would leak to others behind a pooler.
+    """
+
+    def __init__(self, connection: Connection, begin: str, settings: Asked) -> None:
+        self._connection = connection
+        self._opening = [Asked(begin, ()), settings]
+        self.is_committing = False
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement."""
+        if not asked:
+            return []
+        execute = self._connection.execute
+        with self._connection.pipeline():
+            for each in self._opening:
+                execute(each.text, each.parameters)
+            self._opening = []
+            cursors = [execute(each.text, each.parameters) for each in asked]
+            if last:
+                self.is_committing = True
+                execute("COMMIT")
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    def finish(self) -> None:
+        """Commit, unless the last statements did."""
+        if self._connection.info.transaction_status != TransactionStatus.IDLE:
+            self.is_committing = True
+            self._connection.execute("COMMIT")
+
+    def undo(self) -> None:
+        """Roll back; a connection on which that fails is not handed out again."""
+        with suppress(psycopg.Error):
+            self._connection.rollback()
+
+
+class PostgresStore(SqlStore):
+    """`tenure.ports.Store` in a schema of a PostgreSQL database."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        pool_size: int = 4,
+        migrate: bool = False,
+        statement_timeout_s: float = 30.0,
+        lock_timeout_s: float = 10.0,
+        wait_for_connection_s: float = 30.0,
+    ) -> None:
+        words = WORDS | schema_words(schema)
+        self._statements = Statements("postgres", words, placeholder="$")
+        super().__init__(self._statements)
+        self._schema = schema
+        self._pool_size = pool_size
+        complete = complete_dsn(dsn)
+        if migrate:
+            migrate_schema(complete, schema=schema)
+        check_schema(complete, schema=schema)
+        self._settings = self._ask(
+            "settings",
+            statement_timeout=f"{int(statement_timeout_s * 1000)}ms",
+            lock_timeout=f"{int(lock_timeout_s * 1000)}ms",
+            idle_timeout=f"{int(statement_timeout_s * 1000)}ms",
+        )
+        self._pool = Pool(lambda: connect(complete), size=pool_size, wait_s=wait_for_connection_s)
+        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+
+    @property
+    def parallelism(self) -> int:
+        """The pool's size."""
+        return self._pool_size
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+        return self._transact(_BEGIN_SNAPSHOT if snapshot else _BEGIN_READING, work)
+
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        return self._transact(_BEGIN, work)
+
+    def _transact(self, begin: str, work: Callable[[Transaction], _T]) -> _T:
+        """Run work in a transaction; again where nothing of it can have been written."""
+        tries = 0
+        while True:
+            tries += 1
+            with self._pool.connection() as connection:
+                tx = _PostgresTransaction(connection, begin, self._settings)
+                try:
+                    result = work(tx)
+                    tx.finish()
+                    return result
+                except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
+                    tx.undo()
+                    if tries >= MAX_TRIES:
+                        raise translate(given_up) from given_up
+                except psycopg.Error as problem:
+                    if not connection.closed:
+                        tx.undo()
+                        raise translate(problem) from problem
+                    if tx.is_committing and begin == _BEGIN:
+                        raise OutcomeUnknown(
+                            "the connection to PostgreSQL was lost while committing",
+                            hint="send the same request again: its id tells what became of it",
+                        ) from problem
+                    self._pool.drop_idle()
+                    if tries > 1:
+                        raise translate(problem) from problem
+                except BaseException:
+                    tx.undo()
+                    raise
+            time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+
+    def _pack(self, values: Sequence[str]) -> str:
+        return texts(values)
+
+    # --- locks ---------------------------------------------------------------------------------
+
+    def _claim_locks(
+        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+    ) -> list[Asked]:
+        """Epoch, then sessions, then queues, each sorted: nobody waits in a circle.
+
+        Advisory locks rather than rows: a claim that finds nothing must write nothing.
+        """
+        asked = [self._ask("lock_shared", key=self._key("epoch"))]
+        keys = sorted({self._key("session", *_parts(key)) for key in sessions})
+        asked.append(self._ask("lock_exclusive_all", keys=integers(keys)))
+        queues = {self._key("queue", scope.namespace, name): name for name in scope.queues}
+        for key, name in sorted(queues.items()):
+            how = "lock_exclusive" if name in limited else "lock_shared"
+            asked.append(self._ask(how, key=key))
+        return asked
+
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+        return [self._ask("lock_exclusive", key=self._key("queue", namespace, name))]
+
+    def _epoch_lock(self) -> list[Asked]:
+        return [self._ask("lock_exclusive", key=self._key("epoch"))]
+
+    def _key(self, *parts: str) -> int:
+        return _lock_key(self._schema, *parts)
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        """Compare and write in one statement per shape, all in one round trip."""
+        if not changes:
+            return Saved(self.now(), frozenset())
+        new_queues = self._unregistered(changes)
+        groups = groups_of(changes)
+        asked = self._register(new_queues)
+        # Several statements lock rows in several goes: lock all of them first, in id order.
+        updates = [group for group in groups if not group.is_insert]
+        if len(updates) > 1:
+            ids = [change.job.id for group in updates for change in group.changes]
+            asked.append(self._ask("lock_jobs", ids=texts(ids)))
+        asked += [self._ask_group(group, epoch, held=len(updates) > 1) for group in groups]
+        saved = self._write(lambda tx: self._save(tx, groups, asked, epoch))
+        self._registered_queues |= new_queues
+        return saved
+
+    def _save(
+        self, tx: Transaction, groups: Sequence[Group], asked: Sequence[Asked], epoch: Epoch
+    ) -> Saved:
+        with_more = [
+            change
+            for group in groups
+            for change in group.changes
+            if change.spawned or change.observations
+        ]
+        answers = tx.fetch(*asked, last=not with_more)[-len(groups) :]
+        stuck: set[JobId] = set()
+        for group, [(_, ids)] in zip(groups, answers, strict=True):
+            stuck.update(_stuck(group, ids))
+        for change in with_more:
+            if change.job.id in stuck:
+                for spawned in groups_of(change.spawned):
+                    tx.fetch(self._ask_group(spawned, epoch, held=True))
+                self._keep(tx, change.observations)
+        return Saved(Instant(answers[-1][0][0]), frozenset(stuck))
+
+    def _write_claimed(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+    ) -> None:
+        groups = groups_of(changes)
+        asked = [self._ask_group(group, epoch, held=True) for group in groups]
+        answers = tx.fetch(*asked, *also, last=True)
+        for group, [(_, ids)] in zip(groups, answers, strict=False):
+            assert len(_stuck(group, ids)) == len(group.changes), "the rows were locked by us"
+
+    def _ask_group(self, group: Group, epoch: Epoch, *, held: bool) -> Asked:
+        batch = batch_of(group)
+        text = self._statements.text
+        shape = (
+            *batch.shape,
+            ("held", text("rows_are_held" if held else "rows_to_lock")),
+            ("verdict", text("verdict")),
+        )
+        return self._ask(
+            "insert_jobs" if group.is_insert else "update_jobs",
+            shape,
+            epoch=epoch,
+            epoch_lock=self._key("epoch"),
+            **batch.parameters,
+        )
+
+
+def _stuck(group: Group, ids: str | None) -> list[JobId]:
+    """The ids that were written; None stands for all of the group."""
+    if ids is None:
+        return [change.job.id for change in group.changes]
+    return [JobId(each) for each in ids.split(",") if each]
+
+
+def _parts(key: SessionKey) -> tuple[str, str, str]:
+    return key.namespace, key.actor, key.worker
+
+
+@lru_cache(maxsize=4096)
+def _lock_key(*parts: str) -> int:
+    """A number for a name. Two names that share one only wait for each other needlessly."""
+    digest = hashlib.blake2b("\x00".join(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

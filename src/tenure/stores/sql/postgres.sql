@@ -1,0 +1,78 @@
+-- What PostgreSQL needs beside or instead of common.sql.
+
+-- name: settings
+-- Differs: a server has timeouts to set, and they are set per transaction: a session's settings
+-- would leak to others behind a pooler. JIT costs more than any of these statements.
+SELECT set_config('statement_timeout', :statement_timeout, TRUE),
+       set_config('lock_timeout', :lock_timeout, TRUE),
+       set_config('idle_in_transaction_session_timeout', :idle_timeout, TRUE),
+       set_config('jit', 'off', TRUE);
+
+-- name: lock_shared
+-- Differs: claimers of one queue run side by side, SQLite has one writer.
+SELECT pg_advisory_xact_lock_shared(CAST(:key AS bigint));
+
+-- name: lock_exclusive
+-- Differs: see lock_shared.
+SELECT pg_advisory_xact_lock(CAST(:key AS bigint));
+
+-- name: lock_exclusive_all
+-- Differs: see lock_shared. The keys come sorted, and are locked in that order.
+SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key;
+
+-- name: lock_jobs
+-- Differs: rows are locked in id order before several statements change them, so that two batches
+-- never wait for each other.
+SELECT count(*) FROM (SELECT j.id FROM {t}job AS j WHERE j.id {among_ids}
+                       ORDER BY j.id FOR UPDATE) AS locked;
+
+-- name: update_jobs
+-- Differs: comparing, writing rows and writing events is one statement, and so one round trip.
+-- Only columns that the events touch are sent: those equal over the batch as scalars, the others
+-- as arrays of one unnest (two that are joined are quadratic). Each guard is on the locked row, or
+-- read after the rows were locked.
+WITH {held},
+judged AS MATERIALIZED (
+    SELECT j.now, j.epoch FROM held, LATERAL {t}judge(held.n, CAST(:epoch_lock AS bigint)) AS j),
+written AS (
+    UPDATE {t}job AS j SET {assignments}
+      FROM {job_input}, judged
+     WHERE j.id = i.id AND j.rev = {expected_rev} AND judged.epoch = CAST(:epoch AS bigint)
+       AND {in_time}
+    RETURNING j.id),
+logged AS (
+    INSERT INTO {t}job_event ({logged_columns})
+    SELECT {logged_values} FROM {event_input} JOIN written ON written.id = e.job_id)
+{verdict};
+
+-- name: insert_jobs
+-- Differs: see update_jobs. ON CONFLICT names no index: an id and a live dedupe key both count.
+WITH judged AS MATERIALIZED (
+    SELECT j.now, j.epoch FROM {t}judge(0, CAST(:epoch_lock AS bigint)) AS j),
+written AS (
+    INSERT INTO {t}job ({inserted_columns})
+    SELECT {inserted_values} FROM {job_input}, judged
+     WHERE judged.epoch = CAST(:epoch AS bigint) AND {in_time}
+        ON CONFLICT DO NOTHING
+    RETURNING id),
+logged AS (
+    INSERT INTO {t}job_event ({logged_columns})
+    SELECT {logged_values} FROM {event_input} JOIN written ON written.id = e.job_id)
+{verdict};
+
+-- name: rows_to_lock
+-- Differs: part of update_jobs, for a statement that is alone in its transaction.
+locked AS MATERIALIZED (
+    SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} ORDER BY j.id FOR UPDATE),
+held AS MATERIALIZED (SELECT count(*) AS n FROM locked);
+
+-- name: rows_are_held
+-- Differs: part of update_jobs, for rows that this transaction has locked already.
+held AS MATERIALIZED (SELECT 0::bigint AS n);
+
+-- name: verdict
+-- Differs: part of update_jobs and insert_jobs. The ids are sent only if some change did not stick.
+SELECT judged.now,
+       (SELECT CASE WHEN count(*) = CAST(:count AS bigint) THEN NULL
+                    ELSE coalesce(array_to_string(array_agg(id), ','), '') END FROM written)
+  FROM judged;
