@@ -1,7 +1,9 @@
 """`tenure verify` as a user meets it: tables, JSON, exit codes, and no surprise on the terminal."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tenure.cli import verify as command
 from tenure.cli.main import main
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
+from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import SchemaTooOld, StoreUnavailable
 from tenure.ports import Record
@@ -218,6 +221,31 @@ def test_a_sqlite_store_is_verified_by_its_url(
     assert by_default.exit_code == 0
     assert by_default.stdout == by_name.stdout
     assert "0 jobs, 0 events" in by_default.stdout
+
+
+@spec("X2", "I12")
+def test_a_row_that_was_edited_by_hand_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "tenure.db"
+    store = SqliteStore(path)
+    world = World(0)
+    job_id = world.enqueue()
+    change = Change(job=world.rows[job_id], expected_rev=0, events=tuple(world.logs[job_id]))
+    store.save([change], epoch=world.epoch)
+    store.close()
+
+    before = CliRunner().invoke(main, ["verify", "--url", f"sqlite:///{path}"])
+    with closing(sqlite3.connect(path)) as database:
+        for (trigger,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            database.execute(f"DROP TRIGGER {trigger}")
+        database.execute("UPDATE tenure_job SET priority = priority + 1")
+        database.commit()
+    after = CliRunner().invoke(main, ["verify", "--url", f"sqlite:///{path}"])
+
+    assert before.exit_code == 0
+    assert after.exit_code == 1
+    assert f"job {job_id} seq 1: the fold differs from the row in priority" in after.stdout
 
 
 def test_a_store_is_closed_after_verifying(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.core.commands import Complete, Heartbeat, Start
+from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
 from tenure.stores.sql.sqlite import SqliteStore
-from tenure.verify import AckWriter
+from tenure.verify import Ack, AckWriter
 from tests.support.histories import World
 
 FEW, MANY, BATCH = 1000, 10_000, 250
@@ -35,20 +37,17 @@ print(report.jobs, report.events, report.acks, peak.split()[1])
 
 def fill(folder: Path, jobs: int) -> tuple[str, Path]:
     """A store and an ack file of this many jobs, each with a lease and renewals, half ended."""
+    world = World(0, lost_answers=0)
+    for _ in range(BATCH):
+        work_on_a_job(world)
     path = folder / f"{jobs}.db"
     store = SqliteStore(path)
     epoch = store.load([]).epoch
     with AckWriter(folder / f"{jobs}.acks") as writer:
-        for first in range(0, jobs, BATCH):
-            world = World(first, lost_answers=0)
-            for _ in range(BATCH):
-                work_on_a_job(world)
-            changes = [
-                Change(job=row, expected_rev=0, events=tuple(world.logs[job_id]))
-                for job_id, row in world.rows.items()
-            ]
+        for copy in range(jobs // BATCH):
+            changes = [changed_ids(world, job_id, copy) for job_id in world.rows]
             assert len(store.save(changes, epoch=epoch).stuck) == BATCH
-            writer.write(*world.acks)
+            writer.write(*(acknowledged(ack, copy) for ack in world.acks))
     store.close()
     return f"sqlite:///{path}", folder / f"{jobs}.acks"
 
@@ -66,6 +65,35 @@ def work_on_a_job(world: World) -> None:
     if len(world.rows) % 2:
         done = world.request_id()
         world.submit(Complete(job_id=job_id, lease_id=lease_id, actor=actor, request_id=done))
+
+
+def of_copy(copy: int, text: str) -> str:
+    """An id that belongs to this copy of the world: deciding each job anew would take minutes."""
+    return f"{text[:-4]}{copy:04x}"
+
+
+def changed_ids(world: World, job_id: JobId, copy: int) -> Change:
+    row, copied_id = world.rows[job_id], JobId(of_copy(copy, job_id))
+    key = f"{row.dedupe_key}-{copy}"
+    events = [
+        replace(
+            event,
+            job_id=copied_id,
+            lease_id=event.lease_id and LeaseId(of_copy(copy, event.lease_id)),
+            payload=replace(event.payload, dedupe_key=key)
+            if event.payload.dedupe_key
+            else event.payload,
+        )
+        for event in world.logs[job_id]
+    ]
+    lease_id = row.lease_id and LeaseId(of_copy(copy, row.lease_id))
+    copied = replace(row, id=copied_id, dedupe_key=key, lease_id=lease_id)
+    return Change(job=copied, expected_rev=0, events=tuple(events))
+
+
+def acknowledged(ack: Ack, copy: int) -> Ack:
+    lease_id = ack.lease_id and LeaseId(of_copy(copy, ack.lease_id))
+    return replace(ack, job_id=JobId(of_copy(copy, ack.job_id)), lease_id=lease_id)
 
 
 def measure(url: str, acks: Path) -> list[int]:
