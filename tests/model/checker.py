@@ -202,3 +202,34 @@ class Search:
 def check(bounds: Bounds) -> Report:
     """Explore one configuration."""
     return Search(bounds).run()
+
+
+def merged_wrongly(bounds: Bounds, *, sample: int) -> list[tuple[str, ...]]:
+    """Pairs of states that `key_of` calls the same although not the same can follow from them.
+
+    Every `sample`-th arrival at a known state is compared with the first one, step by step.
+    """
+    stepper = Stepper(bounds)
+    first, _ = birth(bounds)
+    known = {key_of(first): first}
+    todo, arrivals, wrong = deque([first]), 0, []
+    while todo:
+        here = todo.popleft()
+        for step in stepper.steps(here):
+            if step.state is here:
+                continue
+            key = key_of(step.state)
+            if key not in known:
+                known[key] = step.state
+                todo.append(step.state)
+                continue
+            arrivals += 1
+            if arrivals % sample == 0 and step.state != known[key]:
+                odd = _futures(stepper, step.state) ^ _futures(stepper, known[key])
+                if odd:
+                    wrong.append((step.label, *sorted(label for label, _ in odd)))
+    return wrong
+
+
+def _futures(stepper: Stepper, state: State) -> set[tuple[str, bytes]]:
+    return {(step.label, key_of(step.state)) for step in stepper.steps(state)}

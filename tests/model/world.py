@@ -246,9 +246,15 @@ def key_of(state: State) -> bytes:
             for grip in state.grips
         ],
         [(key.worker, last.claim_seq) for key, last in state.sessions],
-        proposal and (proposal.action, proposal.number, proposal.epoch, now - proposal.decided_at),
+        None if proposal is None else _proposed(proposal, now),
     )
     return hashlib.blake2b(_encode(body), digest_size=16).digest()
+
+
+def _proposed(proposal: Proposal, now: int) -> Any:
+    # Which deadlines had passed when it was decided cannot be told from what has passed by now.
+    causes = [event.cause for event in proposal.outcome.change.events]
+    return proposal.action, proposal.number, proposal.epoch, now - proposal.decided_at, causes
 
 
 def extended(log: tuple[Event, ...], key: bytes, news: tuple[Event, ...]) -> tuple[Any, bytes]:
