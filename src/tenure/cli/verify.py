@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 import msgspec
 
+from tenure.cli.printing import printable
 from tenure.core.instants import Duration, parse_duration
 from tenure.errors import StoreError, TenureError
 from tenure.verify import Finding, Report, State, Violation, verify
@@ -21,14 +22,6 @@ HOLDS, VIOLATED, COULD_NOT_CHECK = 0, 1, 2
 
 _COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
 _WITHOUT_ACKS_HINT = "give --acks FILE"
-
-
-def printable(text: str) -> str:
-    """`text` without a character that could move a cursor, change a colour or reorder a line."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 class ProgressLine:
