@@ -1,16 +1,21 @@
-"""Wiring: composes store and coordinator from a URL. The only module that knows them all.
+"""Wiring: composes store, coordinator and client from a URL. The only module that knows them all.
 
 Drivers are imported when a URL asks for them, so that a SQLite user never loads psycopg.
 """
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tenure.client.app import Application
+from tenure.client.channel import Link
+from tenure.coordinator.service import Coordinator
+from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import parse_duration
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits
-from tenure.errors import InvalidInput, UnknownStoreUrl
+from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
 from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
 
@@ -24,8 +29,12 @@ def url_from_environment(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get(URL_VARIABLE) or DEFAULT_URL
 
 
-def open_store(url: str, *, migrate: bool = False) -> Store:
-    """The store a URL names; with `migrate`, its schema is brought up to date first."""
+def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store:
+    """The store a URL names; with `migrate`, its schema is brought up to date first.
+
+    Without `create`, a SQLite file that is missing is an error: a mistyped path must not look
+    like a store in which nothing ever happened.
+    """
     scheme = url.partition(":")[0].lower()
     match scheme:
         case "memory":
@@ -33,7 +42,11 @@ def open_store(url: str, *, migrate: bool = False) -> Store:
         case "sqlite":
             from tenure.stores.sql.sqlite import SqliteStore
 
-            return SqliteStore(sqlite_path(url), migrate=migrate)
+            path = Path(sqlite_path(url))
+            if not create and not (path.is_file() and path.stat().st_size):
+                hint = "give --url or set TENURE_URL"
+                raise StoreError(f"there is no store in {path}", hint=hint)
+            return SqliteStore(path, migrate=migrate)
         case "postgresql" | "postgres":
             from tenure.stores.sql.postgres import PostgresStore
 
@@ -70,3 +83,34 @@ def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limi
     if not separator or not 0 < bounds.shortest_us <= bounds.longest_us:
         raise InvalidInput(LEASE_BOUNDS_VARIABLE, f"{text[:40]!a} is not SHORTEST,LONGEST")
     return Limits(lease=bounds)
+
+
+class Tenure(Application):
+    """An application: decorate functions with `job`, enqueue them, look at their jobs.
+
+    Connects at the first call that needs it, to `url`, else to `TENURE_URL`, else to `tenure.db`
+    in the working directory. `name` is who enqueued, as a job's history shows it.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, namespace: str = DEFAULT_NAMESPACE, name: str = "app"
+    ) -> None:
+        super().__init__(
+            lambda: open_link(url or url_from_environment()), namespace=namespace, name=name
+        )
+
+
+def open_link(url: str) -> Link:
+    """A coordinator in this process over the store a URL names."""
+    store = open_store(url)
+    try:
+        coordinator = Coordinator(store, limits=limits_from_environment())
+    except BaseException:
+        store.close()
+        raise
+
+    def close() -> None:
+        coordinator.close()
+        store.close()
+
+    return Link(coordination=coordinator, close=close)

@@ -119,6 +119,8 @@ def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
 def test_bad_input_names_the_field_and_exits_with_2(
     run: Run, words: tuple[str, ...], field: str
 ) -> None:
+    enqueued(run, "mail")
+
     result = run(*words)
 
     assert result.exit_code == 2
@@ -155,6 +157,13 @@ def test_control_characters_of_data_never_reach_the_terminal(run: Run) -> None:
 
     assert "\u202e" not in shown
     assert "\\u202e" in shown
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(run: Run, tmp_path: Path) -> None:
+    result = run("jobs", "ls")
+
+    assert (result.exit_code, "there is no store in" in result.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_store_is_one_clear_line(run: Run) -> None:

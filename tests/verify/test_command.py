@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run_over(records: list[Record], *arguments: str) -> Result:
         store = Closable(records)
-        monkeypatch.setattr(command, "open_store", lambda _: store)
+        monkeypatch.setattr(command, "open_store", lambda _, **__: store)
         return CliRunner().invoke(main, ["verify", "--url", "memory://", *arguments])
 
     return run_over
@@ -93,7 +93,7 @@ def test_a_violation_exits_with_1_and_names_invariant_job_and_seq(run: Run) -> N
 def test_what_could_not_be_checked_exits_with_2_in_one_line(
     problem: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: str) -> None:
+    def fail(_: str, **__: object) -> None:
         raise problem
 
     monkeypatch.setattr(command, "open_store", fail)
@@ -250,7 +250,7 @@ def test_a_row_that_was_edited_by_hand_is_noticed(tmp_path: Path) -> None:
 
 def test_a_store_is_closed_after_verifying(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    monkeypatch.setattr(command, "open_store", lambda _: store)
+    monkeypatch.setattr(command, "open_store", lambda _, **__: store)
 
     CliRunner().invoke(main, ["verify", "--url", "memory://"])
 

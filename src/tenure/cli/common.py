@@ -68,10 +68,10 @@ class CouldNotRun(Refusal):
 
 
 @contextmanager
-def coordinator(url: str | None) -> Iterator[Coordinator]:
+def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinator]:
     """A coordinator over the chosen store; errors of Tenure end the command in one line."""
     try:
-        store = open_store(url or url_from_environment())
+        store = open_store(url or url_from_environment(), create=create)
         try:
             serving = Coordinator(store, limits=limits_from_environment())
             try:

@@ -366,7 +366,7 @@ def enqueue(
     payload: str,
 ) -> None:
     """Enqueue a job of KIND with a JSON PAYLOAD; prints its id."""
-    with coordinator(url) as serving:
+    with coordinator(url, create=True) as serving:
         command = Enqueue(
             job_id=JobId(job_id) if job_id else new_job_id(serving.now(), os.urandom(16)),
             namespace=Namespace(namespace),

@@ -35,8 +35,14 @@ def coloured(status: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """One JSON document on stdout; what a terminal must not see is escaped, as JSON allows."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    click.echo("".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text))
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -11,12 +11,12 @@ from typing import NoReturn
 import click
 import msgspec
 
-from tenure.cli.printing import printable
+from tenure.cli.printing import print_json, printable
 from tenure.core.instants import Duration, parse_duration
-from tenure.errors import StoreError, TenureError
+from tenure.errors import TenureError
 from tenure.verify import Finding, Report, State, Violation, verify
 from tenure.verify.checking import DEFAULT_LIMIT, SHORTEST_RETENTION
-from tenure.wiring import open_store, sqlite_path, url_from_environment
+from tenure.wiring import open_store, url_from_environment
 
 HOLDS, VIOLATED, COULD_NOT_CHECK = 0, 1, 2
 
@@ -101,30 +101,20 @@ def verify_command(
     except Exception as error:  # An unforeseen failure must not exit with 1, "violated".
         _give_up(f"cannot verify: {type(error).__name__}: {error}")
     if as_json:
-        click.echo(_json(report))
+        print_json(document(report))
     else:
         _print(report)
     sys.exit(HOLDS if report.holds else VIOLATED)
 
 
 def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -> Report:
-    _require_file(url)
-    store = open_store(url)
+    store = open_store(url, create=False)
     progress = ProgressLine()
     try:
         return verify(store, acks or None, limit=limit, retention_us=retention, progress=progress)
     finally:
         progress.done()
         store.close()
-
-
-def _require_file(url: str) -> None:
-    """Opening a SQLite URL makes a file that is missing; an empty store holds everything, and a
-    mistyped path must not be told so."""
-    if url.partition(":")[0].lower() == "sqlite":
-        path = Path(sqlite_path(url))
-        if not path.is_file() or not path.stat().st_size:
-            raise StoreError(f"there is no store in {path}", hint="give --url or set TENURE_URL")
 
 
 def _give_up(problem: str) -> NoReturn:
@@ -153,17 +143,6 @@ def document(report: Report) -> Document:
         purged=report.purged,
         invariants=report.findings,
     )
-
-
-def _json(report: Report) -> str:
-    """One line; what a terminal must not see is escaped, as JSON allows for any character."""
-    text = msgspec.json.encode(document(report)).decode()
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    units = char.encode("utf-16-be")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _print(report: Report) -> None:
