@@ -2,13 +2,23 @@
 
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from tenure.conformance.harness import MemoryFactory, VirtualClock
+from tenure.conformance.clocks import PostgresTestClock, install_test_clock
+from tenure.conformance.harness import BEGINNING, MemoryFactory, VirtualClock
 from tenure.core.instants import Duration
 from tenure.ports import Store
+from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.postgres_schema import (
+    DEFAULT_SCHEMA,
+    complete_dsn,
+    connect,
+    schema_words,
+)
 from tenure.stores.sql.sqlite import SqliteStore
+from tests.support.postgres import PostgresServer
 
-__all__ = ["MemoryFactory", "SqliteFactory"]
+__all__ = ["MemoryFactory", "PostgresFactory", "SqliteFactory", "make_template"]
 
 
 class SqliteFactory:
@@ -42,3 +52,45 @@ class SqliteFactory:
         for store in self._opened:
             store.close()
         self._directory.cleanup()
+
+
+def make_template(server: PostgresServer) -> str:
+    """The name of a migrated, empty database on virtual time. Copying it is cheap, migrating
+    one for every test is not."""
+    dsn = server.create_database()
+    PostgresStore(dsn, migrate=True).close()
+    install_test_clock(dsn, now=BEGINNING).close()
+    return urlsplit(dsn).path.removeprefix("/")
+
+
+class PostgresFactory:
+    """PostgreSQL in a database of its own, copied from a template."""
+
+    def __init__(self, server: PostgresServer, template: str) -> None:
+        self._server = server
+        self._dsn = server.create_database(template=template)
+        self._clock = PostgresTestClock(
+            connect(complete_dsn(self._dsn)), schema_words(DEFAULT_SCHEMA)
+        )
+        self._opened: list[Store] = []
+
+    def open(self) -> Store:
+        """A pool on the database."""
+        store = PostgresStore(self._dsn)
+        self._opened.append(store)
+        return store
+
+    def reopen(self) -> Store:
+        """Another pool, as another process has it."""
+        return self.open()
+
+    def advance(self, by: Duration) -> None:
+        """The clock is the database's."""
+        self._clock.advance(by)
+
+    def close(self) -> None:
+        """Close all pools, drop the database."""
+        for store in self._opened:
+            store.close()
+        self._clock.close()
+        self._server.drop_database(self._dsn)

@@ -1,0 +1,55 @@
+"""The kit has teeth: every store that is wrong on purpose is caught by the subject it offends."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure.conformance.harness import Kit, MemoryFactory
+from tenure.conformance.store import all_tests
+from tenure.stores.memory import MemoryStore
+from tests.conformance.wrong_stores import WRONG, Wrong
+
+
+def subject_tests(subject: str) -> Iterator[tuple[str, Callable[[Kit], None]]]:
+    """The tests of one subject that need nothing but the kit."""
+    module = importlib.import_module(f"tenure.conformance.store.test_{subject}")
+    for name, value in vars(module).items():
+        if name.startswith("test_") and list(inspect.signature(value).parameters) == ["kit"]:
+            yield name, value
+
+
+def caught_by(factory: Callable[[], MemoryFactory], subject: str, directory: Path) -> list[str]:
+    """The tests that a store fails, in their own words or by what verify finds afterwards."""
+    failed = []
+    for name, test in subject_tests(subject):
+        kit = Kit(factory())
+        (directory / name).mkdir()
+        try:
+            test(kit)
+            kit.verify(directory / name)
+        except Exception:  # whatever it is, the store did not pass
+            failed.append(name)
+        finally:
+            kit.close()
+    return failed
+
+
+@pytest.mark.parametrize(("wrong", "subject"), WRONG.items())
+def test_a_wrong_store_is_caught(wrong: type[MemoryStore], subject: str, tmp_path: Path) -> None:
+    assert caught_by(lambda: Wrong(wrong), subject, tmp_path)
+
+
+@pytest.mark.parametrize("subject", sorted(set(WRONG.values())))
+def test_the_right_store_is_not(subject: str, tmp_path: Path) -> None:
+    assert caught_by(MemoryFactory, subject, tmp_path) == []
+
+
+def test_every_test_of_the_kit_is_taken_over() -> None:
+    tests = all_tests()
+
+    assert "kit" in tests
+    for subject in WRONG.values():
+        assert {name for name, _ in subject_tests(subject)} <= tests.keys()

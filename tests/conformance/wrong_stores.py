@@ -1,0 +1,181 @@
+"""Stores that are wrong on purpose, one rule each. The kit must catch every one of them."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from tenure.conformance.harness import MemoryFactory
+from tenure.core.claims import ClaimScope, QueueState
+from tenure.core.events import Observation
+from tenure.core.ids import Epoch, Namespace, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventClass, EventType
+from tenure.ports import Clock, Loaded, Saved, Store
+from tenure.stores.memory import MemoryStore
+
+
+class IgnoresNotAfter(MemoryStore):
+    """Writes a report after its lease has ended. [K2]"""
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        return super()._matches(replace(change, not_after=None), now)
+
+
+class OneMicrosecondLate(MemoryStore):
+    """Takes the instant of the end as still in time. [L4]"""
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        return super()._matches(change, Instant(now - 1))
+
+
+class IgnoresRev(MemoryStore):
+    """The last writer wins. [K1]"""
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        present = self._jobs.get(change.job.id)
+        if present is not None and change.expected_rev:
+            change = replace(change, expected_rev=present.rev)
+        return super()._matches(change, now)
+
+
+class ExceedsTheLimit(MemoryStore):
+    """Counts live leases too low by one. [Z3]"""
+
+    def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
+        state = super()._queue(namespace, name)
+        return replace(state, live=max(0, state.live - 1))
+
+
+class ForgetsEvents(MemoryStore):
+    """Writes the row and not its start. [K3]"""
+
+    def _write(self, change: Change) -> None:
+        kept = tuple(event for event in change.events if event.type is not EventType.STARTED)
+        super()._write(replace(change, events=kept))
+
+
+class ForgetsSpawnedJobs(MemoryStore):
+    """Writes the row and not the job that came with it. [K3]"""
+
+    def _write(self, change: Change) -> None:
+        super()._write(replace(change, spawned=()))
+
+
+class IgnoresTheEpoch(MemoryStore):
+    """Takes changes that were decided before a fail-over. [A5]"""
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        return super().save(changes, epoch=self._epoch)
+
+
+class GrantsFromPausedQueues(MemoryStore):
+    """Forgets that a queue is paused. [Z2]"""
+
+    def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
+        return replace(super()._queue(namespace, name), paused=False)
+
+
+class IgnoresKinds(MemoryStore):
+    """Grants kinds that a worker cannot run. [Z1]"""
+
+    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
+        return super()._candidates(replace(scope, kinds=None), wanted, now)
+
+
+class FirstComeFirstServed(MemoryStore):
+    """Has no use for priorities. [Z1]"""
+
+    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
+        found = super()._candidates(scope, wanted, now)
+        return sorted(found, key=lambda job: job.id)
+
+
+class KeepsEveryObservation(MemoryStore):
+    """Lets a stray worker fill the disk. [U1]"""
+
+    def _keep(self, observations: Sequence[Observation]) -> None:
+        self._observations.extend(observations)
+
+
+class PrunesTransitions(MemoryStore):
+    """Takes a start for a renewal. [E3]"""
+
+    def prune_renewals(self, *, limit: int) -> int:
+        for events in self._events.values():
+            events[:] = [event for event in events if event.type is not EventType.STARTED]
+        return super().prune_renewals(limit=limit)
+
+
+class PrunesTheLiving(MemoryStore):
+    """Prunes renewals while their attempt is live. [G1]"""
+
+    def prune_renewals(self, *, limit: int) -> int:
+        pruned = 0
+        for events in self._events.values():
+            kept = [event for event in events if event.event_class is EventClass.TRANSITION]
+            pruned += len(events) - len(kept)
+            events[:] = kept
+        return pruned
+
+
+class PurgesTooEarly(MemoryStore):
+    """Counts retention from the enqueue. [T26]"""
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        before = self._clock() - older_than_us
+        gone = [job_id for job_id, job in self._jobs.items() if job.enqueued_at < before]
+        for job_id in gone[:limit]:
+            del self._jobs[job_id]
+            del self._events[job_id]
+        return len(gone[:limit])
+
+
+class SweepsInAnyOrder(MemoryStore):
+    """Shows overdue jobs by id. [W1]"""
+
+    def due(self, *, limit: int) -> Loaded:
+        due = super().due(limit=1_000_000)
+        return Loaded(due.now, due.epoch, dict(sorted(due.jobs.items())[:limit]))
+
+
+class SharesKeysAcrossKinds(MemoryStore):
+    """Compares dedupe keys and forgets the kind. [D1]"""
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        taken = {job.dedupe_key for job in self._jobs.values() if job.finished_at is None}
+        is_taken = change.expected_rev == 0 and change.job.dedupe_key in taken - {None}
+        return not is_taken and super()._matches(change, now)
+
+
+WRONG: dict[type[MemoryStore], str] = {
+    IgnoresNotAfter: "saving",
+    OneMicrosecondLate: "saving",
+    IgnoresRev: "saving",
+    ExceedsTheLimit: "queues",
+    ForgetsEvents: "saving",
+    ForgetsSpawnedJobs: "saving",
+    IgnoresTheEpoch: "clock_and_epoch",
+    GrantsFromPausedQueues: "queues",
+    IgnoresKinds: "claiming",
+    FirstComeFirstServed: "claiming",
+    KeepsEveryObservation: "observations",
+    PrunesTransitions: "retention",
+    PrunesTheLiving: "retention",
+    PurgesTooEarly: "retention",
+    SweepsInAnyOrder: "sweeping",
+    SharesKeysAcrossKinds: "dedupe",
+}
+"""Each wrong store and the subject of the kit that must catch it."""
+
+
+class Wrong(MemoryFactory):
+    """The factory of a wrong store."""
+
+    def __init__(self, kind: type[MemoryStore] = ForgetsEvents) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def make(self, clock: Clock) -> Store:
+        return self._kind(clock=clock)
