@@ -1,4 +1,98 @@
 """Tenure: a durable job queue and orchestrator whose history you can check.
 
-This module holds the public names and nothing else.
+This module holds the public names and nothing else. Errors and the context are there at once;
+what needs a store is loaded when it is first named, so that `import tenure` stays cheap.
 """
+
+from typing import TYPE_CHECKING, Any
+
+from tenure.errors import (
+    Cancelled,
+    Closed,
+    Conflict,
+    Contended,
+    InvalidInput,
+    JobCancelled,
+    JobDeadLettered,
+    JobFailed,
+    LeaseConflictError,
+    NoResult,
+    OutcomeUnknown,
+    PermanentError,
+    SchemaTooNew,
+    SchemaTooOld,
+    Snooze,
+    StoreError,
+    StoreUnavailable,
+    TenureError,
+    TransientError,
+    UnknownJob,
+    UnknownStoreUrl,
+    ValidationError,
+    WaitTimeout,
+)
+
+if TYPE_CHECKING:
+    from tenure.client.functions import JobFunction, Prepared
+    from tenure.client.jobs import Job
+    from tenure.client.options import Retry
+    from tenure.core.vocabulary import JobStatus
+    from tenure.handlers import Context
+    from tenure.wiring import Tenure
+
+_LAZY = {
+    "Context": "tenure.handlers",
+    "Job": "tenure.client.jobs",
+    "JobFunction": "tenure.client.functions",
+    "JobStatus": "tenure.core.vocabulary",
+    "Prepared": "tenure.client.functions",
+    "Retry": "tenure.client.options",
+    "Tenure": "tenure.wiring",
+}
+
+__all__ = [
+    "Cancelled",
+    "Closed",
+    "Conflict",
+    "Contended",
+    "Context",
+    "InvalidInput",
+    "Job",
+    "JobCancelled",
+    "JobDeadLettered",
+    "JobFailed",
+    "JobFunction",
+    "JobStatus",
+    "LeaseConflictError",
+    "NoResult",
+    "OutcomeUnknown",
+    "PermanentError",
+    "Prepared",
+    "Retry",
+    "SchemaTooNew",
+    "SchemaTooOld",
+    "Snooze",
+    "StoreError",
+    "StoreUnavailable",
+    "Tenure",
+    "TenureError",
+    "TransientError",
+    "UnknownJob",
+    "UnknownStoreUrl",
+    "ValidationError",
+    "WaitTimeout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tenure' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,13 @@
     │   ├── SchemaTooOld        run `tenure migrate`
     │   ├── SchemaTooNew        upgrade Tenure
     │   └── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
+    ├── UnknownJob              no job has this id here
+    ├── Conflict                the job is not as the request needs it; its status is in the error
+    ├── NoResult                asked for a result that will not come
+    │   ├── JobFailed           an attempt failed for good
+    │   ├── JobCancelled        the job was cancelled
+    │   └── JobDeadLettered     the job was taken out of circulation
+    ├── WaitTimeout             the job did not end within the time given (also a TimeoutError)
     ├── Contended               too many lost races in a row; nothing changed, ask again
     ├── Closed                  the coordinator is shutting down
     └── HandlerSignal           what a handler raises to say how its attempt ended
@@ -105,6 +112,95 @@ class StoreRefused(StoreError):
     """A guard of the schema refused a write."""
 
     code = "store_refused"
+
+
+class UnknownJob(TenureError):
+    """There is no such job: never enqueued here, rolled back, or purged."""
+
+    code = "unknown_job"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"there is no job {job_id}",
+            hint="it was never committed, it was purged, or it is in another store or namespace",
+        )
+        self.job_id = job_id
+
+
+class Conflict(TenureError):
+    """A request about a job that is not, or no longer, as the request needs it."""
+
+    code = "conflict"
+
+    def __init__(self, *, job_id: str, cause: str, status: str | None, hint: str = "") -> None:
+        what = f"job {job_id}" if status is None else f"job {job_id}, which is {status}"
+        super().__init__(f"refused with {cause}: {what}", hint=hint)
+        self.job_id = job_id
+        self.cause = cause
+        self.status = status
+
+
+class NoResult(TenureError):
+    """A job ended without a result. `reason` is a word of a closed set, `error_type` and
+    `error_message` are what the last attempt reported."""
+
+    code = "no_result"
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        kind: str,
+        status: str,
+        reason: str = "",
+        error_type: str = "",
+        error_message: str = "",
+    ) -> None:
+        cause = f" ({reason})" if reason else ""
+        last = ": ".join(part for part in (error_type, error_message) if part)
+        super().__init__(
+            f"job {job_id} ({kind}) was {status}{cause}" + (f": {last}" if last else "")
+            if status != "failed"
+            else f"job {job_id} ({kind}) failed" + (f": {last}" if last else "")
+        )
+        self.job_id = job_id
+        self.kind = kind
+        self.status = status
+        self.reason = reason
+        self.error_type = error_type
+        self.error_message = error_message
+
+
+class JobFailed(NoResult):
+    """The job failed for good."""
+
+    code = "job_failed"
+
+
+class JobCancelled(NoResult):
+    """The job was cancelled; `reason` is what the caller of cancel gave."""
+
+    code = "job_cancelled"
+
+
+class JobDeadLettered(NoResult):
+    """The job is a dead letter; `reason` says why."""
+
+    code = "job_dead_lettered"
+
+
+class WaitTimeout(TenureError, TimeoutError):
+    """A job was still unfinished when the time to wait was over. The job goes on."""
+
+    code = "wait_timeout"
+
+    def __init__(self, *, job_id: str, status: str, waited_s: float) -> None:
+        super().__init__(
+            f"job {job_id} is still {status} after {waited_s:g} s", hint="the job itself goes on"
+        )
+        self.job_id = job_id
+        self.status = status
+        self.waited_s = waited_s
 
 
 class Contended(TenureError):

@@ -5,11 +5,17 @@ parameter name, so a worker in another language needs no Python. Types are check
 pydantic models are checked by pydantic when the user has it. Runs nothing itself.
 """
 
+import datetime
+import decimal
 import inspect
+import math
 import typing
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
+from types import MappingProxyType, NoneType
 from typing import Any
 
 import msgspec
@@ -17,6 +23,23 @@ import msgspec
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
+
+DEFAULT_QUEUE = QueueName("default")
+
+# Python values that JSON carries as text. While arguments are still Python they are compared as
+# what they are: a str is no bytes, although both would arrive as a JSON string.
+_RICH_TYPES = (
+    bytes,
+    bytearray,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+    decimal.Decimal,
+)
+# Return annotations that say nothing about a JSON value.
+_NO_VALUE = (typing.NoReturn, typing.Never)
 
 
 class Isolation(StrEnum):
@@ -59,140 +82,113 @@ class Context(ABC):
         """A line for the attempt's log."""
 
 
-class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """One registered job function: its name, where and how it runs, and its signature."""
+# --- The signature of a job function -----------------------------------------------------------
 
-    kind: Kind
-    function: Callable[..., Any]
-    queue: QueueName
-    policy: Policy
-    isolation: Isolation
-    priority: int = 0
-    concurrency: int | None = None
-    context_parameter: str | None
-    parameters: Mapping[str, inspect.Parameter]
+
+class Types(msgspec.Struct, frozen=True, kw_only=True):
+    """A function's annotations, resolved: what it takes and gives."""
+
+    parameters: Mapping[str, inspect.Parameter]  # without the context's
     hints: Mapping[str, Any]
+    context_parameter: str | None
+    arguments: type[msgspec.Struct]
+
+
+class Signature:
+    """What a function takes and gives. Annotations are resolved when the function is decorated or,
+    where they name something that is defined further down, at the first use."""
+
+    def __init__(
+        self, function: Callable[..., Any], *, local_names: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = function_name(function)
+        self.all_parameters = _named_parameters(function, self.name)
+        self._function = function
+        self._local_names = dict(local_names or {})
+        self._types: Types | None = None
+        with suppress(NameError):
+            self._types = self._resolve()
 
     @property
-    def is_async(self) -> bool:
-        """Whether calling it gives a coroutine."""
-        return inspect.iscoroutinefunction(self.function)
+    def types(self) -> Types:
+        """The resolved annotations."""
+        return self._types or self.resolve()
 
-    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The payload of a call; `ValidationError` names the argument that does not fit."""
-        bound = self._bind(args, kwargs)
-        for name, value in bound.items():
-            if name in self.hints:
-                convert(value, self.hints[name], path=name, is_python=True)
-        return encode(bound, what="arguments")
+    def resolve(self) -> Types:
+        """Resolve the annotations; `InvalidInput` if a name in them is still unknown."""
+        if self._types is None:
+            try:
+                self._types = self._resolve()
+            except NameError as wrong:
+                raise InvalidInput(
+                    self.name,
+                    f"its annotations cannot be resolved: {wrong}",
+                    hint="import the type where the function is defined, also at run time",
+                ) from wrong
+        return self._types
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        signature = inspect.Signature(list(self.parameters.values()))
-        try:
-            return dict(signature.bind(*args, **kwargs).arguments)
-        except TypeError as wrong:
-            raise ValidationError(f"{self.kind}: {wrong}") from wrong
-
-    def decode_arguments(self, payload: bytes) -> dict[str, Any]:
-        """The keyword arguments of a call, each checked against its type hint."""
-        try:
-            given = msgspec.json.decode(payload)
-        except msgspec.DecodeError as wrong:
-            raise ValidationError(f"the payload is not JSON: {wrong}", path="$") from wrong
-        if given is None and not self.parameters:
-            given = {}
-        if not isinstance(given, dict):
-            raise ValidationError("the payload is not an object of arguments", path="$")
-        unknown = sorted(set(given) - set(self.parameters))
-        if unknown:
-            raise ValidationError(f"{self.kind} has no argument {unknown[0]!a}", path=unknown[0])
-        for name, parameter in self.parameters.items():
-            if name not in given and parameter.default is inspect.Parameter.empty:
-                raise ValidationError(f"{self.kind} needs the argument {name!a}", path=name)
-        return {
-            name: convert(value, self.hints[name], path=name) if name in self.hints else value
-            for name, value in given.items()
+    def _resolve(self) -> Types:
+        hints = typing.get_type_hints(
+            self._function, localns=self._local_names or None, include_extras=True
+        )
+        contexts = [name for name in self.all_parameters if _is_context(hints.get(name))]
+        if len(contexts) > 1:
+            raise InvalidInput(self.name, f"{' and '.join(contexts)} both take the context")
+        context_parameter = contexts[0] if contexts else None
+        if hints.get("return") in _NO_VALUE:
+            del hints["return"]
+        parameters = {
+            name: parameter
+            for name, parameter in self.all_parameters.items()
+            if name != context_parameter
         }
-
-    def encode_result(self, value: Any) -> bytes:
-        """The result as JSON, checked against the return annotation."""
-        if "return" in self.hints:
-            convert(value, self.hints["return"], path="return", is_python=True)
-        return encode(value, what="result")
-
-
-def encode(value: Any, *, what: str) -> bytes:
-    """JSON bytes; `ValidationError` for what JSON cannot carry."""
-    try:
-        body = msgspec.json.encode(value, enc_hook=_encode_foreign)
-    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
-        raise ValidationError(f"the {what} cannot be encoded as JSON: {wrong}") from wrong
-    # msgspec writes NaN and Infinity as null; a number must not silently become nothing.
-    if b"null" in body:
-        _refuse_nan(value, what)
-    return body
+        hints = {
+            name: Any if hint is object else hint
+            for name, hint in hints.items()
+            if name in parameters or name == "return"
+        }
+        for name, hint in hints.items():
+            _check_hint(self.name, name, hint)
+        return Types(
+            parameters=MappingProxyType(parameters),
+            hints=MappingProxyType(hints),
+            context_parameter=context_parameter,
+            arguments=_arguments_type(self.name, parameters, hints),
+        )
 
 
-def _refuse_nan(value: Any, what: str) -> None:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        raise ValidationError(f"the {what} contains {value}, which JSON cannot carry")
-    if isinstance(value, dict):
-        for item in value.values():
-            _refuse_nan(item, what)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            _refuse_nan(item, what)
-    elif isinstance(value, msgspec.Struct):
-        for field in value.__struct_fields__:
-            _refuse_nan(getattr(value, field), what)
+def function_name(function: Callable[..., Any]) -> str:
+    """What errors call a function."""
+    return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-def _is_pydantic(kind: Any) -> bool:
-    return isinstance(kind, type) and hasattr(kind, "model_validate")
+def check_function(function: object) -> None:
+    """Raise `InvalidInput` unless a worker could call this by its kind alone."""
+    name = str(getattr(function, "__qualname__", None) or repr(function))
+    if isinstance(function, staticmethod | classmethod) or inspect.ismethod(function):
+        problem, hint = "is a method", "decorate a plain function; a worker has no instance to call"
+    elif not inspect.isroutine(function):
+        problem, hint = "is not a function", "decorate a def or an async def"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        problem = "is a generator, and calling it would run nothing"
+        hint = "return the values, or enqueue a job for each"
+    elif _is_defined_in_class(function):
+        problem, hint = "is a method", "decorate a plain function; a worker has no instance to call"
+    else:
+        return
+    raise InvalidInput(name, problem, hint=hint)
 
 
-def _encode_foreign(value: Any) -> Any:
-    if _is_pydantic(type(value)):
-        return value.model_dump(mode="json")
-    raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+def _is_defined_in_class(function: Any) -> bool:
+    """Whether `def` stood in a class body: its qualified name then has a class before it."""
+    owner, _, _ = str(getattr(function, "__qualname__", "")).rpartition(".")
+    first = next(iter(inspect.signature(function).parameters), "")
+    return bool(owner) and not owner.endswith("<locals>") and first in ("self", "cls")
 
 
-def _decode_foreign(kind: Any, value: Any) -> Any:
-    if _is_pydantic(kind):
-        return value if isinstance(value, kind) else kind.model_validate(value)
-    raise TypeError(f"arguments of type {kind!r} cannot be checked")
-
-
-def convert(value: Any, kind: Any, *, path: str, is_python: bool = False) -> Any:
-    """`value` as its annotation wants it; `ValidationError` with the failing path."""
-    if kind is Any or isinstance(kind, typing.TypeVar):
-        return value
-    try:
-        if is_python:
-            value = msgspec.to_builtins(value, enc_hook=_encode_foreign)
-        return msgspec.convert(value, kind, dec_hook=_decode_foreign)
-    except msgspec.ValidationError as wrong:
-        message, _, where = str(wrong).partition(" - at `$")
-        raise ValidationError(message, path=path + where.rstrip("`")) from wrong
-    except (TypeError, ValueError, RecursionError) as wrong:
-        raise ValidationError(str(wrong), path=path) from wrong
-
-
-def inspect_function(
-    function: Callable[..., Any],
-) -> tuple[dict[str, inspect.Parameter], dict[str, Any], str | None]:
-    """Parameters by name, type hints, and which parameter takes the context."""
-    name = getattr(function, "__qualname__", repr(function))
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as wrong:
-        raise InvalidInput(name, f"its annotations cannot be resolved: {wrong}") from wrong
-    context_parameter = None
-    parameters: dict[str, inspect.Parameter] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if hints.get(parameter.name) is Context:
-            context_parameter = parameter.name
-            continue
+def _named_parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
+    parameters = dict(inspect.signature(function).parameters)
+    for parameter in parameters.values():
         if parameter.kind not in (
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             inspect.Parameter.KEYWORD_ONLY,
@@ -202,12 +198,271 @@ def inspect_function(
                 f"the parameter {parameter.name} has no name of its own to travel under",
                 hint="job functions take named parameters, no *args, **kwargs or positional-only",
             )
-        parameters[parameter.name] = parameter
-    return (
-        parameters,
-        {key: hint for key, hint in hints.items() if hint is not Context},
-        context_parameter,
+    return parameters
+
+
+def _is_context(hint: Any) -> bool:
+    """`Context`, a subclass of it, and either of them annotated or optional."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _is_context(typing.get_args(hint)[0])
+    options = [option for option in typing.get_args(hint) if option is not NoneType] or [hint]
+    return len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Context)
+
+
+def _check_hint(function: str, name: str, hint: Any) -> None:
+    """Refuse at decoration what could only fail at run time, after the work was done."""
+    what = "its result" if name == "return" else f"the parameter {name}"
+    try:
+        foreign = next(_foreign_types(msgspec.inspect.type_info(hint), set()), None)
+    except TypeError as wrong:
+        raise InvalidInput(
+            function,
+            f"{what} has an annotation that cannot be checked: {wrong}",
+            hint="annotate it with what travels in JSON, or with Any",
+        ) from wrong
+    if foreign is not None:
+        raise InvalidInput(
+            function,
+            f"{what} is annotated with {foreign.__name__}, which has no JSON form",
+            hint="use plain types, dataclasses, TypedDict, attrs, msgspec or pydantic, or Any",
+        )
+
+
+def _foreign_types(info: Any, seen: set[int]) -> Iterator[type]:
+    """Every class in a type that neither msgspec nor pydantic can carry."""
+    if id(info) in seen:
+        return
+    seen.add(id(info))
+    if isinstance(info, msgspec.inspect.CustomType):
+        if not _is_pydantic(info.cls):
+            yield info.cls
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
+        for field in info.__struct_fields__:
+            yield from _foreign_types(getattr(info, field), seen)
+    elif isinstance(info, tuple):
+        for each in info:
+            yield from _foreign_types(each, seen)
+
+
+def _arguments_type(
+    name: str, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]
+) -> type[msgspec.Struct]:
+    """One struct for all arguments; UNSET stands for a default that the worker fills in."""
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in parameters.values():
+        is_required = parameter.default is inspect.Parameter.empty
+        default = msgspec.NODEFAULT if is_required else msgspec.UNSET
+        hint = hints.get(parameter.name, Any)
+        fields.append((parameter.name, hint, msgspec.field(default=default, name=parameter.name)))
+    return msgspec.defstruct(
+        "Arguments", fields, forbid_unknown_fields=True, kw_only=True, module=name
     )
+
+
+# --- One handler -------------------------------------------------------------------------------
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered job function: its name, where and how it runs, and its signature."""
+
+    kind: Kind
+    function: Callable[..., Any]
+    signature: Signature
+    queue: QueueName = DEFAULT_QUEUE
+    policy: Policy = Policy()
+    isolation: Isolation = Isolation.PROCESS
+    priority: int = 0
+    concurrency: int | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calling it gives a coroutine."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What travels, by name: every parameter but the context's."""
+        return self.signature.types.parameters
+
+    @property
+    def hints(self) -> Mapping[str, Any]:
+        """The type hints of the parameters, and of the result under `return`."""
+        return self.signature.types.hints
+
+    @property
+    def context_parameter(self) -> str | None:
+        """Which parameter takes the context, if any does."""
+        return self.signature.types.context_parameter
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call; `ValidationError` names the argument that does not fit."""
+        types = self.signature.types
+        bound = self._bind(args, kwargs)
+        _check_python(bound, types.arguments)
+        body = encode(bound, what="arguments")
+        _decode(body, types.arguments)  # what is enqueued must be what the worker can read
+        return body
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            signature = inspect.Signature(list(self.parameters.values()))
+            return dict(signature.bind(*args, **kwargs).arguments)
+        except TypeError as wrong:
+            raise ValidationError(f"{self.kind}: {wrong}") from wrong
+
+    def decode_arguments(self, payload: bytes) -> dict[str, Any]:
+        """The keyword arguments of a call, each checked against its type hint."""
+        types = self.signature.types
+        if payload == b"null" and not types.parameters:
+            return {}
+        arguments = _decode(payload, types.arguments)
+        given = {name: getattr(arguments, name) for name in types.parameters}
+        return {name: value for name, value in given.items() if value is not msgspec.UNSET}
+
+    def encode_result(self, value: Any) -> bytes:
+        """The result as JSON, checked against the return annotation."""
+        if "return" in self.hints:
+            _check_python(value, self.hints["return"], within="return")
+        return encode(value, what="result")
+
+    def decode_result(self, body: bytes) -> Any:
+        """A result as its annotation wants it."""
+        return _decode(body, self.hints.get("return", Any), within="return")
+
+
+def make_handler(
+    function: Callable[..., Any],
+    *,
+    kind: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    policy: Policy | None = None,
+    isolation: Isolation | None = None,
+    priority: int = 0,
+    concurrency: int | None = None,
+    local_names: Mapping[str, Any] | None = None,
+) -> Handler:
+    """A handler for `function`; its kind is the function's own name unless one is given."""
+    check_function(function)
+    is_async = inspect.iscoroutinefunction(function)
+    if isolation is Isolation.ASYNC and not is_async:
+        raise InvalidInput(
+            "isolation",
+            f"{function_name(function)} is no async def",
+            hint='use isolation="process" or "thread", or make it an async def',
+        )
+    default = Isolation.ASYNC if is_async else Isolation.PROCESS
+    return Handler(
+        kind=Kind(kind if kind is not None else function.__name__),
+        function=function,
+        signature=Signature(function, local_names=local_names),
+        queue=QueueName(queue),
+        policy=policy or Policy(),
+        isolation=isolation or default,
+        priority=priority,
+        concurrency=concurrency,
+    )
+
+
+# --- JSON and types ----------------------------------------------------------------------------
+
+
+def encode(value: Any, *, what: str) -> bytes:
+    """JSON bytes; `ValidationError` for what JSON cannot carry."""
+    try:
+        body = msgspec.json.encode(value, enc_hook=_encode_foreign)
+        # msgspec writes NaN and Infinity as null; a number must not silently become nothing.
+        if b"null" in body:
+            _refuse_nan(msgspec.to_builtins(value, enc_hook=_encode_foreign), what)
+    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+        raise ValidationError(f"the {what} cannot be encoded as JSON: {wrong}") from wrong
+    return body
+
+
+def _refuse_nan(value: Any, what: str, path: str = "") -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        problem = f"JSON cannot carry the number {value} of the {what}"
+        raise ValidationError(problem, path=path.removeprefix("."))
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_nan(item, what, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            _refuse_nan(item, what, f"{path}[{position}]")
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate_json")
+
+
+def _encode_foreign(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    for plain in (str, int, float):  # subclasses, such as markup or numpy's float64
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+
+
+def _decode_foreign(kind: Any, value: Any) -> Any:
+    if not _is_pydantic(kind):
+        raise TypeError(f"values of type {kind!r} cannot be checked")
+    if isinstance(value, kind):
+        return value
+    try:
+        # As JSON, because that is what it is: a strict model then takes a date written as text.
+        return kind.model_validate_json(msgspec.json.encode(value))
+    except ValueError as wrong:
+        raise ValueError(_first_pydantic_error(wrong)) from wrong
+
+
+def _first_pydantic_error(wrong: Any) -> str:
+    first = wrong.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{first['msg']}, in its {where}" if where else str(first["msg"])
+
+
+def _check_python(value: Any, kind: Any, *, within: str = "") -> None:
+    """Whether a value that is still Python fits its annotation."""
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=_RICH_TYPES, enc_hook=_encode_foreign)
+    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+        raise ValidationError(str(wrong), path=within) from wrong
+    convert(plain, kind, path=within, is_python=True)
+
+
+def _decode(body: bytes, kind: Any, *, within: str = "") -> Any:
+    """`body` as its annotation wants it; `ValidationError` with the failing path."""
+    try:
+        return msgspec.json.decode(body, type=kind, dec_hook=_decode_foreign)
+    except msgspec.ValidationError as wrong:
+        raise _with_path(wrong, within) from wrong
+    except (msgspec.DecodeError, RecursionError) as wrong:
+        raise ValidationError(f"not JSON: {wrong}", path=within or "$") from wrong
+
+
+def convert(value: Any, kind: Any, *, path: str, is_python: bool = False) -> Any:
+    """`value` as its annotation wants it; `ValidationError` with the failing path."""
+    try:
+        return msgspec.convert(
+            value,
+            kind,
+            builtin_types=_RICH_TYPES if is_python else None,
+            str_keys=not is_python,
+            dec_hook=_decode_foreign,
+        )
+    except msgspec.ValidationError as wrong:
+        raise _with_path(wrong, path) from wrong
+
+
+def _with_path(wrong: msgspec.ValidationError, within: str) -> ValidationError:
+    """msgspec says `… - at `$.order.lines[0]``; a job says `… at order.lines[0]`."""
+    message, _, where = str(wrong).partition(" - at `")
+    if not where:
+        return ValidationError(message, path=within)
+    of_key, is_key, where = where.rpartition("key` in `")
+    assert not of_key, "a path ends in one place"
+    path = (within + where.rstrip("`").removeprefix("$")).removeprefix(".")
+    return ValidationError(f"{message} as a key" if is_key else message, path=path)
 
 
 class Registry:
@@ -218,8 +473,14 @@ class Registry:
 
     def add(self, handler: Handler) -> None:
         """Register a handler; two of one kind are a mistake."""
-        if handler.kind in self._handlers:
-            raise InvalidInput("kind", f"{handler.kind} is registered twice")
+        known = self._handlers.get(handler.kind)
+        if known is not None:
+            raise InvalidInput(
+                "kind",
+                f"{handler.kind} is registered twice, by {function_name(known.function)} "
+                f"and {function_name(handler.function)}",
+                hint="give one of them another name=",
+            )
         self._handlers[handler.kind] = handler
 
     def get(self, kind: Kind) -> Handler | None:
@@ -229,6 +490,11 @@ class Registry:
     def kinds(self) -> tuple[Kind, ...]:
         """Every kind this application can run, in order."""
         return tuple(sorted(self._handlers))
+
+    def check(self) -> None:
+        """Resolve every annotation now: a worker should refuse to start, not fail its jobs."""
+        for handler in self._handlers.values():
+            handler.signature.resolve()
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())

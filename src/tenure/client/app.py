@@ -1,0 +1,275 @@
+"""The application: the functions that are jobs, and the way to the coordinator that runs them.
+
+Nothing is opened when a module is imported or a function decorated: the first call that needs the
+coordinator connects. What it connects to is given from outside (`tenure.wiring`).
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import FrameType, TracebackType
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from tenure.client.channel import Channel, Link
+from tenure.client.functions import JobFunction, Prepared, Sender
+from tenure.client.jobs import Job
+from tenure.client.options import (
+    OPTION_NAMES,
+    EnqueueOptions,
+    PolicyOptions,
+    check_known,
+    policy_from,
+    queue_name,
+)
+from tenure.core.ids import JobId, Kind, Namespace, client_actor
+from tenure.core.policy import Policy
+from tenure.core.validation import check_job_id, check_name
+from tenure.errors import InvalidInput
+from tenure.handlers import (
+    DEFAULT_QUEUE,
+    Context,
+    Isolation,
+    Registry,
+    encode,
+    make_handler,
+)
+from tenure.ports import Coordination
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JobOptions(PolicyOptions, total=False):
+    """What `@app.job` takes."""
+
+    name: str
+    isolation: Literal["process", "async", "thread"] | Isolation
+    concurrency: int
+    compensate: str | JobFunction[..., ..., Any, Any]
+    inline_options: bool
+
+
+JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
+
+
+class Application:
+    """Jobs by name, over a connection that is made when first needed. `tenure.Tenure` is one."""
+
+    def __init__(self, connect: Callable[[], Link], *, namespace: str, name: str) -> None:
+        check_name("namespace", namespace)
+        check_name("name", name)
+        self.registry = Registry()
+        self.namespace = Namespace(namespace)
+        self.channel = Channel(connect, namespace=self.namespace, actor=client_actor(name))
+        self._sender = Sender(self.channel, self.registry)
+        self._functions: dict[Kind, JobFunction[..., ..., Any, Any]] = {}
+
+    @property
+    def coordination(self) -> Coordination:
+        """The coordinator, connected to if that has not happened yet."""
+        return self.channel.link().coordination
+
+    def close(self) -> None:
+        """Let go of the connection. A later call opens a new one."""
+        self.channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- declaring -----------------------------------------------------------------------------
+
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[Concatenate[Context, P], P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobFunction[P, P, R, R]: ...
+    @overload
+    def job(self, /, **options: Unpack[JobOptions]) -> "JobDecorator": ...
+    def job(self, function: Any = None, /, **options: Unpack[JobOptions]) -> Any:
+        """Make a function a job, with or without options.
+
+        Its kind is the function's own name, without the module: `name=` says otherwise, and keeps
+        stored jobs valid when a function is renamed or moved.
+        """
+        check_known(dict(options), JOB_OPTION_NAMES)
+        decorator = JobDecorator(self, options)
+        if function is None:
+            return decorator
+        return decorator.decorate(function, inspect.currentframe())
+
+    def _add(
+        self, function: Callable[..., Any], options: JobOptions, local_names: Mapping[str, Any]
+    ) -> JobFunction[..., ..., Any, Any]:
+        compensate = _compensate(options)
+        handler = make_handler(
+            function,
+            kind=options.get("name"),
+            queue=queue_name(options.get("queue", DEFAULT_QUEUE)),
+            policy=policy_from(options, Policy()),
+            isolation=_isolation(options),
+            priority=options.get("priority", 0),
+            concurrency=_concurrency(options),
+            local_names=local_names,
+        )
+        if options.get("name") is None and handler.kind == "<lambda>":
+            raise InvalidInput("name", "a lambda has none", hint='give it one: name="…"')
+        check_name("name", handler.kind)
+        decorated: JobFunction[..., ..., Any, Any] = JobFunction(
+            function,
+            handler=handler,
+            sender=self._sender,
+            compensate=compensate,
+            inline_options=options.get("inline_options", True),
+        )
+        self.registry.add(handler)
+        self._functions[handler.kind] = decorated
+        return decorated
+
+    # --- enqueueing and finding ----------------------------------------------------------------
+
+    def enqueue(
+        self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
+    ) -> Job[Any]:
+        """A job of a kind that need not be known here: its payload is checked only if it is."""
+        prepared = self.prepare(kind, payload, **options)
+        [job] = self._sender.send([prepared], connection=options.get("connection"))
+        return job
+
+    async def aenqueue(
+        self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
+    ) -> Job[Any]:
+        """A job of a kind that need not be known here, without blocking the loop."""
+        await self._sender.ready()
+        prepared = self.prepare(kind, payload, **options)
+        [job] = await self._sender.asend([prepared], connection=options.get("connection"))
+        return job
+
+    def prepare(
+        self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
+    ) -> Prepared[Any]:
+        """Check a call by its kind's name and give it an id, for `enqueue_many` to send."""
+        check_known(dict(options), OPTION_NAMES)
+        check_name("kind", kind)
+        body = encode(payload, what="payload")
+        known = self._functions.get(Kind(kind))
+        if known is not None:
+            known.handler.decode_arguments(body)
+            return known.prepare_payload(body, options)
+        return self._sender.prepare(
+            kind=Kind(kind),
+            payload=body,
+            queue=DEFAULT_QUEUE,
+            priority=0,
+            policy=Policy(),
+            options=options,
+        )
+
+    def enqueue_many(
+        self, calls: Iterable[Prepared[Any]], *, connection: Any = None
+    ) -> list[Job[Any]]:
+        """Send prepared calls of any kinds. Fast, but not one transaction unless it is yours."""
+        return self._sender.send(list(calls), connection=connection)
+
+    async def aenqueue_many(
+        self, calls: Iterable[Prepared[Any]], *, connection: Any = None
+    ) -> list[Job[Any]]:
+        """Send prepared calls of any kinds, without blocking the loop."""
+        return await self._sender.asend(list(calls), connection=connection)
+
+    def get(self, job_id: str) -> Job[Any]:
+        """A handle on a job. Looks at nothing yet: an unknown id shows at the first question."""
+        check_job_id("job_id", job_id)
+        return Job(self.channel, JobId(job_id), decode=self._sender.decode)
+
+
+class JobDecorator:
+    """`@app.job(...)`: the options, waiting for their function."""
+
+    def __init__(self, app: Application, options: JobOptions) -> None:
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[Concatenate[Context, P], P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, P, R, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Decorate."""
+        return self.decorate(function, inspect.currentframe())
+
+    def decorate(
+        self, function: Callable[..., Any], frame: FrameType | None
+    ) -> JobFunction[..., ..., Any, Any]:
+        """Make the job function; `frame` is that of the decorator, called where it was written.
+
+        A function inside a function may be annotated, as text, with names of the outer one.
+        """
+        local_names: Mapping[str, Any] = {}
+        is_nested = "<locals>" in str(getattr(function, "__qualname__", ""))
+        if is_nested and frame is not None and frame.f_back is not None:
+            local_names = frame.f_back.f_locals
+        return self._app._add(function, self._options, local_names)
+
+
+def _isolation(options: JobOptions) -> Isolation | None:
+    wanted = options.get("isolation")
+    if wanted is None:
+        return None
+    try:
+        return Isolation(wanted)
+    except ValueError as wrong:
+        allowed = ", ".join(Isolation)
+        raise InvalidInput("isolation", f"{str(wanted)[:40]!a} is not one of {allowed}") from wrong
+
+
+def _concurrency(options: JobOptions) -> int | None:
+    most = options.get("concurrency")
+    if most is not None and (type(most) is not int or most < 1):
+        raise InvalidInput("concurrency", f"{str(most)[:40]!a} is not a number of jobs from 1 up")
+    return most
+
+
+def _compensate(options: JobOptions) -> str | JobFunction[..., ..., Any, Any] | None:
+    wanted = options.get("compensate")
+    if isinstance(wanted, str):
+        check_name("compensate", wanted)
+    elif wanted is not None and not isinstance(wanted, JobFunction):
+        raise InvalidInput(
+            "compensate", "is neither a kind nor a job", hint="decorate the function first"
+        )
+    return wanted

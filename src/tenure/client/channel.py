@@ -1,0 +1,206 @@
+"""The channel: a client's way to its coordinator, opened at the first use, once per process.
+
+Sending is bounded: what the store could not answer is sent again under the same ids, a few times
+within a minute, and then it is the caller's error. Decides nothing about jobs.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from tenure.core.commands import Command, Enqueue
+from tenure.core.events import Event
+from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, new_job_id
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.verdicts import Answer, Reply
+from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
+from tenure.ports import Coordination, Entropy
+
+MAX_TRIES = 5
+TRY_WITHIN_S = 60.0
+FIRST_RETRY_S = 0.1
+SHORTEST_POLL_S = 0.01
+LONGEST_POLL_S = 0.25
+POLL_FACTOR = 1.5
+
+
+def _no_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+    raise InvalidInput(
+        "connection",
+        "this deployment has no database that a caller's transaction could reach",
+        hint="use a sqlite: or postgresql: URL, or leave connection= out",
+    )
+
+
+async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+    return _no_transactions(connection, commands)
+
+
+class Link(msgspec.Struct, kw_only=True):
+    """An open connection to a coordinator, and how time passes while one waits for it."""
+
+    coordination: Coordination
+    close: Callable[[], None]
+    enqueue_within: Callable[[Any, Sequence[Enqueue]], list[Reply]] = _no_transactions
+    aenqueue_within: Callable[[Any, Sequence[Enqueue]], Awaitable[list[Reply]]] = (
+        _no_async_transactions
+    )
+    monotonic: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+    apause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class Channel:
+    """Who a client is and where it sends. Thread-safe; a forked child opens a link of its own."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Link],
+        *,
+        namespace: Namespace,
+        actor: Actor,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        self.namespace = namespace
+        self.actor = actor
+        self._connect = connect
+        self._entropy = entropy
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._pid = os.getpid()
+        self._inherited: list[Link] = []
+        self._skew_us = 0
+
+    # --- the link ------------------------------------------------------------------------------
+
+    def link(self) -> Link:
+        """The link, opened if it is not."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        link = self._link
+        if link is None:
+            with self._lock:
+                if self._link is None:
+                    opened = self._connect()
+                    self._skew_us = opened.coordination.now() - _host_us()
+                    self._link = opened
+                link = self._link
+        return link
+
+    async def alink(self) -> Link:
+        """The link; opening it does not block the loop."""
+        if self._link is not None and self._pid == os.getpid():
+            return self._link
+        return await asyncio.to_thread(self.link)
+
+    def _leave_to_parent(self) -> None:
+        """After a fork: the parent's threads and connections are not ours. They are kept, because
+        closing them here would close them under the parent, and never used."""
+        if self._link is not None:
+            self._inherited.append(self._link)
+        self._lock = threading.Lock()  # it may have been held by a thread that was not copied
+        self._link = None
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Let go of the link; the next use opens a new one."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    @contextmanager
+    def diverted(self, link: Link) -> Iterator[None]:
+        """Send everything through another link for a while; tests do."""
+        with self._lock:
+            before, self._link = self._link, link
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._link = before
+
+    # --- ids -----------------------------------------------------------------------------------
+
+    def new_job_id(self) -> JobId:
+        """A fresh id, dated by this host's clock as far as it agrees with the store's: ids only
+        sort by it, and asking the store each time would double the cost of an enqueue."""
+        return new_job_id(Instant(_host_us() + self._skew_us), self._entropy(ENTROPY_BYTES))
+
+    def new_request_id(self) -> RequestId:
+        """An id no request had before."""
+        return RequestId(self._entropy(ENTROPY_BYTES).hex())
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def send(self, commands: Sequence[Command]) -> list[Answer]:
+        """Answers in the order asked."""
+        link = self.link()
+        patience = _Patience(link.monotonic)
+        while True:
+            try:
+                return link.coordination.submit_many(commands).result()
+            except (StoreUnavailable, Contended) as failure:
+                link.pause(patience.pause_after(failure))
+
+    async def asend(self, commands: Sequence[Command]) -> list[Answer]:
+        """Answers in the order asked, without blocking the loop."""
+        link = await self.alink()
+        patience = _Patience(link.monotonic)
+        while True:
+            try:
+                return await asyncio.wrap_future(link.coordination.submit_many(commands))
+            except (StoreUnavailable, Contended) as failure:
+                await link.apause(patience.pause_after(failure))
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def load(self, job_id: JobId) -> Job:
+        """A job of this namespace; `UnknownJob` if there is none."""
+        job = self.link().coordination.load_jobs([job_id]).get(job_id)
+        if job is None or job.namespace != self.namespace:
+            raise UnknownJob(job_id)
+        return job
+
+    def events(self, job_id: JobId) -> list[Event]:
+        """A job's history in order of seq."""
+        self.load(job_id)
+        return self.link().coordination.load_events(job_id)
+
+
+def _host_us() -> int:
+    return time.time_ns() // 1000
+
+
+class _Patience:
+    """How long a request that got no answer is tried again."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._tries = 0
+
+    def pause_after(self, failure: StoreUnavailable | Contended) -> float:
+        """Seconds to wait before the next try; raises the failure when there is none."""
+        self._tries += 1
+        pause = FIRST_RETRY_S * float(2 ** (self._tries - 1))
+        if self._tries >= MAX_TRIES or self._monotonic() + pause - self._began > TRY_WITHIN_S:
+            raise failure
+        return pause
+
+
+def poll_pauses() -> Iterator[float]:
+    """10 ms, then longer, never more than 250 ms: quick for short jobs, cheap for long ones."""
+    pause = SHORTEST_POLL_S
+    while True:
+        yield pause
+        pause = min(pause * POLL_FACTOR, LONGEST_POLL_S)

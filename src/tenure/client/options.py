@@ -1,0 +1,203 @@
+"""Options: what users write about a job, and the policy and command fields it becomes.
+
+Durations are `"90s"`, a timedelta or a number of seconds. Every mistake is an `InvalidInput` that
+names the option. The names that `enqueue` takes beside a function's own arguments are frozen: a new
+one would take a parameter's name away from a function that is already in use.
+"""
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+
+import msgspec
+
+from tenure.core.ids import JobId, QueueName
+from tenure.core.instants import Duration, Instant, parse_duration, seconds
+from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.validation import MAX_DURATION, check_name, check_policy
+from tenure.core.vocabulary import OnExhausted, OnLost
+from tenure.errors import InvalidInput
+
+Span: TypeAlias = str | timedelta | float
+"""A duration: `"250ms"`, `"90s"`, `"2h"`, a timedelta, or a number of seconds."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST_INSTANT = 10**14  # microseconds: the year 1973; as seconds it would be the year 3170843
+_ANY_LEASE = LeaseBounds(shortest_us=Duration(1), longest_us=MAX_DURATION)
+
+_W = TypeVar("_W", OnExhausted, OnLost)
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how soon a failed job is tried again, and where it goes in the end. [F1]"""
+
+    max_attempts: int = 5
+    initial: Span = 0.5
+    factor: float = 2.0
+    cap: Span = 60.0
+    on_exhausted: Literal["dead_letter", "fail"] | OnExhausted = OnExhausted.DEAD_LETTER
+
+
+class PolicyOptions(TypedDict, total=False):
+    """What `@app.job` fixes for a kind and a single call may override."""
+
+    queue: str
+    priority: int
+    lease: Span
+    timeout: Span | None
+    start_within: Span
+    grace: Span
+    retry: Retry
+    on_lost: Literal["requeue", "hold", "reclaim"] | OnLost
+
+
+class EnqueueOptions(PolicyOptions, total=False):
+    """What a single call may say besides the function's own arguments."""
+
+    key: str | None
+    delay: Span
+    run_at: datetime | Instant | None
+    correlation_id: str | None
+    trace_id: str | None
+    job_id: str | None
+    connection: Any
+
+
+OPTION_NAMES = frozenset(EnqueueOptions.__annotations__)
+
+# `job_id` is left to `using`: a compensation's handler has a parameter of that name. [M1]
+INLINE_OPTION_NAMES = OPTION_NAMES - {"job_id"}
+
+
+def duration(field: str, value: object) -> Duration:
+    """A duration of any accepted form; its range is checked with the policy or command."""
+    try:
+        match value:
+            case str():
+                return parse_duration(value)
+            case timedelta():
+                return Duration(value // timedelta(microseconds=1))
+            case bool():
+                pass
+            case int() | float() if math.isfinite(value):
+                return seconds(value)
+            case _:
+                pass
+    except (ValueError, OverflowError) as wrong:
+        raise InvalidInput(field, str(wrong)) from wrong
+    raise InvalidInput(
+        field,
+        f"{type(value).__name__} is not a duration",
+        hint='write "90s", a timedelta or a number of seconds',
+    )
+
+
+def instant(field: str, value: object) -> Instant:
+    """An aware datetime, or an instant in microseconds, as an instant."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidInput(
+                field,
+                "a datetime without a time zone could mean any of 24 hours",
+                hint="use datetime.now(UTC) or .astimezone()",
+            )
+        return Instant((value - _EPOCH) // timedelta(microseconds=1))
+    if type(value) is not int:
+        raise InvalidInput(
+            field, f"{type(value).__name__} is not an instant", hint="give an aware datetime"
+        )
+    if value < _EARLIEST_INSTANT:
+        raise InvalidInput(
+            field,
+            f"{value} is not an instant of our time",
+            hint="instants are microseconds; give an aware datetime, or delay= for a duration",
+        )
+    return Instant(value)
+
+
+def _word(field: str, kind: type[_W], value: object) -> _W:
+    try:
+        return kind(str(value))
+    except ValueError as wrong:
+        allowed = ", ".join(kind)
+        raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {allowed}") from wrong
+
+
+def check_known(options: dict[str, Any], allowed: frozenset[str]) -> None:
+    """Refuse a misspelt option: silently ignored, it would change what a job does."""
+    unknown = sorted(set(options) - allowed)
+    if unknown:
+        raise InvalidInput(
+            unknown[0], "is not an option", hint=f"options are {', '.join(sorted(allowed))}"
+        )
+
+
+def queue_name(value: object) -> QueueName:
+    """A checked queue name."""
+    check_name("queue", value)
+    return QueueName(str(value))
+
+
+def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:
+    """`base` with what the options change; everything but the lease's bounds is checked here,
+    these are the coordinator's. [F5] [L2]"""
+    changed: dict[str, Any] = {}
+    for name in ("lease", "start_within", "grace"):
+        if name in options:
+            changed[f"{name}_us"] = duration(name, options[name])
+    if "timeout" in options:
+        timeout = options["timeout"]
+        changed["timeout_us"] = None if timeout is None else duration("timeout", timeout)
+    if "on_lost" in options:
+        changed["on_lost"] = _word("on_lost", OnLost, options["on_lost"])
+    if "retry" in options:
+        changed |= _retry_fields(options["retry"])
+    if not changed:
+        return base
+    policy = msgspec.structs.replace(base, **changed)
+    check_policy("policy", policy, _ANY_LEASE)
+    return policy
+
+
+def _retry_fields(retry: object) -> dict[str, Any]:
+    if not isinstance(retry, Retry):
+        raise InvalidInput(
+            "retry", f"{type(retry).__name__} is no Retry", hint="write Retry(max_attempts=…)"
+        )
+    return {
+        "max_attempts": retry.max_attempts,
+        "backoff": Backoff(
+            initial_us=duration("retry.initial", retry.initial),
+            factor=retry.factor,
+            cap_us=duration("retry.cap", retry.cap),
+        ),
+        "on_exhausted": _word("retry.on_exhausted", OnExhausted, retry.on_exhausted),
+    }
+
+
+class Overrides(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one call, checked and in the core's words; None is "as the kind says"."""
+
+    queue: QueueName | None = None
+    priority: int | None = None
+    key: str | None = None
+    delay_us: Duration = Duration(0)
+    run_at: Instant | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    job_id: JobId | None = None
+
+
+def overrides_from(options: EnqueueOptions) -> Overrides:
+    """The options of one call that are not policy."""
+    run_at, job_id = options.get("run_at"), options.get("job_id")
+    return Overrides(
+        queue=queue_name(options["queue"]) if "queue" in options else None,
+        priority=options.get("priority"),
+        key=options.get("key"),
+        delay_us=duration("delay", options["delay"]) if "delay" in options else Duration(0),
+        run_at=None if run_at is None else instant("run_at", run_at),
+        correlation_id=options.get("correlation_id"),
+        trace_id=options.get("trace_id"),
+        job_id=None if job_id is None else JobId(str(job_id)),
+    )

@@ -1,0 +1,364 @@
+"""Enqueueing: what a call and its options become."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenure import Conflict, InvalidInput, Retry, ValidationError
+from tenure.client.app import Application
+from tenure.client.functions import CHUNK
+from tenure.conformance.spec import spec
+from tenure.core.instants import Instant, seconds
+from tenure.core.vocabulary import OnExhausted, OnLost
+from tests.client.scene import Scene
+
+
+def test_a_decorated_function_is_called_as_before(app: Application) -> None:
+    @app.job
+    def add(a: int, b: int = 2) -> int:
+        """Adds."""
+        return a + b
+
+    assert add(1) == 3
+    assert add.__name__ == "add"
+    assert add.__doc__ == "Adds."
+
+
+def test_a_decorated_coroutine_function_gives_a_coroutine(app: Application) -> None:
+    @app.job()
+    async def double(a: int) -> int:
+        return a * 2
+
+    assert asyncio.run(double(4)) == 8
+
+
+def test_decorating_connects_to_nothing(scene: Scene, app: Application) -> None:
+    @app.job
+    def nothing() -> None: ...
+
+    assert scene.opened == 0
+    nothing.enqueue()
+    nothing.enqueue()
+    assert scene.opened == 1
+
+
+def test_a_call_becomes_one_json_object_by_parameter_name(app: Application) -> None:
+    @app.job
+    def send(to: str, copies: int = 1, *, urgent: bool = False) -> None: ...
+
+    record = send.enqueue("ann", urgent=True).refresh()
+
+    assert record.kind == "send"
+    assert record.queue == "default"
+    assert record.payload == b'{"to":"ann","urgent":true}'
+
+
+def test_the_kind_is_the_plain_name_unless_one_is_given(app: Application) -> None:
+    @app.job(name="mail/send:v2")
+    def send() -> None: ...
+
+    assert send.kind == "mail/send:v2"
+    assert send.enqueue().kind == "mail/send:v2"
+    assert app.registry.kinds() == ("mail/send:v2",)
+
+
+@spec("F5")
+def test_a_jobs_policy_is_what_its_decorator_says(app: Application) -> None:
+    @app.job(
+        queue="research",
+        lease="90s",
+        timeout="2h",
+        start_within=timedelta(minutes=3),
+        grace=7.5,
+        priority=3,
+        on_lost="hold",
+        retry=Retry(max_attempts=4, initial="1s", factor=3, cap="5m", on_exhausted="fail"),
+    )
+    def research(topic: str) -> None: ...
+
+    record = research.enqueue("leases").refresh()
+
+    policy = record.policy
+    assert (record.queue, record.priority) == ("research", 3)
+    assert policy.lease_us == seconds(90)
+    assert policy.timeout_us == seconds(7200)
+    assert policy.start_within_us == seconds(180)
+    assert policy.grace_us == seconds(7.5)
+    assert policy.on_lost is OnLost.HOLD
+    assert policy.max_attempts == 4
+    assert policy.backoff.initial_us == seconds(1)
+    assert policy.backoff.factor == 3
+    assert policy.backoff.cap_us == seconds(300)
+    assert policy.on_exhausted is OnExhausted.FAIL
+
+
+def test_a_call_may_override_what_the_decorator_says(app: Application) -> None:
+    @app.job(queue="slow", timeout="2h", retry=Retry(max_attempts=4))
+    def work() -> None: ...
+
+    record = work.enqueue(
+        queue="fast", timeout=None, lease="45s", priority=-5, retry=Retry(max_attempts=1)
+    ).refresh()
+
+    assert (record.queue, record.priority) == ("fast", -5)
+    assert record.policy.timeout_us is None
+    assert record.policy.lease_us == seconds(45)
+    assert record.policy.max_attempts == 1
+
+
+def test_a_timeout_is_none_only_when_asked_for(app: Application) -> None:
+    @app.job
+    def usual() -> None: ...
+
+    @app.job(timeout=None)
+    def endless() -> None: ...
+
+    assert usual.enqueue().refresh().policy.timeout_us == seconds(3600)
+    assert endless.enqueue().refresh().policy.timeout_us is None
+
+
+def test_correlation_and_trace_travel_with_the_job(app: Application) -> None:
+    @app.job
+    def work() -> None: ...
+
+    record = work.enqueue(correlation_id="order-7", trace_id="t-1").refresh()
+
+    assert (record.correlation_id, record.trace_id) == ("order-7", "t-1")
+
+
+@pytest.mark.parametrize("delay", ["5m", timedelta(minutes=5), 300, 300.0])
+def test_a_delay_is_reckoned_by_the_stores_clock(
+    scene: Scene, app: Application, delay: Any
+) -> None:
+    @app.job
+    def work() -> None: ...
+
+    record = work.enqueue(delay=delay).refresh()
+
+    assert record.run_at == scene.world.clock() + seconds(300)
+
+
+def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
+    @app.job
+    def work() -> None: ...
+
+    at = datetime(2040, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    expected = Instant(2209172645000006 - 0)
+
+    assert work.enqueue(run_at=at).refresh().run_at == int(at.timestamp()) * 1_000_000 + 6
+    assert work.enqueue(run_at=expected).refresh().run_at == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"delay": "soon"}, "delay: .*5m, 2h"),
+        ({"delay": True}, "delay: bool"),
+        ({"delay": float("nan")}, "delay"),
+        ({"delay": -1}, "delay_us"),
+        ({"run_at": datetime(2040, 1, 1)}, "time zone"),  # noqa: DTZ001 - naive is the point here
+        ({"run_at": 1_700_000_000}, "microseconds"),
+        ({"run_at": "tomorrow"}, "aware datetime"),
+        ({"run_at": datetime(2040, 1, 1, tzinfo=UTC), "delay": 1}, "run_at"),
+        ({"lease": "5s"}, "TENURE_LEASE_BOUNDS"),
+        ({"timeout": 0}, "timeout_us"),
+        ({"priority": 99_999}, "priority"),
+        ({"queue": "no spaces"}, "queue"),
+        ({"key": ""}, "dedupe_key"),
+        ({"key": "x" * 201}, "dedupe_key"),
+        ({"retry": 3}, "Retry"),
+        ({"retry": Retry(max_attempts=0)}, "max_attempts"),
+        ({"retry": Retry(on_exhausted="explode")}, "on_exhausted.*dead_letter"),  # type: ignore[arg-type]  # the mistake
+        ({"on_lost": "shrug"}, "on_lost.*requeue, hold, reclaim"),
+        ({"connection": object()}, "connection"),
+    ],
+)
+def test_a_wrong_option_is_named_and_nothing_is_written(
+    app: Application, options: dict[str, Any], match: str
+) -> None:
+    @app.job
+    def work() -> None: ...
+
+    with pytest.raises(InvalidInput, match=match):
+        work.enqueue(**options)
+
+
+@spec("D1")
+def test_a_key_held_by_a_live_job_gives_that_job_flagged(scene: Scene, app: Application) -> None:
+    @app.job(queue="work")
+    def index(page: int) -> None: ...
+
+    first = index.enqueue(1, key="leases")
+    second = index.enqueue(2, key="leases")
+
+    assert not first.deduplicated
+    assert second.deduplicated
+    assert second == first
+    scene.finish()
+    assert not index.enqueue(3, key="leases").deduplicated
+
+
+@spec("D3")
+def test_a_job_id_of_ones_own_makes_enqueueing_idempotent(app: Application) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    job_id = "0190a5d4-7c3e-7000-8000-000000000001"
+    first = work.using(job_id=job_id).enqueue(1)
+
+    assert work.using(job_id=job_id).enqueue(1) == first
+    assert len(first.events()) == 1
+    with pytest.raises(Conflict, match="idempotency_key_reuse") as caught:
+        work.using(job_id=job_id).enqueue(2)
+    assert caught.value.job_id == job_id
+    with pytest.raises(InvalidInput, match="lower-case UUID"):
+        work.using(job_id="7").enqueue(1)
+
+
+def test_a_parameter_named_like_an_option_is_refused_with_two_ways_out(app: Application) -> None:
+    def lookup(key: str) -> None: ...
+
+    with pytest.raises(InvalidInput, match="parameter key") as caught:
+        app.job(lookup)
+    assert "inline_options=False" in str(caught.value)
+    assert "lookup.using(key=" in str(caught.value)
+
+
+def test_using_keeps_options_and_arguments_apart(app: Application) -> None:
+    @app.job(inline_options=False)
+    def lookup(key: str, delay: int = 0) -> None: ...
+
+    record = lookup.using(key="dedupe", priority=1).using(priority=2).enqueue("door", delay=7)
+
+    assert record.refresh().payload == b'{"key":"door","delay":7}'
+    assert record.refresh().dedupe_key == "dedupe"
+    assert record.refresh().priority == 2
+    assert lookup.enqueue(key="door").refresh().dedupe_key is None
+
+
+def test_a_misspelt_option_is_not_ignored(app: Application) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"dely.*options are.*delay"):
+        work.using(dely="5m")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(ValidationError, match="dely"):
+        work.enqueue(1, dely="5m")
+    with pytest.raises(InvalidInput, match="queu"):
+        app.job(queu="x")  # type: ignore[call-overload]  # the mistake
+
+
+def test_many_calls_become_many_jobs_in_their_order(app: Application) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    jobs = work.enqueue_many(({"n": n} for n in range(CHUNK + 3)), queue="bulk")
+
+    assert [job.refresh().payload for job in jobs] == [b'{"n":%d}' % n for n in range(CHUNK + 3)]
+    assert {job.refresh().queue for job in jobs} == {"bulk"}
+    assert work.enqueue_many([]) == []
+
+
+def test_one_key_for_many_jobs_is_refused(app: Application) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"using\(key=…\)\.prepare"):
+        work.enqueue_many([{"n": 1}, {"n": 2}], key="same")
+
+
+def test_one_bad_call_among_many_stops_all_of_them(app: Application, scene: Scene) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    with pytest.raises(ValidationError, match="at n"):
+        work.enqueue_many([{"n": 1}, {"n": "two"}])
+
+    assert not list(scene.world.store.records(page_size=10))
+
+
+def test_a_prepared_call_is_one_job_however_often_it_is_sent(app: Application) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    @app.job
+    def other() -> None: ...
+
+    calls = [work.prepare(1, key="a"), other.prepare(), work.using(key="b").prepare(2)]
+
+    first = app.enqueue_many(calls)
+    again = app.enqueue_many(calls)
+
+    assert [job.id for job in first] == [call.job_id for call in calls]
+    assert again == first
+    assert [len(job.events()) for job in again] == [1, 1, 1]
+
+
+def test_a_kind_unknown_here_is_enqueued_by_name_unchecked(app: Application) -> None:
+    job = app.enqueue("elsewhere/thing", {"any": [1, "x", None]}, queue="far", key="k")
+
+    record = job.refresh()
+    assert (record.kind, record.queue, record.dedupe_key) == ("elsewhere/thing", "far", "k")
+    assert record.payload == b'{"any":[1,"x",null]}'
+
+
+def test_a_kind_known_here_is_checked_and_keeps_its_settings_by_name(app: Application) -> None:
+    @app.job(queue="mail", priority=9)
+    def send(to: str, at: datetime | None = None) -> None: ...
+
+    record = app.enqueue("send", {"to": "ann", "at": "2030-01-01T00:00:00Z"}).refresh()
+
+    assert (record.queue, record.priority) == ("mail", 9)
+    with pytest.raises(ValidationError, match="at to"):
+        app.enqueue("send", {"to": 7})
+    with pytest.raises(ValidationError, match="unknown field `who`"):
+        app.enqueue("send", {"to": "ann", "who": 7})
+
+
+def test_async_code_enqueues_without_blocking_calls(app: Application) -> None:
+    @app.job
+    async def work(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        one = await work.aenqueue(1, key="k")
+        same = await work.using(key="k").aenqueue(2)
+        two = await work.aenqueue_many([{"n": 2}, {"n": 3}])
+        named = await app.aenqueue("elsewhere", {})
+        sent = await app.aenqueue_many([work.prepare(4)])
+        assert same == one
+        assert len({one.id, *(job.id for job in two), named.id, sent[0].id}) == 5
+        assert await one.astatus() == "queued"
+
+    asyncio.run(main())
+
+
+def test_a_compensation_names_a_function_or_a_kind(app: Application) -> None:
+    @app.job(compensate="refund")
+    def charge() -> None: ...
+
+    @app.job(queue="undo", retry=Retry(max_attempts=9))
+    def refund(job_id: str, kind: str, status: str, payload: dict[str, Any]) -> None: ...
+
+    @app.job(compensate=refund)
+    def sell() -> None: ...
+
+    @app.job(queue="far", compensate="elsewhere")
+    def ship() -> None: ...
+
+    for function in (charge, sell):
+        undo = function.enqueue().refresh().policy.compensation
+        assert undo is not None
+        assert (undo.kind, undo.queue, undo.policy.max_attempts) == ("refund", "undo", 9)
+    elsewhere = ship.enqueue().refresh().policy.compensation
+    assert elsewhere is not None
+    assert (elsewhere.kind, elsewhere.queue) == ("elsewhere", "far")
+
+
+def test_a_compensation_that_is_no_job_is_refused(app: Application) -> None:
+    def refund() -> None: ...
+
+    with pytest.raises(InvalidInput, match="decorate the function first"):
+        app.job(compensate=refund)(lambda: None)  # type: ignore[call-overload]  # the mistake
