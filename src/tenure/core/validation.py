@@ -4,9 +4,9 @@
 what is allowed; nothing has been written when it is raised. [J6]
 """
 
-import math
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import assert_never
 
 import msgspec
@@ -34,7 +34,17 @@ from tenure.core.ijson import NotIJson, check_ijson
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Backoff, LeaseBounds, Policy
-from tenure.core.vocabulary import EventCause, ReasonCode
+from tenure.core.vocabulary import (
+    CancelMode,
+    ErrorClass,
+    EventCause,
+    JobStatus,
+    OnExhausted,
+    OnLost,
+    ReasonCode,
+    ReleaseKind,
+    Stage,
+)
 from tenure.errors import InvalidInput
 
 MAX_DURATION = seconds(366 * 24 * 3600)
@@ -44,6 +54,7 @@ MAX_DEDUPE_KEY = 200
 MAX_TEXT = 4096
 MAX_COUNT = 2**31 - 1
 PRIORITIES = (-32768, 32767)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 ROLES = frozenset({"worker", "client", "operator"})
 REPORTABLE_REASONS = frozenset(
@@ -82,6 +93,9 @@ def check_claim(request: ClaimRequest, limits: Limits) -> None:
     check_name("namespace", request.namespace)
     check_name("worker", request.worker)
     _check_actor(request.actor)
+    if role_of(request.actor) != "worker":
+        # A lease's end is read as its owner's report when a worker wrote it. [R22]
+        raise InvalidInput("actor", f"{_shown(request.actor)} is not a worker: only workers claim")
     check_name("request_id", request.request_id)
     _check_names("queues", request.queues, most=limits.claim_queues, least=1)
     if request.kinds is not None:
@@ -114,6 +128,8 @@ def check_job_id(field: str, value: object) -> None:
 
 def _shown(value: object) -> str:
     """At most a line of a bad value, escaped, so that an error cannot carry control codes."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a huge integer"  # Python refuses to write out more than 4300 digits
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -142,6 +158,14 @@ def check_duration(field: str, value: object) -> None:
         raise InvalidInput(field, f"{_shown(value)} µs is outside 0 to 366 days")
 
 
+def _check_word(field: str, value: object, words: type[StrEnum]) -> None:
+    """A word of a closed set. [J4]"""
+    if not isinstance(value, words):
+        raise InvalidInput(
+            field, f"{_shown(value)} is not allowed", hint=f"one of {', '.join(words)}"
+        )
+
+
 def _check_text(field: str, value: object, *, most: int = MAX_TEXT) -> None:
     if not isinstance(value, str):
         raise InvalidInput(field, f"{type(value).__name__} is not text")
@@ -160,7 +184,7 @@ def _check_label(field: str, value: object, *, most: int) -> None:
     """Text that people use as a key: not empty, without control characters. [D4]"""
     _check_text(field, value, most=most)
     assert isinstance(value, str)
-    if not value or any(ord(character) < 32 or ord(character) == 127 for character in value):
+    if not value or _CONTROL.search(value) is not None:
         raise InvalidInput(field, f"{_shown(value)} is empty or has control characters")
 
 
@@ -226,6 +250,8 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
     _check_integer(f"{field}.max_attempts", policy.max_attempts, low=1, high=MAX_COUNT)
     _check_integer(f"{field}.max_releases", policy.max_releases, low=0, high=MAX_COUNT)
     _check_backoff(f"{field}.backoff", policy.backoff)
+    _check_word(f"{field}.on_exhausted", policy.on_exhausted, OnExhausted)
+    _check_word(f"{field}.on_lost", policy.on_lost, OnLost)
     for name in ("start_within_us", "grace_us"):
         check_duration(f"{field}.{name}", getattr(policy, name))
     if policy.timeout_us is not None:
@@ -250,9 +276,9 @@ def _check_backoff(field: str, backoff: Backoff) -> None:
 
 
 def _check_number(field: str, value: object, *, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(field, f"{_shown(value)} is not a number")
-    if not low <= value <= high:
+    if not low <= value <= high:  # also where it is NaN, which is not within anything
         raise InvalidInput(field, f"{_shown(value)} is outside {low:g} to {high:g}")
 
 
@@ -279,6 +305,7 @@ def _check_worker_command(command: WorkerCommand, limits: Limits) -> None:
             _check_error(command.error)
             check_duration("retry_after_us", command.retry_after_us)
         case Release():
+            _check_word("kind", command.kind, ReleaseKind)
             check_duration("delay_us", command.delay_us)
         case Start():
             pass
@@ -295,6 +322,9 @@ def _check_progress(progress: Progress) -> None:
 
 
 def _check_error(error: JobError) -> None:
+    _check_word("error.error_class", error.error_class, ErrorClass)
+    if error.stage is not None:
+        _check_word("error.stage", error.stage, Stage)
     _check_text("error.type", error.type, most=MAX_NAME)
     _check_text("error.message", error.message, most=16 * MAX_TEXT)
     if error.reason_code is not None and error.reason_code not in REPORTABLE_REASONS:
@@ -311,10 +341,16 @@ def _check_operator_command(command: OperatorCommand, limits: Limits) -> None:
     check_name("request_id", command.request_id)
     if command.expected_rev is not None:
         _check_integer("expected_rev", command.expected_rev, low=1, high=MAX_COUNT)
+    if command.expected_status is not None:
+        _check_word("expected_status", command.expected_status, JobStatus)
     match command:
         case Cancel():
+            _check_word("mode", command.mode, CancelMode)
             _check_text("reason", command.reason)
         case DeadLetter():
+            _check_word("reason_code", command.reason_code, ReasonCode)
+            if command.stage is not None:
+                _check_word("stage", command.stage, Stage)
             _check_text("message", command.message)
         case Redrive():
             if command.cause not in (EventCause.REDRIVE, EventCause.RERUN):
