@@ -9,6 +9,7 @@ import datetime
 import decimal
 import inspect
 import math
+import re
 import typing
 import uuid
 from abc import ABC, abstractmethod
@@ -38,6 +39,7 @@ _RICH_TYPES = (
     uuid.UUID,
     decimal.Decimal,
 )
+_FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`$")
 # Return annotations that say nothing about a JSON value.
 _NO_VALUE = (typing.NoReturn, typing.Never)
 
@@ -457,11 +459,12 @@ def convert(value: Any, kind: Any, *, path: str, is_python: bool = False) -> Any
 def _with_path(wrong: msgspec.ValidationError, within: str) -> ValidationError:
     """msgspec says `… - at `$.order.lines[0]``; a job says `… at order.lines[0]`."""
     message, _, where = str(wrong).partition(" - at `")
-    if not where:
-        return ValidationError(message, path=within)
-    of_key, is_key, where = where.rpartition("key` in `")
-    assert not of_key, "a path ends in one place"
-    path = (within + where.rstrip("`").removeprefix("$")).removeprefix(".")
+    _, is_key, where = where.rpartition("key` in `")
+    path = within + where.rstrip("`").removeprefix("$")
+    field = _FIELD.search(message)
+    if field is not None:  # a missing or unknown field is named, not pointed at
+        path = f"{path}.{field[1]}"
+    path = path.removeprefix(".") or "$"
     return ValidationError(f"{message} as a key" if is_key else message, path=path)
 
 

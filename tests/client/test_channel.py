@@ -1,0 +1,204 @@
+"""The way to the coordinator: opened once, per process, and patient within limits."""
+
+import asyncio
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tenure import InvalidInput, OutcomeUnknown, StoreUnavailable, Tenure, UnknownStoreUrl
+from tenure.client.app import Application
+from tenure.client.channel import MAX_TRIES, Link
+from tenure.core.commands import Command
+from tenure.core.verdicts import Answer
+from tests.client.scene import Scene
+
+
+class Flaky:
+    """The scene's coordinator, silent for a number of calls. `writes` says whether these calls
+    were carried out all the same."""
+
+    def __init__(self, scene: Scene, failures: int, *, writes: bool = False) -> None:
+        self._coordinator = scene.world.coordinator
+        self._failures = failures
+        self._writes = writes
+        self.sent: list[Sequence[Command]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._coordinator, name)
+
+    def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
+        self.sent.append(commands)
+        if len(self.sent) > self._failures:
+            return self._coordinator.submit_many(commands)
+        if self._writes:
+            self._coordinator.submit_many(commands).result()
+        silence: Future[list[Answer]] = Future()
+        silence.set_exception(OutcomeUnknown("the connection was lost"))
+        return silence
+
+
+def flaky_app(scene: Scene, flaky: Flaky) -> Application:
+    def connect() -> Link:
+        link = scene.connect()
+        link.coordination = flaky  # type: ignore[assignment]  # it forwards what it does not have
+        return link
+
+    return Application(connect, namespace="default", name="tests")
+
+
+def test_a_request_without_an_answer_is_sent_again_under_the_same_id(scene: Scene) -> None:
+    flaky = Flaky(scene, failures=2, writes=True)
+    app = flaky_app(scene, flaky)
+
+    job = app.enqueue("work", {})
+
+    assert len(flaky.sent) == 3
+    assert flaky.sent[0] == flaky.sent[2]
+    assert scene.pauses == pytest.approx([0.1, 0.2])
+    assert len(job.events()) == 1
+    assert len(list(scene.world.store.records(page_size=9))) == 1
+
+
+def test_patience_ends_after_a_few_tries(scene: Scene) -> None:
+    flaky = Flaky(scene, failures=99)
+
+    with pytest.raises(StoreUnavailable, match="connection was lost"):
+        flaky_app(scene, flaky).enqueue("work", {})
+
+    assert len(flaky.sent) == MAX_TRIES
+
+
+def test_async_requests_are_as_patient(scene: Scene) -> None:
+    flaky = Flaky(scene, failures=1, writes=True)
+
+    async def main() -> None:
+        job = await flaky_app(scene, flaky).aenqueue("work", {})
+        assert len(await job.aevents()) == 1
+
+    asyncio.run(main())
+    assert scene.pauses == pytest.approx([0.1])
+
+
+def test_threads_that_start_together_open_one_link(scene: Scene, app: Application) -> None:
+    together = threading.Barrier(8)
+
+    def work() -> str:
+        together.wait()
+        return app.enqueue("work", {}).id
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = {future.result() for future in [pool.submit(work) for _ in range(8)]}
+
+    assert len(ids) == 8
+    assert scene.opened == 1
+
+
+def test_closing_lets_go_and_the_next_use_opens_again(scene: Scene) -> None:
+    app = scene.app()
+    app.close()
+    with app:
+        app.enqueue("work", {})
+    app.close()
+
+    assert (scene.opened, scene.closed) == (1, 1)
+    app.enqueue("work", {})
+    assert scene.opened == 2
+
+
+def test_a_link_that_cannot_be_opened_is_tried_again_next_time(scene: Scene) -> None:
+    outcomes: list[Exception | Link] = [StoreUnavailable("down"), scene.connect()]
+
+    def connect() -> Link:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    app = Application(connect, namespace="default", name="tests")
+    with pytest.raises(StoreUnavailable):
+        app.enqueue("work", {})
+
+    assert app.enqueue("work", {}).status == "queued"
+
+
+def test_a_forked_child_opens_a_link_of_its_own(tmp_path: Path) -> None:
+    app = Tenure(f"sqlite:///{tmp_path}/jobs.db")
+    parent_job = app.enqueue("work", {"who": "parent"})
+    reader, writer = os.pipe()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        pid = os.fork()
+    if pid == 0:
+        try:
+            child_job = app.enqueue("work", {"who": "child"})
+            assert app.get(parent_job.id).status == "queued"
+            os.write(writer, child_job.id.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        told = pipe.read()
+    os.waitpid(pid, 0)
+
+    assert app.get(told).status == "queued"
+    assert app.enqueue("work", {"who": "parent again"}).status == "queued"
+    app.close()
+
+
+def test_the_environment_is_read_when_the_link_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Tenure()
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path}/env.db")
+
+    with app:
+        app.enqueue("work", {})
+
+    assert (tmp_path / "env.db").exists()
+
+
+def test_a_wrong_url_is_an_error_at_the_first_use_not_before() -> None:
+    app = Tenure("redis://nowhere")
+
+    with pytest.raises(UnknownStoreUrl):
+        app.enqueue("work", {})
+
+
+def test_names_are_checked_at_once() -> None:
+    with pytest.raises(InvalidInput, match="namespace"):
+        Tenure(namespace="no spaces")
+    with pytest.raises(InvalidInput, match="name"):
+        Tenure(name="")
+
+
+def test_a_sqlite_application_keeps_its_jobs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with Tenure(url) as app:
+
+        @app.job
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        job = add.enqueue(1, b=2, key="sum")
+        again = add.enqueue(5, b=5, key="sum")
+
+    with Tenure(url) as later:
+        found = later.get(job.id)
+        assert found.kind == "add"
+        assert found.refresh().payload == b'{"a":1,"b":2}'
+    assert again == job
+    assert again.deduplicated
+
+
+def test_a_memory_application_is_one_store_of_its_own() -> None:
+    with Tenure("memory://") as one, Tenure("memory://") as other:
+        job = one.enqueue("work", {})
+
+        assert one.get(job.id).status == "queued"
+        assert other.coordination.load_jobs([job.id]) == {}
