@@ -22,7 +22,8 @@ from tenure.errors import (
 )
 from tenure.ports import Clock
 from tenure.stores.memory import host_clock
-from tenure.stores.migrations import migrations, newest_version
+from tenure.stores.migrations import Migration, migrations, newest_version
+from tenure.stores.sql.statements import fill
 
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
@@ -235,12 +236,15 @@ def migrate(path: Path) -> int:
         found = _version(connection)
         for migration in migrations("sqlite"):
             if migration.version > found:
-                _run_script(connection, migration.text)
-                connection.execute(
-                    "UPDATE tenure_meta SET schema_version = ?", (migration.version,)
-                )
+                _run_script(connection, script(migration))
         connection.execute("COMMIT")
         return _version(connection)
+
+
+def script(migration: Migration) -> str:
+    """A migration as plain SQL, without its transaction."""
+    end = "\nUPDATE tenure_meta SET schema_version = {version};\n"
+    return migration.text + fill(end, {"version": str(migration.version)})
 
 
 def _run_script(connection: sqlite3.Connection, script: str) -> None:
