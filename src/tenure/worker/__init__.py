@@ -1,0 +1,11 @@
+"""The worker: runs handlers in child processes under leases that its supervisor keeps.
+
+`session` decides (pure), `supervisor` does (input and output, no user code), `serving` and what
+it imports live in the children. Knows a coordinator only through `tenure.ports.Coordination`.
+"""
+
+from tenure.worker.options import AttemptOutput, WorkerOptions
+from tenure.worker.stats import Stats
+from tenure.worker.worker import Worker, run_worker
+
+__all__ = ["AttemptOutput", "Stats", "Worker", "WorkerOptions", "run_worker"]

@@ -1,0 +1,238 @@
+"""One attempt from the worker's side: its lease, its handler, its news and its report.
+
+Pure bookkeeping with instants of the boot clock. Two things end independently: the lease (the
+right to report) and the handler (a process, a task, a thread); an attempt is over when both have.
+"""
+
+from enum import Enum, auto
+
+from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start
+from tenure.core.ids import Actor, RequestId
+from tenure.core.instants import Duration, seconds
+from tenure.core.job import JobError, Progress
+from tenure.core.verdicts import Grant
+from tenure.core.vocabulary import ErrorClass, ReleaseKind, Stage
+from tenure.worker.clock import Boot
+
+LONG_LEASE = seconds(20)
+LEAST_MARGIN = seconds(2)
+NO_DELAY = Duration(0)
+NEWS_INTERVAL = seconds(1)
+BOUNDED_MARGIN = seconds(0.02)
+
+News = tuple[Progress | None, bytes | None]
+"""Progress and checkpoint that the coordinator does not know yet."""
+
+
+def _merge(older: News, newer: News) -> News:
+    return (
+        older[0] if newer[0] is None else newer[0],
+        older[1] if newer[1] is None else newer[1],
+    )
+
+
+class Phase(Enum):
+    """How far an attempt is."""
+
+    PREPARING = auto()  # granted, waiting for a child
+    STARTING = auto()  # the start is on its way
+    RUNNING = auto()
+    STOPPING = auto()  # killed, not yet known to be gone
+    REPORTING = auto()  # the handler is gone, its report is on its way
+
+    @property
+    def has_handler(self) -> bool:
+        """Whether a place in a child is taken."""
+        return self is not Phase.REPORTING
+
+
+class StopFor(Enum):
+    """Why a handler was killed; decides what is reported once it is gone."""
+
+    LOST = auto()  # no authority: nothing
+    CANCEL = auto()  # the cancel's grace is over: acknowledge
+    SHUTDOWN = auto()  # hand back
+
+
+def margin_us(lease_us: Duration) -> Duration:
+    """How long before its end a lease is given up: room for skew and for the kill itself."""
+    if lease_us >= LONG_LEASE:
+        return Duration(max(lease_us // 10, LEAST_MARGIN))
+    return Duration(lease_us // 10 + min(lease_us // 20, seconds(0.1)))
+
+
+def fence_at(sent_at: Boot, *, ttl_us: Duration, lease_us: Duration) -> Boot:
+    """When the worker stops believing in its lease, counted from when it *sent* the request.
+
+    A ttl shorter than the lease's is bounded by a time-out or a cancel deadline, which is exact
+    on the coordinator's side: taking the whole margin off it would cut handlers short.
+    """
+    if ttl_us >= lease_us:
+        return Boot(sent_at + lease_us - margin_us(lease_us))
+    margin = min(margin_us(lease_us), BOUNDED_MARGIN + ttl_us // 100)
+    return Boot(sent_at + max(0, ttl_us - margin))
+
+
+class Attempt:
+    """What the session keeps of one grant."""
+
+    def __init__(self, run: int, grant: Grant, *, actor: Actor, sent_at: Boot) -> None:
+        policy = grant.job.policy
+        self.run = run
+        self.grant = grant
+        self.actor = actor
+        self.phase = Phase.PREPARING
+        self.is_open = True  # as far as is known, the lease carries authority
+        self.fence_at = fence_at(sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us)
+        self.heartbeat_us = policy.heartbeat_us
+        self.heartbeat_at = Boot(sent_at + policy.heartbeat_us)
+        self.asked_to_stop = False
+        self.is_cancelled = False  # the coordinator asked; else it is this worker's shutdown
+        self.kill_at: Boot | None = None
+        self.stop_for: StopFor | None = None
+        self.sends_alone = False  # a batch it was part of was refused
+        self.report: Settle | None = None
+        self.tries = 0
+        self.first_try_at: Boot | None = None
+        self.retry_at: Boot | None = None
+        self._hb_seq = grant.job.hb_seq
+        self._news: News = (None, None)
+        self._unconfirmed: News = (None, None)
+        self._news_sent_at = Boot(0)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"job {self.grant.job_id} ({self.grant.job.kind}) attempt {self.grant.attempt}"
+
+    # --- the lease -----------------------------------------------------------------------------
+
+    def renewed(self, sent_at: Boot, ttl_us: Duration) -> bool:
+        """A start or heartbeat sent at `sent_at` was accepted; whether that is news."""
+        until = fence_at(sent_at, ttl_us=ttl_us, lease_us=self.grant.job.policy.lease_us)
+        # Answers may overtake each other: an older one must not shorten what a newer one gave.
+        # A bounded ttl is the exception, it names an end that no renewal moves.
+        if until <= self.fence_at and ttl_us >= self.grant.job.policy.lease_us:
+            return False
+        self.fence_at = until
+        return True
+
+    # --- heartbeats and news -------------------------------------------------------------------
+
+    def heard_progress(self, progress: Progress, now: Boot) -> None:
+        """The handler made progress: due soon, at most once a second."""
+        self._news = (progress, self._news[1])
+        self._news_due(now)
+
+    def heard_checkpoint(self, checkpoint: bytes, now: Boot) -> None:
+        """The handler saved something."""
+        self._news = (self._news[0], checkpoint)
+        self._news_due(now)
+
+    def _news_due(self, now: Boot) -> None:
+        soon = Boot(max(now, self._news_sent_at + NEWS_INTERVAL))
+        self.heartbeat_at = min(self.heartbeat_at, soon)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was saved or said that no heartbeat has carried yet."""
+        return self._news != (None, None)
+
+    @property
+    def goes_along(self) -> bool:
+        """Whether its commands may share a batch with those of others."""
+        return self.tries == 0 and not self.sends_alone
+
+    def heartbeat(self, now: Boot) -> Heartbeat:
+        """The next heartbeat, with whatever is new."""
+        self._hb_seq += 1
+        self.heartbeat_at = Boot(now + self.heartbeat_us)
+        if self.has_news:
+            self._news_sent_at = now
+        # What an earlier heartbeat carried, and no answer confirmed, travels once more.
+        carried = _merge(self._unconfirmed, self._news)
+        self._unconfirmed, self._news = carried, (None, None)
+        progress, checkpoint = carried
+        return Heartbeat(
+            job_id=self.grant.job_id,
+            lease_id=self.grant.lease_id,
+            actor=self.actor,
+            hb_seq=self._hb_seq,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+
+    def heartbeat_answered(self, hb_seq: int) -> None:
+        """Confirmed: what it carried is kept. An older one confirms nothing of the newest."""
+        if hb_seq == self._hb_seq:
+            self._unconfirmed = (None, None)
+
+    def heartbeat_lost(self, hb_seq: int, *, again_at: Boot) -> None:
+        """No answer: what it carried is news again, unless something newer was said since."""
+        if hb_seq == self._hb_seq:
+            self._news = _merge(self._unconfirmed, self._news)
+            self._unconfirmed = (None, None)
+            self.heartbeat_at = min(self.heartbeat_at, again_at)
+
+    def drop_news(self) -> None:
+        """What was saved or said is out of bounds and would spoil every heartbeat."""
+        self._news = self._unconfirmed = (None, None)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def _request_id(self, what: str) -> RequestId:
+        # Follows from the lease, so that it is the same in every retry, whoever sends it.
+        return RequestId(f"{self.grant.lease_id}:{what}")
+
+    def start(self) -> Start:
+        """The start of this attempt; the same one every time."""
+        return Start(
+            job_id=self.grant.job_id,
+            lease_id=self.grant.lease_id,
+            actor=self.actor,
+            request_id=self._request_id("start"),
+        )
+
+    def complete(self, result: bytes) -> Complete:
+        """Success."""
+        return Complete(
+            job_id=self.grant.job_id,
+            lease_id=self.grant.lease_id,
+            actor=self.actor,
+            request_id=self._request_id("complete"),
+            result=result,
+        )
+
+    def fail(self, error: JobError, retry_after_us: Duration = NO_DELAY) -> Fail:
+        """Failure."""
+        return Fail(
+            job_id=self.grant.job_id,
+            lease_id=self.grant.lease_id,
+            actor=self.actor,
+            request_id=self._request_id("fail"),
+            error=error,
+            retry_after_us=retry_after_us,
+        )
+
+    def release(
+        self, kind: ReleaseKind = ReleaseKind.DEPLOY, delay_us: Duration = NO_DELAY
+    ) -> Release:
+        """Hand back; under a cancel request the coordinator takes it as the acknowledgement."""
+        return Release(
+            job_id=self.grant.job_id,
+            lease_id=self.grant.lease_id,
+            actor=self.actor,
+            request_id=self._request_id("release"),
+            kind=kind,
+            delay_us=delay_us,
+        )
+
+    def crash(self, how: str) -> Fail:
+        """The handler's process died under it."""
+        error = JobError(
+            error_class=ErrorClass.UNCLASSIFIED,
+            type="ProcessDied",
+            message=f"the handler's process {how}",
+            stage=Stage.EXEC,
+        )
+        return self.fail(error)

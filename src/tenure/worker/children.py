@@ -1,0 +1,219 @@
+"""One child as its supervisor sees it: a process, a socket, a pipe full of output.
+
+Never blocks: everything is written when the other side reads, read when there is something, and
+bounded. A child lives in a session of its own, and whatever it started is killed with it.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from tenure.handlers import Isolation
+from tenure.worker.clock import Boot
+from tenure.worker.output import BoundedOutput
+from tenure.worker.wire import (
+    FRAME_OVERHEAD_BYTES,
+    READ_BYTES,
+    FrameError,
+    FrameReader,
+    Renewed,
+    Setup,
+    ToChild,
+    ToSupervisor,
+    decode_to_supervisor,
+    encode_frame,
+)
+
+MAX_BACKLOG_BYTES = 64 * 1024
+MAX_READS = 16  # per turn of the loop, so that one chatty child cannot starve the others
+WAIT_FOR_EXIT_S = 5.0
+
+
+class Child:
+    """A running child. The pool decides what it is used for."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        environment: Mapping[str, str],
+        output_bytes: int,
+        selector: selectors.BaseSelector,
+        turn: Callable[["Child"], None],
+    ) -> None:
+        self.lane: Isolation = setup.lane
+        self.is_ready = False
+        self.is_retiring = False
+        self.was_killed = False  # on the pool's decision, to end one of its runs
+        self.fault: str | None = None  # why it is of no use any more, if that is why it was killed
+        self.jobs_begun = 0
+        self.runs: set[int] = set()
+        self.doomed: dict[int, Boot | None] = {}  # runs that must stop, and by when
+        self.deadline: Boot | None = None  # to be ready, or to be gone once it retires
+        self.output = BoundedOutput(output_bytes)
+        self._selector = selector
+        self._reader = FrameReader(max_bytes=setup.body_bytes + FRAME_OVERHEAD_BYTES)
+        self._outgoing = bytearray()
+        self._turn = turn
+        self._process, self._sock = _spawn(environment)
+        assert self._process.stdout is not None
+        self._pipe = self._process.stdout.fileno()
+        os.set_blocking(self._pipe, False)
+        self._exit_fd = _exit_descriptor(self._process.pid)
+        self._watched: set[int] = set()
+        self._watch(self._sock.fileno(), selectors.EVENT_READ)
+        self._watch(self._pipe, selectors.EVENT_READ)
+        if self._exit_fd is not None:
+            self._watch(self._exit_fd, selectors.EVENT_READ)
+        self.send(setup)
+
+    @property
+    def pid(self) -> int:
+        """For logs and tests."""
+        return self._process.pid
+
+    # --- talking -------------------------------------------------------------------------------
+
+    def send(self, message: ToChild) -> None:
+        """Queue a frame and write what the child takes now."""
+        if isinstance(message, Renewed) and len(self._outgoing) > MAX_BACKLOG_BYTES:
+            return  # it has not listened for long; a later renewal will say the same
+        self._outgoing += encode_frame(message)
+        self._write()
+
+    def _write(self) -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            while self._outgoing:
+                del self._outgoing[: self._sock.send(self._outgoing)]
+        if self._sock.fileno() in self._watched:
+            wanted = selectors.EVENT_WRITE if self._outgoing else 0
+            self._selector.modify(
+                self._sock.fileno(), selectors.EVENT_READ | wanted, lambda: self._turn(self)
+            )
+
+    def receive(self) -> tuple[list[ToSupervisor], bool]:
+        """What the child said, and whether its end of the socket is closed or of no use."""
+        self._write()
+        self.drain_output()
+        messages: list[ToSupervisor] = []
+        try:
+            for _ in range(MAX_READS):
+                data = self._sock.recv(READ_BYTES)
+                if not data:
+                    self._unwatch(self._sock.fileno())
+                    return messages, True
+                messages += [decode_to_supervisor(frame) for frame in self._reader.feed(data)]
+        except BlockingIOError:
+            pass
+        except (ConnectionError, FrameError, msgspec.DecodeError):
+            self._unwatch(self._sock.fileno())
+            return messages, True
+        return messages, False
+
+    def drain_output(self) -> None:
+        """Whatever waits in the pipe: a full pipe would block the handler."""
+        with suppress(BlockingIOError):
+            for _ in range(MAX_READS):
+                data = os.read(self._pipe, READ_BYTES)
+                if not data:
+                    self._unwatch(self._pipe)
+                    return
+                self.output.write(data)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL for the child and for every process of its group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def has_exited(self) -> bool:
+        """Whether the process is gone; a zombie keeps its number until `bury`."""
+        if self._process.returncode is not None:
+            return True
+        if hasattr(os, "waitid"):
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._process.pid, options) is not None
+        return self._process.poll() is not None
+
+    def bury(self) -> str:
+        """Reap the process and its group, close everything; how it ended, for people."""
+        # The group first: the zombie still holds its number, so no stranger can be hit.
+        self.kill()
+        try:
+            self._process.wait(WAIT_FOR_EXIT_S)
+        except subprocess.TimeoutExpired:  # stuck in the kernel; init will have it one day
+            return "could not be reaped"
+        finally:
+            self.drain_output()
+            self._close()
+        return self.fault or describe_exit(self._process.returncode)
+
+    def _close(self) -> None:
+        for descriptor in list(self._watched):
+            self._unwatch(descriptor)
+        self._sock.close()
+        if self._exit_fd is not None:
+            os.close(self._exit_fd)
+            self._exit_fd = None
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    # --- watching ------------------------------------------------------------------------------
+
+    def _watch(self, descriptor: int, events: int) -> None:
+        self._selector.register(descriptor, events, lambda: self._turn(self))
+        self._watched.add(descriptor)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if descriptor in self._watched:
+            self._watched.discard(descriptor)
+            self._selector.unregister(descriptor)
+
+
+def _spawn(environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tenure.worker.child", str(theirs.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            pass_fds=(theirs.fileno(),),
+            close_fds=True,
+            start_new_session=True,
+            bufsize=0,
+        )
+    ours.setblocking(False)
+    return process, ours
+
+
+def _exit_descriptor(pid: int) -> int | None:
+    """Readable when the process has ended, even if its own children keep the socket open."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, or a sandbox that does not know it
+        return None
+
+
+def describe_exit(status: int) -> str:
+    """`exited with code 3`, `was killed by SIGSEGV`: what to say about a dead process."""
+    if status >= 0:
+        return f"exited with code {status} before it reported"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    if -status == signal.SIGKILL:
+        return f"was killed by {name}; if nobody sent it, memory ran out"
+    return f"was killed by {name}"

@@ -1,0 +1,152 @@
+"""When to ask for work, and for which: polling with backoff, weights, and limits per kind.
+
+Pure. One claim at a time; a claim without an answer is repeated under the same id until it has
+one, because the grants it may have received would otherwise lie idle for a whole lease. [Q1]
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tenure.core.claims import ClaimRequest
+from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, WorkerId
+from tenure.core.instants import Duration, seconds
+from tenure.worker.clock import Boot
+
+Random = Callable[[], float]
+"""Evenly from [0, 1)."""
+
+MAX_PER_CLAIM = 100
+FIRST_RETRY = seconds(0.1)
+LONGEST_RETRY = seconds(5)
+
+
+def jittered(ceiling_us: int, random: Random) -> Duration:
+    """Full jitter: anything up to the ceiling, so that workers do not march in step."""
+    return Duration(int(ceiling_us * random()))
+
+
+def retry_delay(tries: int, random: Random) -> Duration:
+    """How long to wait before the try after `tries` failed ones."""
+    return jittered(min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(tries, 10)), random)
+
+
+class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, where, for what and how often."""
+
+    namespace: Namespace
+    worker: WorkerId
+    actor: Actor
+    queues: Mapping[QueueName, int]
+    kinds: Mapping[Kind, int | None]
+    first_claim_seq: int = 1
+    shortest_poll_us: Duration = seconds(0.05)
+    longest_poll_us: Duration = seconds(1)
+
+
+class Claimer:
+    """Decides on the next claim. Groups of kinds take turns: the unlimited ones together, each
+    limited kind alone, because one claim has one limit."""
+
+    def __init__(self, settings: ClaimSettings, random: Random) -> None:
+        unlimited = tuple(kind for kind, limit in settings.kinds.items() if limit is None)
+        self._settings = settings
+        self._random = random
+        self._groups: list[tuple[Kind, ...]] = [unlimited] if unlimited else []
+        self._groups += [(kind,) for kind, limit in settings.kinds.items() if limit is not None]
+        self._turn = 0
+        self._empty_in_a_row = 0
+        self._credits = dict.fromkeys(settings.queues, 0)
+        self._is_backlogged = False
+        self._idle_us = settings.shortest_poll_us
+        self._seq = settings.first_claim_seq - 1
+        self._tries = 0
+        self.next_at = Boot(0)
+        self.unanswered: ClaimRequest | None = None
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def ask(self, *, free: int, running: Counter[Kind]) -> ClaimRequest | None:
+        """The claim to send now: the unanswered one again, or a new one; None without room."""
+        if self.unanswered is not None:
+            return self.unanswered
+        for _ in self._groups:
+            kinds = self._groups[self._turn % len(self._groups)]
+            room = min(free, MAX_PER_CLAIM, self._room(kinds, running))
+            if room > 0:
+                self.unanswered = self._request(kinds, room)
+                return self.unanswered
+            self._pass_turn()
+        return None
+
+    def _room(self, kinds: tuple[Kind, ...], running: Counter[Kind]) -> int:
+        limit = self._settings.kinds[kinds[0]]
+        return MAX_PER_CLAIM if limit is None else limit - running[kinds[0]]
+
+    def _request(self, kinds: tuple[Kind, ...], limit: int) -> ClaimRequest:
+        self._seq += 1
+        settings = self._settings
+        return ClaimRequest(
+            namespace=settings.namespace,
+            worker=settings.worker,
+            actor=settings.actor,
+            queues=self._queues(),
+            limit=limit,
+            claim_seq=self._seq,
+            request_id=RequestId(f"claim-{self._seq}"),
+            kinds=kinds,
+        )
+
+    def _queues(self) -> tuple[QueueName, ...]:
+        """All queues, oldest job first; under a backlog one queue at a time, by weight.
+
+        Smooth weighted round-robin: of weights 3 and 1, the pattern is a a b a.
+        """
+        weights = self._settings.queues
+        if not self._is_backlogged or len(set(weights.values())) == 1:
+            return tuple(weights)
+        for queue, weight in weights.items():
+            self._credits[queue] += weight
+        chosen = max(weights, key=lambda queue: self._credits[queue])
+        self._credits[chosen] -= sum(weights.values())
+        return (chosen,)
+
+    def _pass_turn(self) -> None:
+        self._turn += 1
+
+    # --- hearing -------------------------------------------------------------------------------
+
+    def heard(self, granted: int, now: Boot) -> None:
+        """An answer came. Ask again at once unless everything was empty in a row."""
+        asked, self.unanswered = self.unanswered, None
+        assert asked is not None
+        self._tries = 0
+        self._is_backlogged = granted >= asked.limit
+        self._pass_turn()
+        if granted:
+            self.wake(now)
+            return
+        if asked.queues != tuple(self._settings.queues):
+            self.next_at = now  # only the favoured queue was empty: look at all of them
+            return
+        self._empty_in_a_row += 1
+        if self._empty_in_a_row < len(self._groups):
+            self.next_at = now
+            return
+        self._empty_in_a_row = 0
+        self.next_at = Boot(now + self._idle_us // 2 + jittered(self._idle_us, self._random))
+        self._idle_us = Duration(min(2 * self._idle_us, self._settings.longest_poll_us))
+
+    def failed(self, now: Boot) -> None:
+        """No answer came."""
+        self._tries += 1
+        self.next_at = Boot(now + retry_delay(self._tries, self._random))
+
+    def wake(self, now: Boot) -> None:
+        """There may be work: ask now, and often for a while."""
+        if self.unanswered is not None:
+            return  # its repetition keeps its own pace
+        self._idle_us = self._settings.shortest_poll_us
+        self._empty_in_a_row = 0
+        self.next_at = now

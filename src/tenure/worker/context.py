@@ -1,0 +1,104 @@
+"""The context of one attempt, inside its child: what `handlers.Context` promises.
+
+Knows the lease only by the instant it ends, on the clock that child and supervisor share; so a
+handler notices a lost lease even while its supervisor is stopped or gone.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tenure.core.job import Progress
+from tenure.core.validation import MAX_TEXT, Limits, check_body
+from tenure.errors import Cancelled
+from tenure.handlers import Context, encode
+from tenure.worker.clock import Boot, boot_now
+from tenure.worker.text import clean
+from tenure.worker.wire import Progressed, Run, Saved, ToSupervisor
+
+MAX_COUNT = 2**53 - 1
+
+
+class AttemptContext(Context):
+    """Handed to the handler; told by the child's reader thread what the supervisor says."""
+
+    def __init__(self, run: Run, *, send: Callable[[ToSupervisor], None], limits: Limits) -> None:
+        self.job_id = run.job_id
+        self.kind = run.kind
+        self.queue = run.queue
+        self.attempt = run.attempt
+        self.fence = run.fence
+        self.correlation_id = run.correlation_id
+        self.checkpoint = None  # decoded at stage `fetch`
+        self._run = run.run
+        self._send = send
+        self._limits = limits
+        self._until = run.until
+        self._reason: str | None = None
+        self._is_lost = False
+        self._on_stop: Callable[[], object] | None = None
+
+    # --- for the handler -----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the job should stop or the lease is lost."""
+        if self._reason is not None:
+            raise Cancelled(self._reason)
+        if not self.still_mine():
+            raise Cancelled("the lease is lost")
+
+    def still_mine(self) -> bool:
+        """Whether the lease is, as far as this worker knows, still valid."""
+        return not self._is_lost and boot_now() < self._until
+
+    def save(self, checkpoint: Any) -> None:
+        """Keep this for the next attempt. Refuses what a job could not carry, here and now."""
+        body = encode(checkpoint, what="checkpoint")
+        check_body("checkpoint", body, self._limits)
+        self._send(Saved(self._run, body))
+
+    def progress(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Say how far the job is."""
+        counts = [min(max(int(count), 0), MAX_COUNT) for count in (done, total or 0)]
+        told = Progress(
+            done=counts[0],
+            total=None if total is None else counts[1],
+            note=clean(note, most=MAX_TEXT),
+        )
+        self._send(Progressed(self._run, told))
+
+    def log(self, message: str) -> None:
+        """A line for the attempt's log, among what it prints."""
+        sys.stderr.write(message.rstrip("\n") + "\n")
+        sys.stderr.flush()
+
+    # --- for the child -------------------------------------------------------------------------
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the handler was asked to stop, or has nothing to work under."""
+        return self._reason is not None or not self.still_mine()
+
+    def on_stop(self, callback: Callable[[], object] | None) -> None:
+        """Called, in the reader's thread, when the handler should stop."""
+        self._on_stop = callback
+        if callback is not None and (self._reason is not None or self._is_lost):
+            callback()
+
+    def renewed(self, until: Boot) -> None:
+        """The supervisor renewed the lease."""
+        self._until = until
+
+    def ask(self, reason: str) -> None:
+        """The supervisor asks the handler to stop."""
+        self._reason = reason
+        self._stop()
+
+    def lose(self) -> None:
+        """The supervisor says the lease is lost."""
+        self._is_lost = True
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._on_stop is not None:
+            self._on_stop()

@@ -1,0 +1,173 @@
+"""Running one handler, inside its child: arguments in, outcome out, through the stages.
+
+The stage says where a failure was found: `fetch`, `input`, `exec`, `output`. Every exception
+becomes an outcome made of strings; only the death of the process ends an attempt without one.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tenure.core.instants import Duration, seconds
+from tenure.core.job import JobError
+from tenure.core.validation import MAX_DURATION, MAX_NAME, Limits, check_body
+from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
+from tenure.errors import (
+    Cancelled,
+    HandlerSignal,
+    InvalidInput,
+    LeaseConflictError,
+    PermanentError,
+    Snooze,
+    TransientError,
+    ValidationError,
+)
+from tenure.handlers import Handler, Registry
+from tenure.worker.context import AttemptContext
+from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
+from tenure.worker.text import clean, message_of, traceback_of
+from tenure.worker.wire import Run, ToSupervisor
+
+
+class Execution:
+    """One attempt's way through the stages."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        run: Run,
+        *,
+        send: Callable[[ToSupervisor], None],
+        limits: Limits,
+    ) -> None:
+        self.run = run
+        self.context = AttemptContext(run, send=send, limits=limits)
+        self._registry = registry
+        self._limits = limits
+        self._stage = Stage.FETCH
+
+    def perform(self) -> FromChild:
+        """Run a handler to its end in this thread; a coroutine gets a loop of its own."""
+        try:
+            handler, arguments = self._prepare()
+            self._stage = Stage.EXEC
+            if handler.is_async:
+                value = asyncio.run(self._as_task(handler, arguments))
+            else:
+                value = handler.function(**arguments)
+            return self._returned(handler, value)
+        except BaseException as error:  # becomes the attempt's outcome, never swallowed
+            return self.outcome_of(error)
+
+    async def perform_async(self) -> FromChild:
+        """Run a handler as part of the loop it is called in."""
+        try:
+            handler, arguments = self._prepare()
+            self._stage = Stage.EXEC
+            if handler.is_async:
+                value = await handler.function(**arguments)
+            else:
+                value = await asyncio.to_thread(handler.function, **arguments)
+            return self._returned(handler, value)
+        except BaseException as error:  # becomes the attempt's outcome, never swallowed
+            return self.outcome_of(error)
+
+    async def _as_task(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self.context.on_stop(lambda: loop.call_soon_threadsafe(task.cancel))
+        try:
+            return await handler.function(**arguments)
+        finally:
+            self.context.on_stop(None)
+
+    def _prepare(self) -> tuple[Handler, dict[str, Any]]:
+        handler = self._registry.get(self.run.kind)
+        if handler is None:
+            raise LookupError(f"this application has no handler for the kind {self.run.kind}")
+        if self.run.checkpoint is not None:
+            self.context.checkpoint = msgspec.json.decode(self.run.checkpoint)
+        self._stage = Stage.INPUT
+        arguments = handler.decode_arguments(self.run.payload)
+        if handler.context_parameter is not None:
+            arguments[handler.context_parameter] = self.context
+        return handler, arguments
+
+    def _returned(self, handler: Handler, value: Any) -> Returned:
+        self._stage = Stage.OUTPUT
+        result = handler.encode_result(value)
+        check_body("result", result, self._limits)
+        return Returned(result)
+
+    # --- exceptions ----------------------------------------------------------------------------
+
+    def outcome_of(self, error: BaseException) -> FromChild:
+        """What an exception out of a handler means."""
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if _is_stop(error) and self.context.should_stop:
+            return Stopped()
+        match error:
+            case LeaseConflictError():
+                return Conflicted()
+            case Snooze():
+                return Snoozed(_bounded(error.delay_s))
+            case TransientError():
+                return Raised(self._error(error), _bounded(error.retry_after_s))
+            case _:
+                return Raised(self._error(error))
+
+    def _error(self, error: BaseException) -> JobError:
+        return JobError(
+            error_class=self._class_of(error),
+            type=clean(type(error).__name__, most=MAX_NAME),
+            message=self._message(error),
+            stage=self._stage,
+            reason_code=self._reason_of(error),
+        )
+
+    def _class_of(self, error: BaseException) -> ErrorClass:
+        if self._stage is Stage.OUTPUT:
+            return ErrorClass.PERMANENT  # the next attempt would return the same thing
+        match error:
+            case ValidationError():
+                return ErrorClass.VALIDATION
+            case TransientError():
+                return ErrorClass.TRANSIENT
+            case PermanentError():
+                return ErrorClass.PERMANENT
+            case _:
+                return ErrorClass.UNCLASSIFIED
+
+    def _reason_of(self, error: BaseException) -> ReasonCode | None:
+        if isinstance(error, TransientError) and error.dependency_unavailable:
+            return ReasonCode.DEPENDENCY_UNAVAILABLE
+        if isinstance(error, ValidationError) and self._stage is Stage.INPUT:
+            cause = error.__cause__
+            is_unreadable = not isinstance(cause, msgspec.ValidationError)
+            return ReasonCode.PARSE_ERROR if is_unreadable else ReasonCode.VALIDATION_FAILED
+        return None
+
+    def _message(self, error: BaseException) -> str:
+        """What it says; for exceptions nobody raised on purpose, also where it came from."""
+        message = message_of(error)
+        if self._stage is not Stage.EXEC or isinstance(error, HandlerSignal | InvalidInput):
+            return message
+        return f"{message}\n\n{traceback_of(error, skip=1)}"
+
+
+def _is_stop(error: BaseException) -> bool:
+    """Whether an exception only says that the handler stopped as it was asked to."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_stop(each) for each in error.exceptions)
+    return isinstance(error, Cancelled | asyncio.CancelledError)
+
+
+def _bounded(amount_s: float) -> Duration:
+    """A handler's delay as a duration the coordinator takes."""
+    if not math.isfinite(amount_s) or amount_s < 0:
+        return Duration(0)
+    return Duration(min(seconds(min(amount_s, 1e9)), MAX_DURATION))

@@ -1,0 +1,54 @@
+"""What a worker can be told: one frozen struct, every limit with a name and a default."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, Namespace, QueueName, WorkerId
+from tenure.core.instants import Duration, seconds
+from tenure.core.validation import Limits
+from tenure.handlers import DEFAULT_QUEUE
+
+
+class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt wrote to stdout and stderr: its beginning and its end, bounded."""
+
+    job_id: JobId
+    attempt: int
+    text: bytes
+    left_out_bytes: int = 0
+
+
+OutputSink = Callable[[AttemptOutput], None]
+
+
+def discard_output(output: AttemptOutput) -> None:
+    """The default sink."""
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the worker is, what it takes, and how it treats its children."""
+
+    queues: Mapping[QueueName, int] = msgspec.field(default_factory=lambda: {DEFAULT_QUEUE: 1})
+    """Names to weights; weights matter only while there is a backlog."""
+    concurrency: int = 4
+    worker_id: WorkerId | None = None  # None: host, process and a random part
+    actor: Actor | None = None  # None: the worker id as a principal
+    namespace: Namespace = DEFAULT_NAMESPACE
+
+    grace_us: Duration = seconds(30)  # from the first SIGTERM to the end of the process
+    handles_signals: bool = False
+
+    shortest_poll_us: Duration = seconds(0.05)
+    longest_poll_us: Duration = seconds(1)
+
+    warm_children: int = 4  # process children kept ready; more are started when needed
+    jobs_per_child: int = 1000
+    child_rss_bytes: int | None = None  # recycled above it, between jobs
+    child_start_us: Duration = seconds(60)
+    stubborn_us: Duration = seconds(2)  # how long a lost coroutine may take to stop
+    pass_environment: tuple[str, ...] = ()  # names or patterns besides the harmless ones
+
+    output_bytes: int = 64 * 1024
+    output_sink: OutputSink = discard_output
+    limits: Limits = Limits()

@@ -1,0 +1,422 @@
+"""The pool: which child runs which attempt, and what becomes of both when one of them ends.
+
+A place is an attempt's seat: first it waits for a child, then it is reserved, then it runs. The
+rule for deaths: who dies by itself has failed; who was killed for a neighbour's sake is displaced.
+"""
+
+import logging
+import selectors
+import sys
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from tenure.core.ids import JobId
+from tenure.core.instants import seconds
+from tenure.handlers import Isolation
+from tenure.worker.children import Child
+from tenure.worker.clock import Boot
+from tenure.worker.messages import (
+    Broken,
+    CheckpointSaved,
+    Event,
+    Finished,
+    Prepared,
+    ProgressMade,
+)
+from tenure.worker.options import AttemptOutput, WorkerOptions
+from tenure.worker.outcomes import Died, Displaced, Killed, Outcome
+from tenure.worker.output import BoundedOutput
+from tenure.worker.stats import Stats
+from tenure.worker.wire import (
+    Blocked,
+    Ended,
+    Lost,
+    Progressed,
+    Ready,
+    Renewed,
+    Retire,
+    Run,
+    Said,
+    Saved,
+    Setup,
+    SoftCancel,
+    ToSupervisor,
+)
+
+MAX_FAILED_STARTS = 3
+FIRST_RESTART = seconds(0.2)
+RETIRE_WITHIN = seconds(10)
+EXIT_POLL = seconds(0.2)
+EXIT_WITHIN = seconds(1)
+SHOWN_OUTPUT = 4000
+NEVER = Boot(2**62)
+
+_log = logging.getLogger("tenure.worker")
+
+
+class _Place:
+    """An attempt's seat."""
+
+    def __init__(self, run: int, lane: Isolation, output_bytes: int) -> None:
+        self.run = run
+        self.lane = lane
+        self.child: Child | None = None
+        self.frame: Run | None = None
+        self.is_announced = False
+        self.is_sent = False
+        self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
+
+
+class Pool:
+    """Every child of one supervisor."""
+
+    def __init__(
+        self,
+        app: str,
+        lanes: Mapping[Isolation, int],
+        options: WorkerOptions,
+        *,
+        environment: Mapping[str, str],
+        selector: selectors.BaseSelector,
+        clock: Callable[[], Boot],
+        emit: Callable[[Event], None],
+        stats: Stats,
+    ) -> None:
+        self._app = app
+        self._lanes = lanes  # how many children of each lane are kept warm
+        self._options = options
+        self._environment = environment
+        self._selector = selector
+        self._clock = clock
+        self._emit = emit
+        self._stats = stats
+        self._children: list[Child] = []
+        self._places: dict[int, _Place] = {}
+        self._failed_starts = 0
+        self._restart_at = Boot(0)
+        self._is_closing = False
+        self._is_up = False
+        self.next_at = NEVER
+
+    def start(self) -> None:
+        """Begin to warm up every lane."""
+        self.keep()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether every lane has had a child that imported the application."""
+        if not self._is_up:
+            ready = {child.lane for child in self._children if child.is_ready}
+            self._is_up = ready >= set(self._lanes)
+        return self._is_up
+
+    # --- what the session wants ----------------------------------------------------------------
+
+    def prepare(self, run: int, lane: Isolation) -> None:
+        """Find room; `Prepared` follows, now or when a child is up."""
+        place = _Place(run, lane, self._options.output_bytes)
+        self._places[run] = place
+        self._seat(place)
+        self.keep()
+
+    def run(self, frame: Run) -> None:
+        """Run it in its reserved place, or wherever there is room if that child died."""
+        place = self._places.get(frame.run)
+        if place is not None:
+            place.frame = frame
+            self._seat(place)
+            self.keep()
+
+    def renew(self, run: int, until: Boot) -> None:
+        """Pass a renewal on."""
+        child = self._child_of(run)
+        if child is not None:
+            child.send(Renewed(run, until))
+
+    def ask(self, run: int, reason: str) -> None:
+        """Pass a soft cancel on."""
+        child = self._child_of(run)
+        if child is not None:
+            child.send(SoftCancel(run, reason))
+
+    def kill(self, run: int) -> None:
+        """End a handler by the means its lane has; `Finished` follows when it is gone."""
+        place = self._places.get(run)
+        if place is None:
+            return
+        child = place.child
+        if child is None or not place.is_sent:
+            self._leave(place, Killed())
+            return
+        match child.lane:
+            case Isolation.PROCESS:
+                child.doomed[run] = None
+                self._kill(child)
+            case Isolation.ASYNC:
+                child.doomed[run] = Boot(self._clock() + self._options.stubborn_us)
+                child.send(Lost(run))
+                self.next_at = min(self.next_at, child.doomed[run] or NEVER)
+            case Isolation.THREAD:
+                child.doomed[run] = None
+                child.send(Lost(run))
+                self._stats.leaked += 1
+                self._retire_threads(child)
+            case _:
+                assert_never(child.lane)
+
+    def _retire_threads(self, child: Child) -> None:
+        """A thread cannot be killed: its process takes no more work, and goes when the others
+        in it are done."""
+        child.is_retiring = True
+        if child.runs <= set(child.doomed):
+            self._kill(child)
+
+    def _kill(self, child: Child) -> None:
+        child.was_killed = True
+        child.kill()
+
+    def _child_of(self, run: int) -> Child | None:
+        place = self._places.get(run)
+        return place.child if place is not None and place.is_sent else None
+
+    # --- seating -------------------------------------------------------------------------------
+
+    def _seat(self, place: _Place) -> None:
+        if place.child is None:
+            place.child = self._free_child(place.lane)
+            if place.child is None:
+                return
+            place.child.runs.add(place.run)
+        if not place.is_announced:
+            place.is_announced = True
+            self._emit(Prepared(place.run))
+        elif place.frame is not None and not place.is_sent:
+            place.is_sent = True
+            place.child.jobs_begun += 1
+            place.child.drain_output()
+            place.child.output.take()  # of imports and of threads between two jobs: nobody's
+            place.child.send(place.frame)
+
+    def _free_child(self, lane: Isolation) -> Child | None:
+        for child in self._children:
+            usable = child.lane is lane and child.is_ready and not child.is_retiring
+            if (
+                usable
+                and not child.was_killed
+                and (lane is not Isolation.PROCESS or not child.runs)
+            ):
+                return child
+        return None
+
+    def _leave(self, place: _Place, outcome: Outcome) -> None:
+        """The attempt has left its place, and the session may know."""
+        del self._places[place.run]
+        child = place.child
+        if child is not None:
+            child.runs.discard(place.run)
+            child.doomed.pop(place.run, None)
+        if place.is_sent:
+            self._hand_over_output(place)
+        self._emit(Finished(place.run, outcome))
+
+    def _hand_over_output(self, place: _Place) -> None:
+        assert place.child is not None
+        assert place.frame is not None
+        is_alone = place.child.lane is Isolation.PROCESS
+        text, left_out = (place.child.output if is_alone else place.output).take()
+        if not text:
+            return
+        output = AttemptOutput(
+            job_id=JobId(place.frame.job_id),
+            attempt=place.frame.attempt,
+            text=text,
+            left_out_bytes=left_out,
+        )
+        try:
+            self._options.output_sink(output)
+        except Exception:  # a sink must not cost a job; said in the log
+            _log.exception("the output of job %s could not be kept", place.frame.job_id)
+
+    # --- children ------------------------------------------------------------------------------
+
+    def _turn(self, child: Child) -> None:
+        """Something happened on a child's descriptors."""
+        if child not in self._children:
+            return
+        messages, is_closed = child.receive()
+        for message in messages:
+            self._heard(child, message)
+        if child.has_exited():
+            self._bury(child)
+        elif is_closed and not child.is_retiring:
+            # Most likely it is dying and will be gone in a moment; else it is of no use.
+            child.is_retiring = True
+            child.deadline = Boot(self._clock() + EXIT_WITHIN)
+            self.next_at = min(self.next_at, Boot(self._clock() + EXIT_POLL))
+
+    def _heard(self, child: Child, message: ToSupervisor) -> None:
+        match message:
+            case Ready():
+                self._ready(child)
+            case Ended():
+                self._ended(child, message)
+            case Saved():
+                if message.run in child.runs:
+                    self._emit(CheckpointSaved(message.run, message.checkpoint))
+            case Progressed():
+                if message.run in child.runs:
+                    self._emit(ProgressMade(message.run, message.progress))
+            case Said():
+                if message.run in child.runs:
+                    self._places[message.run].output.write(message.text.encode())
+            case Blocked():
+                self._stats.blocked_loops += 1
+                took_s = message.for_us / 1e6
+                _log.warning("an event loop stood still for %.1f s in\n%s", took_s, message.stack)
+            case _:
+                assert_never(message)
+
+    def _ready(self, child: Child) -> None:
+        child.is_ready = True
+        child.deadline = None
+        self._failed_starts = 0
+        for place in list(self._places.values()):
+            if place.lane is child.lane and not place.is_sent:
+                self._seat(place)
+
+    def _ended(self, child: Child, message: Ended) -> None:
+        place = self._places.get(message.run)
+        if place is None or place.child is not child or not place.is_sent:
+            return  # not an attempt of this child: user code may have found the socket
+        child.drain_output()
+        is_doomed = message.run in child.doomed
+        self._leave(place, Killed() if is_doomed else message.outcome)
+        rss_limit = self._options.child_rss_bytes
+        is_worn = child.jobs_begun >= self._options.jobs_per_child
+        if is_worn or (rss_limit is not None and message.rss_bytes > rss_limit):
+            child.is_retiring = True
+        if child.is_retiring:
+            self._retire(child)
+        else:
+            self._reseat(child.lane)
+        self.keep()
+
+    def _reseat(self, lane: Isolation) -> None:
+        for place in list(self._places.values()):
+            if place.lane is lane and place.child is None:
+                self._seat(place)
+
+    def _retire(self, child: Child) -> None:
+        if child.doomed:
+            self._retire_threads(child)
+        elif not child.runs and child.deadline is None:
+            self._stats.children_recycled += 1
+            child.send(Retire())
+            child.deadline = Boot(self._clock() + RETIRE_WITHIN)
+
+    def _bury(self, child: Child) -> None:
+        for message in child.receive()[0]:
+            self._heard(child, message)
+        how = child.bury()
+        self._children.remove(child)
+        if not child.is_ready:
+            self._start_failed(child, how)
+        elif not child.jobs_begun and not child.is_retiring:
+            self._restart_at = Boot(self._clock() + FIRST_RESTART)  # no loop of idle deaths
+        for run in list(child.runs):
+            place = self._places[run]
+            if not place.is_sent:
+                place.child = None  # it never ran: another child takes it
+                self._seat(place)
+            elif run in child.doomed:
+                self._leave(place, Killed())
+            elif child.was_killed:
+                self._leave(place, Displaced())
+            else:
+                self._leave(place, Died(how))
+        self.keep()
+
+    def _start_failed(self, child: Child, how: str) -> None:
+        if self._is_closing:
+            return
+        self._failed_starts += 1
+        text = child.output.take()[0][-SHOWN_OUTPUT:].decode("utf-8", "replace")
+        _log.error("a child %s and could not start %s:\n%s", how, self._app, text)
+        self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
+        if self._failed_starts >= MAX_FAILED_STARTS:
+            self._emit(Broken(f"children cannot start {self._app}; the last one {how}"))
+
+    def _spawn(self, lane: Isolation) -> None:
+        limits = self._options.limits
+        setup = Setup(
+            app=self._app,
+            lane=lane,
+            path=tuple(sys.path),
+            body_bytes=limits.body_bytes,
+            depth=limits.depth,
+        )
+        child = Child(
+            setup,
+            environment=self._environment,
+            output_bytes=self._options.output_bytes,
+            selector=self._selector,
+            turn=self._turn,
+        )
+        child.deadline = Boot(self._clock() + self._options.child_start_us)
+        self._children.append(child)
+        self._stats.children_started += 1
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Start what is missing, end what is overdue, and say when to look again."""
+        now = self._clock()
+        self.next_at = NEVER
+        for child in list(self._children):
+            self._keep_child(child, now)
+        if self._is_closing:
+            return
+        if now < self._restart_at:
+            self.next_at = min(self.next_at, self._restart_at)
+            return
+        for lane, warm in self._lanes.items():
+            for _ in range(self._missing(lane, warm)):
+                self._spawn(lane)
+
+    def _missing(self, lane: Isolation, warm: int) -> int:
+        of_lane = [c for c in self._children if c.lane is lane and not c.is_retiring]
+        alive = [child for child in of_lane if not child.was_killed]
+        waiting = sum(place.lane is lane and place.child is None for place in self._places.values())
+        if lane is not Isolation.PROCESS:
+            return 0 if alive else 1
+        starting = sum(not child.is_ready for child in alive)
+        return max(warm - len(alive), waiting - starting, 0)
+
+    def _keep_child(self, child: Child, now: Boot) -> None:
+        if child.was_killed or child.is_retiring:
+            # Where the system has no descriptor for a process's end, look.
+            self.next_at = min(self.next_at, Boot(now + EXIT_POLL))
+        if child.was_killed or child.fault is not None:
+            return
+        if child.deadline is not None:
+            if now >= child.deadline:
+                child.fault = "did not answer its supervisor and was killed"
+                child.kill()
+            self.next_at = min(self.next_at, child.deadline)
+        for by in [by for by in child.doomed.values() if by is not None]:
+            if now >= by:
+                self._kill(child)
+            self.next_at = min(self.next_at, by)
+
+    def look_for_exits(self) -> None:
+        """Ask every child, for systems that do not tell."""
+        for child in list(self._children):
+            self._turn(child)
+
+    def close(self) -> None:
+        """Kill and reap every child."""
+        self._is_closing = True
+        for child in self._children:
+            child.kill()
+        for child in list(self._children):
+            self._bury(child)

@@ -1,0 +1,82 @@
+"""What is reported for each way a handler can end. One table, read by the session.
+
+A handler that stopped on request is handed back: under a cancel request the coordinator takes
+that as the acknowledgement [T10], at a shutdown it costs no budget [T11].
+"""
+
+from typing import assert_never
+
+from tenure.core.commands import Complete, Settle
+from tenure.core.job import JobError
+from tenure.core.vocabulary import Disposition, ErrorClass, ReleaseKind, Stage
+from tenure.worker.attempts import Attempt, StopFor
+from tenure.worker.outcomes import (
+    Conflicted,
+    Died,
+    Displaced,
+    Killed,
+    Outcome,
+    Raised,
+    Returned,
+    Snoozed,
+    Stopped,
+)
+from tenure.worker.stats import Stats
+
+
+def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
+    """The report of an attempt whose lease is still believed in; None: say nothing."""
+    match outcome:
+        case Returned():
+            return attempt.complete(outcome.result)
+        case Raised():
+            return attempt.fail(outcome.error, outcome.retry_after_us)
+        case Snoozed():
+            return attempt.release(ReleaseKind.SNOOZE, outcome.delay_us)
+        case Died():
+            return attempt.crash(outcome.how)
+        case Displaced():
+            return attempt.release()
+        case Killed():
+            return None if attempt.stop_for is StopFor.LOST else attempt.release()
+        case Stopped():
+            # Nobody asked: it saw its lease run out by the clock it shares with us.
+            return attempt.release() if attempt.asked_to_stop else None
+        case Conflicted():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def malformed(attempt: Attempt, why: str) -> Settle:
+    """The report of an attempt whose own report cannot be sent as it is."""
+    is_result = isinstance(attempt.report, Complete)
+    return attempt.fail(
+        JobError(
+            error_class=ErrorClass.PERMANENT if is_result else ErrorClass.UNCLASSIFIED,
+            type="InvalidInput",
+            message=why.encode("ascii", "backslashreplace").decode()[:2000],
+            stage=Stage.OUTPUT if is_result else Stage.COMMIT,
+        )
+    )
+
+
+def count_committed(stats: Stats, disposition: Disposition | None) -> None:
+    """One accepted report."""
+    match disposition:
+        case Disposition.SUCCEEDED:
+            stats.succeeded += 1
+        case Disposition.FAILED:
+            stats.failed += 1
+        case Disposition.RETRY_SCHEDULED:
+            stats.retried += 1
+        case Disposition.DEAD_LETTERED:
+            stats.dead_lettered += 1
+        case Disposition.CANCELLED:
+            stats.acknowledged_cancels += 1
+        case Disposition.RELEASED:
+            stats.released += 1
+        case None:
+            pass
+        case _:
+            assert_never(disposition)

@@ -1,0 +1,358 @@
+"""The child: imports the application, runs attempts in one of three lanes, dies with its
+supervisor. Everything here runs beside user code and is trusted with nothing but the attempt.
+
+The main thread belongs to handlers (or to their event loop); a reader thread hears the supervisor.
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import importlib
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TextIO, assert_never
+
+from tenure.core.instants import Duration, seconds
+from tenure.core.validation import Limits
+from tenure.errors import InvalidInput
+from tenure.handlers import Isolation, Registry
+from tenure.worker.clock import boot_now
+from tenure.worker.executing import Execution
+from tenure.worker.outcomes import FromChild
+from tenure.worker.wire import (
+    FRAME_OVERHEAD_BYTES,
+    SAID_BYTES,
+    Blocked,
+    Channel,
+    Ended,
+    Lost,
+    Ready,
+    Renewed,
+    Retire,
+    Run,
+    Said,
+    Setup,
+    SoftCancel,
+)
+
+PR_SET_PDEATHSIG = 1
+MAX_SETUP_BYTES = 64 * 1024 * 1024
+LOOP_CHECK_S = 0.5
+LOOP_BLOCKED_AFTER = seconds(2)
+STACK_CHARACTERS = 4000
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its supervisor dies, however it dies."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we could ask
+        os._exit(0)
+
+
+def ignore_termination() -> None:
+    """SIGINT and SIGTERM are the supervisor's business; a manager that signals the whole group
+    must not take handlers down before they are released. A handler that does nothing, not
+    SIG_IGN: programs that a handler starts would inherit that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+
+def load_registry(import_string: str) -> Registry:
+    """The handlers of `module:app`: named by whoever started the worker, never by a job."""
+    module_name, separator, attribute = import_string.partition(":")
+    if not (module_name and separator and attribute):
+        raise InvalidInput(
+            "app", f"{import_string[:60]!a} names no application", hint="write module:app"
+        )
+    found: object = importlib.import_module(module_name)
+    for name in attribute.split("."):
+        found = getattr(found, name, None)
+    registry = getattr(found, "registry", None)
+    if not isinstance(registry, Registry):
+        raise InvalidInput(
+            "app",
+            f"{import_string[:60]!a} has no handlers",
+            hint="name the Tenure object of your application, as in myapp.jobs:app",
+        )
+    registry.check()
+    return registry
+
+
+def resident_bytes() -> int:
+    """The memory this process holds now; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Lane(ABC):
+    """How a child runs its attempts."""
+
+    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+        self.channel = channel
+        self._registry = registry
+        self._limits = limits
+        self._running: dict[int, Execution] = {}
+
+    @abstractmethod
+    def serve(self) -> None:
+        """The main thread's work, until the child retires."""
+
+    @abstractmethod
+    def start(self, execution: Execution) -> None:
+        """Begin an attempt; called in the reader's thread."""
+
+    @abstractmethod
+    def retire(self) -> None:
+        """Let `serve` return once nothing runs; called in the reader's thread."""
+
+    def listen(self) -> None:
+        """The reader's thread: pass on what the supervisor says; without one, end."""
+        while True:
+            message = self.channel.receive()
+            match message:
+                case None:
+                    os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
+                case Run():
+                    execution = Execution(
+                        self._registry, message, send=self.channel.send, limits=self._limits
+                    )
+                    self._running[message.run] = execution
+                    self.start(execution)
+                case Renewed() | SoftCancel() | Lost():
+                    self._tell(message)
+                case Retire():
+                    self.retire()
+                case Setup():
+                    pass
+                case _:
+                    assert_never(message)
+
+    def _tell(self, message: Renewed | SoftCancel | Lost) -> None:
+        execution = self._running.get(message.run)
+        if execution is None:
+            return
+        match message:
+            case Renewed():
+                execution.context.renewed(message.until)
+            case SoftCancel():
+                execution.context.ask(message.reason)
+            case Lost():
+                execution.context.lose()
+
+    def end(self, execution: Execution, outcome: FromChild) -> None:
+        """Tell the supervisor that an attempt's handler is gone."""
+        del self._running[execution.run.run]
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError, OSError):  # the handler may have closed it
+                stream.flush()
+        self.channel.send(Ended(run=execution.run.run, outcome=outcome, rss_bytes=resident_bytes()))
+
+
+class ProcessLane(Lane):
+    """One attempt at a time, in the main thread."""
+
+    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+        super().__init__(channel, registry, limits)
+        self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
+
+    def serve(self) -> None:
+        """Attempts in order of arrival."""
+        while (execution := self._inbox.get()) is not None:
+            self.end(execution, execution.perform())
+
+    def start(self, execution: Execution) -> None:
+        """The main thread takes it from here."""
+        self._inbox.put(execution)
+
+    def retire(self) -> None:
+        """After what is already in the queue."""
+        self._inbox.put(None)
+
+
+class ThreadLane(Lane):
+    """Many attempts, a thread each. A thread cannot be killed; the process can."""
+
+    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+        super().__init__(channel, registry, limits)
+        self._threads: set[threading.Thread] = set()
+        self._retiring = threading.Event()
+
+    def serve(self) -> None:
+        """Wait until the child may end."""
+        self._retiring.wait()
+        for thread in list(self._threads):
+            thread.join()
+
+    def start(self, execution: Execution) -> None:
+        """Daemon threads, so that one that never ends cannot keep the process alive."""
+        thread = threading.Thread(
+            target=self._perform, args=(execution,), name=f"job-{execution.run.job_id}", daemon=True
+        )
+        self._threads.add(thread)
+        thread.start()
+
+    def _perform(self, execution: Execution) -> None:
+        current_run.set(execution.run.run)
+        outcome = execution.perform()
+        self._threads.discard(threading.current_thread())
+        self.end(execution, outcome)
+
+    def retire(self) -> None:
+        """After the threads that run."""
+        self._retiring.set()
+
+
+class AsyncLane(Lane):
+    """Many coroutines in one loop. Leases do not depend on the loop: the supervisor keeps them."""
+
+    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+        super().__init__(channel, registry, limits)
+        self._loop = asyncio.new_event_loop()
+        self._retiring = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turned_at = boot_now()
+
+    def serve(self) -> None:
+        """Run the loop until the child may end."""
+        threading.Thread(target=self._watch, name="tenure-watchdog", daemon=True).start()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        beat = self._loop.create_task(self._beat())
+        await self._retiring.wait()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        beat.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._turned_at = boot_now()
+            await asyncio.sleep(LOOP_CHECK_S)
+
+    def _watch(self) -> None:
+        """Its own thread: says when the loop stands still, once per standstill."""
+        pause = threading.Event()
+        reported_at = None
+        while not pause.wait(LOOP_CHECK_S):
+            turned_at = self._turned_at
+            late_us = Duration(boot_now() - turned_at)
+            if late_us > LOOP_BLOCKED_AFTER and reported_at != turned_at:
+                reported_at = turned_at
+                self.channel.send(Blocked(late_us, _stack_of_main_thread()))
+
+    def start(self, execution: Execution) -> None:
+        """The loop takes it from here."""
+        self._loop.call_soon_threadsafe(self._spawn, execution)
+
+    def _spawn(self, execution: Execution) -> None:
+        task = self._loop.create_task(self._perform(execution))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _perform(self, execution: Execution) -> None:
+        current_run.set(execution.run.run)
+        inner = self._loop.create_task(execution.perform_async())
+        execution.context.on_stop(lambda: self._loop.call_soon_threadsafe(inner.cancel))
+        try:
+            outcome = await inner
+        except asyncio.CancelledError as error:  # before its first step: no code of its own ran
+            outcome = execution.outcome_of(error)
+        execution.context.on_stop(None)
+        self.end(execution, outcome)
+
+    def retire(self) -> None:
+        """After the coroutines that run."""
+        self._loop.call_soon_threadsafe(self._retiring.set)
+
+
+def _stack_of_main_thread() -> str:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    text = "".join(traceback.format_stack(frame)) if frame is not None else ""
+    return text[-STACK_CHARACTERS:]
+
+
+current_run: ContextVar[int | None] = ContextVar("current_run", default=None)
+
+
+class RoutedStream(io.TextIOBase):
+    """stdout or stderr of a shared child: what an attempt writes travels under its number."""
+
+    def __init__(self, real: TextIO, send: Callable[[Said], None]) -> None:
+        self._real = real
+        self._send = send
+
+    def write(self, text: str) -> int:
+        """To the attempt's output inside one, else to the child's."""
+        run = current_run.get()
+        if run is None:
+            return self._real.write(text)
+        for start in range(0, len(text), SAID_BYTES):
+            piece = text[start : start + SAID_BYTES]
+            self._send(Said(run, piece.encode("utf-8", "backslashreplace").decode()))
+        return len(text)
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def flush(self) -> None:
+        """Only the child's own stream buffers anything."""
+        self._real.flush()
+
+    def fileno(self) -> int:
+        """The child's own, for programs that are started with it."""
+        return self._real.fileno()
+
+
+def _lane(setup: Setup, channel: Channel, registry: Registry) -> Lane:
+    limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
+    match setup.lane:
+        case Isolation.PROCESS:
+            return ProcessLane(channel, registry, limits)
+        case Isolation.THREAD:
+            return ThreadLane(channel, registry, limits)
+        case Isolation.ASYNC:
+            return AsyncLane(channel, registry, limits)
+        case _:
+            assert_never(setup.lane)
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """A child's whole life."""
+    die_with(parent)
+    ignore_termination()
+    faulthandler.enable()  # a crash leaves its stack in the attempt's output
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    channel = Channel(sock, max_bytes=MAX_SETUP_BYTES + FRAME_OVERHEAD_BYTES)
+    setup = channel.receive()
+    if not isinstance(setup, Setup):
+        return
+    sys.path[:] = setup.path
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    lane = _lane(setup, channel, load_registry(setup.app))
+    if setup.lane is not Isolation.PROCESS:
+        sys.stdout = RoutedStream(sys.stdout, channel.send)
+        sys.stderr = RoutedStream(sys.stderr, channel.send)
+    threading.Thread(target=lane.listen, name="tenure-reader", daemon=True).start()
+    channel.send(Ready())
+    lane.serve()

@@ -1,0 +1,568 @@
+"""The worker's side of the contract, without input or output: events in, actions out.
+
+Workers do work, never decide truth: every verdict is final for its attempt and nothing is retried
+but transport. Holds no clock (events come with one, in microseconds of the boot clock), no thread
+and no randomness of its own, so a test or a simulator drives it through years in milliseconds.
+"""
+
+from collections import Counter
+from typing import assert_never
+
+import msgspec
+
+from tenure.core.claims import ClaimAnswer
+from tenure.core.commands import Heartbeat, Start, WorkerCommand
+from tenure.core.ids import Kind, LeaseId
+from tenure.core.instants import Duration, seconds
+from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import VerdictKind
+from tenure.worker.attempts import Attempt, Phase, StopFor
+from tenure.worker.claiming import Claimer, ClaimSettings, Random, jittered, retry_delay
+from tenure.worker.clock import Boot
+from tenure.worker.messages import (
+    Action,
+    Answered,
+    AskToStop,
+    Began,
+    Broken,
+    CheckpointSaved,
+    ClaimAnswered,
+    ClaimFailed,
+    ClockJumped,
+    DrainAsked,
+    Event,
+    Finished,
+    Kill,
+    Note,
+    Prepare,
+    Prepared,
+    ProgressMade,
+    Renew,
+    RunHandler,
+    Send,
+    SendClaim,
+    SendFailed,
+    SendRefused,
+    StopAsked,
+    Ticked,
+    Woken,
+)
+from tenure.worker.outcomes import Conflicted, Died, Displaced, Stopped
+from tenure.worker.reporting import count_committed, malformed, report_of
+from tenure.worker.stats import Stats
+
+NEVER = Boot(2**62)
+ANSWER_WITHIN = seconds(20)  # a request without an answer for so long counts as lost
+CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
+REPORT_WITHIN = seconds(60)
+MAX_REPORT_TRIES = 12
+MAX_REFUSED_REPORTS = 3
+LONGEST_HEARTBEAT_RETRY = seconds(2)
+LONGEST_CANCEL_RESERVE = seconds(1)
+QUICK_STOP = seconds(2)
+SHUTDOWN = "shutdown"
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """A batch on its way."""
+
+    sent_at: Boot
+    commands: tuple[WorkerCommand, ...]
+    runs: tuple[int, ...]
+
+
+class _Drain(msgspec.Struct, frozen=True):
+    """The stations of a drain."""
+
+    ask_at: Boot
+    kill_at: Boot
+    end_at: Boot
+
+
+class Session:
+    """One worker session. Feed it events with `handle`, carry out the actions it returns."""
+
+    def __init__(
+        self, settings: ClaimSettings, *, concurrency: int, random: Random, stats: Stats
+    ) -> None:
+        self.stats = stats
+        self.failure: str | None = None
+        self.next_at = Boot(0)
+        self._actor = settings.actor
+        self._concurrency = concurrency
+        self._random = random
+        self._claimer = Claimer(settings, random)
+        self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
+        self._attempts: dict[int, Attempt] = {}
+        self._leases: set[LeaseId] = set()
+        self._sent: dict[int, _Sent] = {}
+        self._outbox: list[tuple[Attempt, WorkerCommand]] = []
+        self._actions: list[Action] = []
+        self._has_begun = False
+        self._drain: _Drain | None = None
+        self._runs = 0
+        self._tickets = 0
+        self._now = Boot(0)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do, or no time to do it in."""
+        if self._drain is None:
+            return False
+        is_idle = not self._attempts and self._claimer.unanswered is None
+        return is_idle or self._now >= self._drain.end_at
+
+    def handle(self, event: Event, now: Boot) -> list[Action]:
+        """Take one event; what must be done now."""
+        self._now = now
+        self._dispatch(event)
+        if now >= self.next_at:
+            self._keep_time()
+        self._flush()
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Ticked():
+                pass
+            case Began() | Woken():
+                self._has_begun |= isinstance(event, Began)
+                self._claimer.wake(self._now)
+                self.next_at = self._now
+            case ClockJumped():
+                self._clock_jumped()
+            case ClaimAnswered():
+                self._claim_answered(event.ticket, event.answer)
+            case ClaimFailed():
+                self._claim_failed(event.ticket, event.why)
+            case Answered() | SendFailed() | SendRefused():
+                self._batch_returned(event)
+            case Prepared():
+                self._prepared(event.run)
+            case Finished():
+                self._finished(event)
+            case CheckpointSaved() | ProgressMade():
+                self._news(event)
+            case DrainAsked():
+                self._begin_drain(event.grace_us)
+            case StopAsked():
+                self._stop_now()
+            case Broken():
+                self._break(event.why)
+            case _:
+                assert_never(event)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def _wake_by(self, instant: Boot) -> None:
+        self.next_at = min(self.next_at, instant)
+
+    def _keep_time(self) -> None:
+        """Everything that is due, then when to look again."""
+        self.next_at = NEVER
+        self._drop_overdue_requests()
+        self._keep_drain()
+        for attempt in list(self._attempts.values()):
+            self._keep_lease(attempt)
+        self._heartbeats()
+        for attempt in list(self._attempts.values()):
+            self._retry(attempt)
+        self._ask_for_work()
+
+    def _drop_overdue_requests(self) -> None:
+        for ticket, sent in list(self._sent.items()):
+            if self._now >= sent.sent_at + ANSWER_WITHIN:
+                self._batch_returned(SendFailed(ticket, "no answer in time"))
+            else:
+                self._wake_by(Boot(sent.sent_at + ANSWER_WITHIN))
+        if self._claim is not None:
+            ticket, sent_at = self._claim
+            if self._now >= sent_at + CLAIM_ANSWER_WITHIN:
+                self._claim_failed(ticket, "no answer in time")
+            else:
+                self._wake_by(Boot(sent_at + CLAIM_ANSWER_WITHIN))
+
+    def _keep_lease(self, attempt: Attempt) -> None:
+        if not attempt.is_open or not attempt.phase.has_handler:
+            return
+        if self._now >= attempt.fence_at:
+            # Nothing heard since the last renewal was sent: by the time the coordinator gives
+            # the job to someone else, this handler must be gone. Nothing is reported.
+            self.stats.fenced += 1
+            self._note(f"{attempt.name}: no renewal in time, giving the lease up")
+            self._lose(attempt)
+            return
+        self._wake_by(attempt.fence_at)
+        if attempt.phase is Phase.RUNNING and attempt.kill_at is not None:
+            if self._now >= attempt.kill_at:
+                self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
+            else:
+                self._wake_by(attempt.kill_at)
+
+    # --- claiming ------------------------------------------------------------------------------
+
+    def _ask_for_work(self) -> None:
+        unanswered = self._claimer.unanswered is not None
+        is_closed = self._drain is not None or not self._has_begun
+        if self._claim is not None or (is_closed and not unanswered):
+            return
+        occupied = [each for each in self._attempts.values() if each.phase.has_handler]
+        free = self._concurrency - len(occupied)
+        # Reports that cannot be delivered must not pile up behind a store that is away.
+        if not unanswered and (free <= 0 or len(self._attempts) >= 2 * self._concurrency):
+            return
+        if self._now < self._claimer.next_at:
+            self._wake_by(self._claimer.next_at)
+            return
+        running: Counter[Kind] = Counter(each.grant.job.kind for each in occupied)
+        request = self._claimer.ask(free=free, running=running)
+        if request is None:
+            return
+        ticket = self._ticket()
+        self._claim = (ticket, self._now)
+        self._wake_by(Boot(self._now + CLAIM_ANSWER_WITHIN))
+        self.stats.claims += 1
+        self._actions.append(SendClaim(ticket, request))
+
+    def _claim_failed(self, ticket: int, why: str) -> None:
+        if self._claim is None or self._claim[0] != ticket:
+            return
+        self._claim = None
+        self.stats.transport_failures += 1
+        self._note(f"a claim got no answer, will repeat it: {why}")
+        self._claimer.failed(self._now)
+        self._wake_by(self._claimer.next_at)
+
+    def _claim_answered(self, ticket: int, answer: ClaimAnswer) -> None:
+        if self._claim is None or self._claim[0] != ticket:
+            return  # its repetition, already sent, brings the same grants
+        sent_at = self._claim[1]
+        self._claim = None
+        if answer.cause is not None:
+            self.stats.rejected += 1
+            self._claimer.heard(0, self._now)
+            worker = "another worker uses the same worker id"
+            self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
+            return
+        self._claimer.heard(len(answer.grants), self._now)
+        self._wake_by(self._claimer.next_at)
+        for grant in answer.grants:
+            if grant.lease_id not in self._leases:
+                self._granted(grant, sent_at)
+
+    def _granted(self, grant: Grant, sent_at: Boot) -> None:
+        self.stats.granted += 1
+        self._runs += 1
+        attempt = Attempt(self._runs, grant, actor=self._actor, sent_at=sent_at)
+        self._attempts[attempt.run] = attempt
+        self._leases.add(grant.lease_id)
+        if self._drain is not None:
+            self._report(attempt, attempt.release())
+            return
+        self._wake_by(min(attempt.fence_at, attempt.heartbeat_at))
+        self._actions.append(Prepare(attempt.run, grant))
+
+    def _prepared(self, run: int) -> None:
+        attempt = self._attempts.get(run)
+        if attempt is not None and attempt.phase is Phase.PREPARING:
+            attempt.phase = Phase.STARTING
+            self._outbox.append((attempt, attempt.start()))
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+    def _flush(self) -> None:
+        """One batch for everything that goes out for the first time; what failed before goes
+        alone, so that one bad command cannot hold up its neighbours for ever."""
+        outbox, self._outbox = self._outbox, []
+        together = [pair for pair in outbox if pair[0].goes_along]
+        alone = [[pair] for pair in outbox if not pair[0].goes_along]
+        for batch in [together, *alone]:
+            if batch:
+                self._send(batch)
+
+    def _send(self, batch: list[tuple[Attempt, WorkerCommand]]) -> None:
+        with_news: list[tuple[Attempt, WorkerCommand]] = []
+        for attempt, command in batch:
+            is_report = not isinstance(command, Start | Heartbeat)
+            if is_report and attempt.has_news and attempt.is_open:
+                # The last checkpoint must be there before the attempt is over.
+                heartbeat = self._heartbeat(attempt)
+                if attempt.sends_alone:
+                    self._post([(attempt, heartbeat)])
+                else:
+                    with_news.append((attempt, heartbeat))
+            with_news.append((attempt, command))
+        self._post(with_news)
+
+    def _post(self, batch: list[tuple[Attempt, WorkerCommand]]) -> None:
+        ticket = self._ticket()
+        commands = tuple(command for _, command in batch)
+        self._sent[ticket] = _Sent(self._now, commands, tuple(each.run for each, _ in batch))
+        self._wake_by(Boot(self._now + ANSWER_WITHIN))
+        self._actions.append(Send(ticket, commands))
+
+    def _heartbeats(self) -> None:
+        """Renew every lease that is due, and with it those that would be due soon."""
+        owing = [each for each in self._attempts.values() if each.is_open]
+        if any(self._now >= each.heartbeat_at for each in owing):
+            due = [e for e in owing if self._now >= e.heartbeat_at - e.heartbeat_us // 2]
+            together = [(each, self._heartbeat(each)) for each in due if not each.sends_alone]
+            if together:
+                self._post(list(together))
+            for attempt in due:
+                if attempt.sends_alone:
+                    self._post([(attempt, self._heartbeat(attempt))])
+        for attempt in owing:
+            self._wake_by(attempt.heartbeat_at)
+
+    def _heartbeat(self, attempt: Attempt) -> WorkerCommand:
+        self.stats.heartbeats += 1
+        return attempt.heartbeat(self._now)
+
+    def _batch_returned(self, event: Answered | SendFailed | SendRefused) -> None:
+        sent = self._sent.pop(event.ticket, None)
+        if sent is None:
+            return  # too late: it was counted as lost, and its repetition is on its way
+        if isinstance(event, SendFailed):
+            self.stats.transport_failures += 1
+            self._note(f"{len(sent.commands)} requests got no answer: {event.why}")
+        for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):
+            attempt = self._attempts.get(run)
+            if attempt is None:
+                continue
+            match event:
+                case Answered():
+                    self._verdict(attempt, command, event.verdicts[position], sent.sent_at)
+                case SendFailed():
+                    self._unanswered(attempt, command)
+                case SendRefused():
+                    self._refused(attempt, command, event.why, is_alone=len(sent.commands) == 1)
+
+    # --- verdicts ------------------------------------------------------------------------------
+
+    def _verdict(
+        self, attempt: Attempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
+    ) -> None:
+        match verdict.kind:
+            case VerdictKind.CANCELLED:
+                self.stats.cancelled += 1
+                self._note(f"{attempt.name}: CANCELLED ({verdict.cause}), discarding it")
+                self._lose(attempt)
+            case VerdictKind.REJECTED:
+                self.stats.rejected += 1
+                what = type(command).__name__.lower()
+                text = f"{attempt.name}: its {what} was REJECTED ({verdict.cause}), stopping it"
+                self._note(text, is_error=True)
+                self._lose(attempt)
+            case VerdictKind.COMMITTED:
+                count_committed(self.stats, verdict.disposition)
+                self._close(attempt)
+            case VerdictKind.OK:
+                self._authorised(attempt, command, verdict, sent_at)
+            case _:
+                assert_never(verdict.kind)
+
+    def _authorised(
+        self, attempt: Attempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
+    ) -> None:
+        if isinstance(command, Heartbeat):
+            attempt.heartbeat_answered(command.hb_seq)
+        if verdict.settled or not attempt.is_open:
+            return  # the report overtook its heartbeat [R21]
+        is_renewed = attempt.renewed(sent_at, verdict.ttl_us or Duration(0))
+        self._wake_by(attempt.fence_at)
+        if isinstance(command, Start) and attempt.phase is Phase.STARTING:
+            self.stats.started += 1
+            attempt.phase = Phase.RUNNING
+            attempt.tries = 0
+            self._actions.append(RunHandler(attempt.run, attempt.grant, attempt.fence_at))
+            if self._drain is not None and self._now >= self._drain.ask_at:
+                self._ask_to_stop(attempt, SHUTDOWN, self._drain.kill_at)
+        elif is_renewed and attempt.phase is Phase.RUNNING:
+            self._actions.append(Renew(attempt.run, attempt.fence_at))
+        if verdict.cancel is not None and not attempt.is_cancelled:
+            attempt.is_cancelled = True
+            remaining_us = verdict.cancel.remaining_us
+            reserve_us = min(remaining_us // 5, LONGEST_CANCEL_RESERVE)
+            kill_at = Boot(sent_at + remaining_us - reserve_us)
+            self._ask_to_stop(attempt, verdict.cancel.reason or "cancelled", kill_at)
+
+    def _unanswered(self, attempt: Attempt, command: WorkerCommand) -> None:
+        if isinstance(command, Heartbeat):
+            soon = jittered(min(attempt.heartbeat_us // 2, LONGEST_HEARTBEAT_RETRY), self._random)
+            attempt.heartbeat_lost(command.hb_seq, again_at=Boot(self._now + soon))
+            self._wake_by(attempt.heartbeat_at)
+        elif command is attempt.report or attempt.phase is Phase.STARTING:
+            attempt.tries += 1
+            attempt.retry_at = Boot(self._now + retry_delay(attempt.tries, self._random))
+            self._wake_by(attempt.retry_at)
+
+    def _refused(
+        self, attempt: Attempt, command: WorkerCommand, why: str, *, is_alone: bool
+    ) -> None:
+        """Nothing was sent. Find the culprit by sending alone; then leave out what is wrong."""
+        if not is_alone:
+            attempt.sends_alone = True
+            self._unanswered(attempt, command)
+            return
+        self._note(f"{attempt.name}: {why}", is_error=True)
+        if isinstance(command, Heartbeat):
+            attempt.drop_news()
+            attempt.heartbeat_at = self._now
+            self._wake_by(self._now)
+        elif attempt.report is command and attempt.tries <= MAX_REFUSED_REPORTS:
+            attempt.tries += 1
+            self._report(attempt, malformed(attempt, why))
+        else:
+            self.stats.rejected += 1
+            self._lose(attempt)
+
+    def _retry(self, attempt: Attempt) -> None:
+        if attempt.retry_at is None:
+            return
+        if self._now < attempt.retry_at:
+            self._wake_by(attempt.retry_at)
+            return
+        attempt.retry_at = None
+        if attempt.phase is Phase.STARTING:
+            self._outbox.append((attempt, attempt.start()))
+        elif attempt.report is not None:
+            assert attempt.first_try_at is not None
+            is_late = self._now >= attempt.first_try_at + REPORT_WITHIN
+            if is_late or attempt.tries >= MAX_REPORT_TRIES:
+                self.stats.unreported += 1
+                self._note(f"{attempt.name}: its report could not be delivered", is_error=True)
+                self._close(attempt)
+            else:
+                self._outbox.append((attempt, attempt.report))
+
+    # --- handlers ------------------------------------------------------------------------------
+
+    def _news(self, event: CheckpointSaved | ProgressMade) -> None:
+        attempt = self._attempts.get(event.run)
+        if attempt is None or not attempt.is_open:
+            return
+        if isinstance(event, CheckpointSaved):
+            attempt.heard_checkpoint(event.checkpoint, self._now)
+        else:
+            attempt.heard_progress(event.progress, self._now)
+        self._wake_by(attempt.heartbeat_at)
+
+    def _ask_to_stop(self, attempt: Attempt, reason: str, kill_at: Boot) -> None:
+        is_sooner = attempt.kill_at is None or kill_at < attempt.kill_at
+        if is_sooner:
+            attempt.kill_at = kill_at
+            self._wake_by(kill_at)
+        if not attempt.asked_to_stop and attempt.phase is Phase.RUNNING:
+            attempt.asked_to_stop = True
+            self._actions.append(AskToStop(attempt.run, reason))
+
+    def _stop(self, attempt: Attempt, why: StopFor) -> None:
+        if attempt.phase.has_handler and attempt.phase is not Phase.STOPPING:
+            self.stats.kills += attempt.phase is Phase.RUNNING
+            attempt.phase = Phase.STOPPING
+            self._actions.append(Kill(attempt.run))
+        attempt.stop_for = why
+
+    def _lose(self, attempt: Attempt) -> None:
+        """The lease is gone: whatever the handler still does, nothing of it is reported."""
+        attempt.is_open = False
+        if attempt.phase.has_handler:
+            self._stop(attempt, StopFor.LOST)
+        else:
+            self._close(attempt)
+
+    def _close(self, attempt: Attempt) -> None:
+        attempt.is_open = False
+        del self._attempts[attempt.run]
+        self._leases.discard(attempt.grant.lease_id)
+        self._wake_by(self._now)  # room for the next
+
+    def _finished(self, event: Finished) -> None:
+        attempt = self._attempts.get(event.run)
+        if attempt is None:
+            return
+        outcome = event.outcome
+        self.stats.crashes += isinstance(outcome, Died)
+        self.stats.displaced += isinstance(outcome, Displaced)
+        attempt.phase = Phase.REPORTING
+        self._wake_by(self._now)
+        if not attempt.is_open:
+            self._close(attempt)
+            return
+        report = report_of(attempt, outcome)
+        if report is not None:
+            self._report(attempt, report)
+            return
+        self.stats.conflicts += isinstance(outcome, Conflicted)
+        self.stats.fenced += isinstance(outcome, Stopped)
+        self._note(f"{attempt.name}: it has no authority any more, nothing is reported")
+        self._close(attempt)
+
+    def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
+        assert not isinstance(report, Start | Heartbeat)
+        attempt.phase = Phase.REPORTING
+        attempt.report = report
+        if attempt.first_try_at is None:
+            attempt.first_try_at = self._now
+        self._outbox.append((attempt, report))
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def _clock_jumped(self) -> None:
+        self._note("the wall clock jumped ahead: renewing every lease now")
+        for attempt in self._attempts.values():
+            attempt.heartbeat_at = self._now
+        self._wake_by(self._now)
+
+    def _begin_drain(self, grace_us: Duration) -> None:
+        """Stop claiming; ask at three quarters of the grace, kill and hand back at nine tenths."""
+        if self._drain is not None:
+            return
+        self._drain = _Drain(
+            ask_at=Boot(self._now + grace_us * 3 // 4),
+            kill_at=Boot(self._now + grace_us * 9 // 10),
+            end_at=Boot(self._now + grace_us),
+        )
+        for attempt in list(self._attempts.values()):
+            if attempt.phase is Phase.PREPARING:
+                self._stop(attempt, StopFor.SHUTDOWN)
+        self._wake_by(self._now)
+
+    def _keep_drain(self) -> None:
+        drain = self._drain
+        if drain is None:
+            return
+        self._wake_by(drain.end_at)
+        for attempt in list(self._attempts.values()):
+            if attempt.phase is Phase.RUNNING and self._now >= drain.ask_at:
+                self._ask_to_stop(attempt, SHUTDOWN, drain.kill_at)
+            if attempt.phase is Phase.STARTING and self._now >= drain.kill_at:
+                self._stop(attempt, StopFor.SHUTDOWN)
+        if self._now < drain.ask_at:
+            self._wake_by(drain.ask_at)
+        if self._now < drain.kill_at:
+            self._wake_by(drain.kill_at)
+
+    def _stop_now(self) -> None:
+        end_at = Boot(self._now + QUICK_STOP)
+        if self._drain is not None:
+            end_at = min(end_at, self._drain.end_at)
+        self._drain = _Drain(ask_at=self._now, kill_at=self._now, end_at=end_at)
+        for attempt in list(self._attempts.values()):
+            if attempt.phase.has_handler and attempt.stop_for is None:
+                self._stop(attempt, StopFor.SHUTDOWN)
+        self._wake_by(self._now)
+
+    def _break(self, why: str) -> None:
+        self.failure = self.failure or why
+        self._note(why, is_error=True)
+        self._stop_now()
+
+    def _note(self, text: str, *, is_error: bool = False) -> None:
+        self._actions.append(Note(text, is_error))

@@ -1,0 +1,31 @@
+"""What a worker has done since it started: counters for people, metrics and tests."""
+
+import msgspec
+
+
+class Stats(msgspec.Struct):
+    """Only ever rises. Written by the supervisor's thread, read by anyone."""
+
+    claims: int = 0
+    granted: int = 0
+    started: int = 0
+    heartbeats: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    released: int = 0
+    acknowledged_cancels: int = 0
+    cancelled: int = 0  # reports, starts and heartbeats answered CANCELLED
+    rejected: int = 0
+    fenced: int = 0  # leases given up by this worker's own clock
+    conflicts: int = 0
+    unreported: int = 0  # reports given up after the last transport retry
+    transport_failures: int = 0
+    crashes: int = 0
+    kills: int = 0
+    displaced: int = 0
+    leaked: int = 0
+    children_started: int = 0
+    children_recycled: int = 0
+    blocked_loops: int = 0

@@ -1,0 +1,291 @@
+"""The supervisor: keeps leases, heartbeats and reports. It never runs user code.
+
+One thread and one selector: children, answers, signals and wake-ups all arrive there. Decides
+nothing; what happens is fed to the session as events, what it wants is carried out.
+"""
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import assert_never
+
+from tenure.core.claims import ClaimAnswer
+from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
+from tenure.core.verdicts import Answer, Verdict
+from tenure.errors import Closed, InvalidInput
+from tenure.handlers import Isolation, Registry
+from tenure.ports import Coordination
+from tenure.worker.clock import Boot, JumpWatch, boot_now
+from tenure.worker.environment import child_environment
+from tenure.worker.messages import (
+    Action,
+    Answered,
+    AskToStop,
+    Began,
+    Broken,
+    ClaimAnswered,
+    ClaimFailed,
+    ClockJumped,
+    DrainAsked,
+    Event,
+    Kill,
+    Note,
+    Prepare,
+    Renew,
+    RunHandler,
+    Send,
+    SendClaim,
+    SendFailed,
+    SendRefused,
+    StopAsked,
+    Ticked,
+    Woken,
+)
+from tenure.worker.options import WorkerOptions
+from tenure.worker.pool import Pool
+from tenure.worker.session import Session
+from tenure.worker.wire import Run
+
+LONGEST_SLEEP = seconds(1)
+JUMP_THRESHOLD = seconds(5)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_log = logging.getLogger("tenure.worker")
+
+
+class Supervisor:
+    """Runs one session to its end."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        registry: Registry,
+        session: Session,
+        options: WorkerOptions,
+        *,
+        app: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._coordination = coordination
+        self._session = session
+        self._options = options
+        self._isolation = {handler.kind: handler.isolation for handler in registry}
+        self._inbox: deque[Event] = deque()
+        self._calls: deque[Callable[[], None]] = deque()  # from other threads
+        self._signals: deque[int] = deque()
+        self._stops = 0
+        self._has_begun = False
+        self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+        self._pool = Pool(
+            app,
+            _lanes(registry, options),
+            options,
+            environment=child_environment(environment, passed=options.pass_environment),
+            selector=self._selector,
+            clock=boot_now,
+            emit=self._inbox.append,
+            stats=session.stats,
+        )
+
+    # --- from other threads and from signals ---------------------------------------------------
+
+    def wake(self) -> None:
+        """Hint that there may be work. Any thread."""
+        self._call(lambda: self._inbox.append(Woken()))
+
+    def stop(self) -> None:
+        """Drain; called again, stop at once. Any thread."""
+        self._call(self._count_stop)
+
+    def _count_stop(self) -> None:
+        self._stops += 1
+        is_first = self._stops == 1
+        self._inbox.append(DrainAsked(self._options.grace_us) if is_first else StopAsked())
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        with suppress(BlockingIOError, OSError):  # full: it will wake anyway; closed: it is over
+            self._wake_in.send(b"\0")
+
+    @contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT are only noted; the wake-up descriptor turns the loop."""
+        if not self._options.handles_signals:
+            yield
+            return
+
+        def note(number: int, _: object) -> None:
+            self._signals.append(number)
+
+        before = {number: signal.signal(number, note) for number in SIGNALS}
+        descriptor = signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Work until stopped; 0, or 1 if the worker could not go on."""
+        self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain_wakeups)
+        with self._handling_signals():
+            try:
+                self._pool.start()
+                while not self._session.is_done:
+                    self._turn()
+            finally:
+                self._pool.close()
+                self._selector.close()
+                self._wake_in.close()
+                self._wake_out.close()
+        return 0 if self._session.failure is None else 1
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._sleep_s()):
+            key.data()
+        while self._signals:
+            self._signals.popleft()
+            self._count_stop()
+        while self._calls:
+            self._calls.popleft()()
+        now = boot_now()
+        if now >= self._pool.next_at:
+            self._pool.look_for_exits()
+            self._pool.keep()
+        if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=now):
+            self._inbox.append(ClockJumped())
+        # Children first, time second: a handler that finished while we were stopped has finished.
+        if not self._has_begun and self._pool.is_up:
+            # Nothing is claimed before a child of every lane has imported the application.
+            self._has_begun = True
+            self._inbox.append(Began())
+        self._inbox.append(Ticked())
+        self._work_off()
+
+    def _sleep_s(self) -> float:
+        next_at = min(self._pool.next_at, self._session.next_at)
+        sleep_us = min(next_at - boot_now(), LONGEST_SLEEP)
+        return max(0, sleep_us) / MICROSECONDS_PER_SECOND
+
+    def _drain_wakeups(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wake_out.recv(4096):
+                pass
+
+    def _work_off(self) -> None:
+        while self._inbox:
+            self._feed(self._inbox.popleft())
+
+    def _feed(self, event: Event) -> None:
+        for action in self._session.handle(event, boot_now()):
+            self._perform(action)
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendClaim():
+                self._send_claim(action)
+            case Send():
+                self._send(action)
+            case Prepare():
+                self._pool.prepare(action.run, self._isolation[action.grant.job.kind])
+            case RunHandler():
+                self._pool.run(_frame(action))
+            case Renew():
+                self._pool.renew(action.run, action.until)
+            case AskToStop():
+                self._pool.ask(action.run, action.reason)
+            case Kill():
+                self._pool.kill(action.run)
+            case Note():
+                _log.log(logging.ERROR if action.is_error else logging.WARNING, "%s", action.text)
+            case _:
+                assert_never(action)
+
+    def _send_claim(self, action: SendClaim) -> None:
+        ticket = action.ticket
+
+        def heard(future: "Future[ClaimAnswer]") -> None:
+            failure = future.exception()
+            event: Event
+            if failure is not None:
+                event = ClaimFailed(ticket, _said(failure))
+            else:
+                event = ClaimAnswered(ticket, future.result())
+            self._call(lambda: self._inbox.append(event))
+
+        try:
+            self._coordination.submit_claim(action.request).add_done_callback(heard)
+        except (Closed, InvalidInput) as refusal:
+            self._inbox.append(Broken(f"claims are refused: {refusal}"))
+        except Exception as failure:  # a transport that failed at once; repeated, and said
+            self._inbox.append(ClaimFailed(ticket, _said(failure)))
+
+    def _send(self, action: Send) -> None:
+        ticket = action.ticket
+
+        def heard(future: "Future[list[Answer]]") -> None:
+            failure = future.exception()
+            event: Event
+            if isinstance(failure, InvalidInput):
+                event = SendRefused(ticket, str(failure))
+            elif failure is not None:
+                event = SendFailed(ticket, _said(failure))
+            else:
+                verdicts = tuple(each for each in future.result() if isinstance(each, Verdict))
+                event = Answered(ticket, verdicts)
+            self._call(lambda: self._inbox.append(event))
+
+        try:
+            self._coordination.submit_many(action.commands).add_done_callback(heard)
+        except InvalidInput as refusal:
+            self._inbox.append(SendRefused(ticket, str(refusal)))
+        except Exception as failure:  # a transport that failed at once; repeated, and said
+            self._inbox.append(SendFailed(ticket, _said(failure)))
+
+
+def _frame(action: RunHandler) -> Run:
+    grant, job = action.grant, action.grant.job
+    return Run(
+        run=action.run,
+        job_id=grant.job_id,
+        kind=job.kind,
+        queue=job.queue,
+        attempt=grant.attempt,
+        fence=grant.fence,
+        correlation_id=job.correlation_id,
+        checkpoint=job.checkpoint,
+        payload=job.payload,
+        until=Boot(action.until),
+    )
+
+
+def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:
+    """The lanes the handlers need, and how many children to keep warm in each."""
+    used = {handler.isolation for handler in registry}
+    warm = max(1, min(options.warm_children, options.concurrency))
+    return {lane: warm if lane is Isolation.PROCESS else 1 for lane in Isolation if lane in used}
+
+
+def _said(failure: BaseException) -> str:
+    return f"{type(failure).__name__}: {failure}"
+
+
+def host_environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ

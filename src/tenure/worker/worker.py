@@ -1,0 +1,102 @@
+"""The worker as others use it: made of a coordinator, a registry and options, run, stopped."""
+
+import os
+import random
+import socket
+import sys
+import time
+
+from msgspec.structs import replace
+
+from tenure.core.ids import WorkerId, worker_actor
+from tenure.errors import InvalidInput
+from tenure.handlers import Registry
+from tenure.ports import Coordination
+from tenure.worker.claiming import ClaimSettings
+from tenure.worker.options import WorkerOptions
+from tenure.worker.serving import load_registry
+from tenure.worker.session import Session
+from tenure.worker.stats import Stats
+from tenure.worker.supervisor import Supervisor, host_environment
+
+MAX_CONCURRENCY = 10_000
+
+
+def new_worker_id() -> WorkerId:
+    """Host, process and a random part: one run of a worker is one session. [Q2]"""
+    host = "".join(c if c.isalnum() or c in ".-" else "-" for c in socket.gethostname())
+    return WorkerId(f"{host.strip('.-')[:60] or 'worker'}-{os.getpid()}-{os.urandom(4).hex()}")
+
+
+class Worker:
+    """Runs the jobs of a registry. `run` blocks; `stop` and `wake` may be called by any thread."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        registry: Registry,
+        *,
+        app: str,
+        options: WorkerOptions | None = None,
+    ) -> None:
+        options = options or WorkerOptions()
+        _check(registry, options)
+        self.id = options.worker_id or new_worker_id()
+        self.actor = options.actor or worker_actor(self.id)
+        self.stats = Stats()
+        settings = ClaimSettings(
+            namespace=options.namespace,
+            worker=self.id,
+            actor=self.actor,
+            queues=dict(options.queues),
+            kinds={handler.kind: handler.concurrency for handler in registry},
+            # A worker id may be used again after a restart, and claim_seq may only rise.
+            first_claim_seq=time.time_ns() // 1_000_000,
+            shortest_poll_us=options.shortest_poll_us,
+            longest_poll_us=options.longest_poll_us,
+        )
+        session = Session(
+            settings,
+            concurrency=options.concurrency,
+            random=random.SystemRandom().random,
+            stats=self.stats,
+        )
+        self._supervisor = Supervisor(
+            coordination,
+            registry,
+            session,
+            options,
+            app=app,
+            environment=host_environment(),
+        )
+
+    def run(self) -> int:
+        """Work until stopped; 0, or 1 if the worker could not go on."""
+        return self._supervisor.run()
+
+    def stop(self) -> None:
+        """Drain: finish what runs within the grace. A second call stops at once."""
+        self._supervisor.stop()
+
+    def wake(self) -> None:
+        """There may be work: ask now instead of at the next poll."""
+        self._supervisor.wake()
+
+
+def _check(registry: Registry, options: WorkerOptions) -> None:
+    if not registry.kinds():
+        raise InvalidInput("app", "has no jobs", hint="decorate a function with @app.job")
+    if not 1 <= options.concurrency <= MAX_CONCURRENCY:
+        problem = f"{options.concurrency} is outside 1 to {MAX_CONCURRENCY}"
+        raise InvalidInput("concurrency", problem)
+    if not options.queues or any(weight < 1 for weight in options.queues.values()):
+        raise InvalidInput("queues", "give at least one queue, each with a weight of 1 or more")
+
+
+def run_worker(coordination: Coordination, import_string: str, options: WorkerOptions) -> int:
+    """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process."""
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
+    registry = load_registry(import_string)
+    options = replace(options, handles_signals=True)
+    return Worker(coordination, registry, app=import_string, options=options).run()

@@ -1,0 +1,235 @@
+"""An application for the worker's tests: jobs that succeed, fail, crash, hog, print and wait.
+
+Imported by real children as `tests.worker.sample:app`.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tenure.errors import (
+    LeaseConflictError,
+    PermanentError,
+    Snooze,
+    TransientError,
+    ValidationError,
+)
+from tenure.handlers import Context, Isolation, Registry, make_handler
+
+APP = "tests.worker.sample:app"
+
+
+class App:
+    """What a worker needs of an application: its registry."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+
+    def job(
+        self, isolation: Isolation | None = None, concurrency: int | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.registry.add(make_handler(function, isolation=isolation, concurrency=concurrency))
+            return function
+
+        return register
+
+
+app = App()
+
+
+# --- results, errors ---------------------------------------------------------------------------
+
+
+@app.job()
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@app.job()
+def pid() -> int:
+    return os.getpid()
+
+
+@app.job()
+def fail(how: str, ctx: Context) -> str:
+    match how:
+        case "permanent":
+            raise PermanentError("no such account")
+        case "transient":
+            raise TransientError("try later", retry_after_s=3600)
+        case "dependency":
+            raise TransientError("database away", dependency_unavailable=True)
+        case "validation":
+            raise ValidationError("bad row", path="rows[3]")
+        case "conflict":
+            raise LeaseConflictError("a newer fence was seen")
+        case "snooze":
+            raise Snooze(3600)
+        case "once":
+            if ctx.attempt == 1:
+                raise RuntimeError("the first attempt fails")
+            return "second"
+        case "exit":
+            sys.exit(7)
+        case _:
+            raise RuntimeError(how)
+
+
+@app.job()
+def unencodable() -> Any:
+    return object()
+
+
+@app.job()
+def huge() -> str:
+    return "x" * (2 * 1024 * 1024)
+
+
+@app.job()
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+# --- crashes -----------------------------------------------------------------------------------
+
+
+@app.job()
+def crash(how: str) -> None:
+    match how:
+        case "exit":
+            os._exit(3)
+        case "segfault":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "recursion":
+            _recurse(0)
+        case _:
+            raise AssertionError(how)
+
+
+def _recurse(depth: int) -> int:
+    return _recurse(depth + 1) + 1
+
+
+# --- time and cancellation -----------------------------------------------------------------------
+
+
+@app.job()
+def forever(file: str) -> None:
+    """Never listens; leaves its process id and a child of its own behind."""
+    program = subprocess.Popen(["sleep", "600"])
+    Path(file).write_text(f"{os.getpid()} {program.pid}")
+    while True:
+        time.sleep(0.01)
+
+
+@app.job()
+def nap(amount_s: float, file: str = "") -> str:
+    if file:
+        Path(file).write_text(str(os.getpid()))
+    time.sleep(amount_s)
+    return "rested"
+
+
+@app.job()
+def polite(ctx: Context, file: str = "") -> str:
+    if file:
+        Path(file).write_text(str(os.getpid()))
+    while True:
+        ctx.check()
+        time.sleep(0.01)
+
+
+@app.job()
+def hog(amount_s: float) -> str:
+    """Holds the GIL: a C call through PyDLL does not let go of it."""
+    libc = ctypes.PyDLL(None)
+    end = time.monotonic() + amount_s
+    while time.monotonic() < end:
+        libc.usleep(900_000)
+    return "hogged"
+
+
+@app.job()
+def saver(ctx: Context) -> list[int]:
+    done = list(ctx.checkpoint or [])
+    for step in range(len(done), 6):
+        done.append(step * 10 + ctx.attempt)
+        ctx.save(done)
+        ctx.progress(step + 1, 6, note=f"step {step}")
+        if ctx.attempt == 1 and step == 2:
+            raise RuntimeError("half-way")
+    return done
+
+
+@app.job()
+def fences(ctx: Context) -> list[Any]:
+    return [ctx.fence, ctx.attempt, ctx.still_mine(), str(ctx.job_id)]
+
+
+@app.job()
+def chatty(lines: int) -> str:
+    for number in range(lines):
+        sys.stdout.write(f"line {number} " + "x" * 80 + "\n")
+    sys.stderr.write("the end\n")
+    return "said"
+
+
+@app.job(concurrency=2)
+def limited(directory: str) -> int:
+    """How many of its kind ran at once, as seen by files."""
+    mark = Path(directory) / str(os.getpid())
+    mark.touch()
+    time.sleep(0.1)
+    seen = len(list(Path(directory).iterdir()))
+    mark.unlink()
+    return seen
+
+
+# --- coroutines and threads ----------------------------------------------------------------------
+
+
+@app.job()
+async def anap(amount_s: float) -> str:
+    sys.stdout.write(f"sleeping {amount_s}\n")
+    await asyncio.sleep(amount_s)
+    return "rested"
+
+
+@app.job()
+async def stubborn(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    while True:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            continue
+
+
+@app.job()
+async def ablock(amount_s: float) -> str:
+    time.sleep(amount_s)  # on purpose: blocks the loop
+    return "blocked"
+
+
+@app.job(Isolation.THREAD)
+def tnap(amount_s: float) -> str:
+    sys.stdout.write(f"sleeping {amount_s}\n")
+    time.sleep(amount_s)
+    return "rested"
+
+
+@app.job(Isolation.THREAD)
+def tforever(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
