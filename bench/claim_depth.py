@@ -123,17 +123,17 @@ def _copy(dsn: str, *, status: JobStatus, first: int, copies: int) -> None:
         return
     with psycopg.connect(dsn) as connection:
         found = connection.execute(
-            "SELECT id FROM tenure_job WHERE status = %s", [status.value]
+            "SELECT id FROM tenure.job WHERE status = %s", [status.value]
         ).fetchone()
         assert found is not None
-        for table, key in (("tenure_job_event", "job_id"), ("tenure_job", "id")):
+        for table, key in (("job_event", "job_id"), ("job", "id")):
             columns = _columns(connection, table, key)
             names = sql.SQL(", ").join(map(sql.Identifier, columns))
             statement = sql.SQL(
                 "INSERT INTO {table} ({key}, {names}) SELECT {new_id}, {names} FROM {table},"
                 " generate_series({first}::int, {last}::int) AS n WHERE {key} = {template}"
             ).format(
-                table=sql.Identifier(table),
+                table=sql.Identifier("tenure", table),
                 key=sql.Identifier(key),
                 names=names,
                 new_id=new_id,
@@ -146,7 +146,7 @@ def _copy(dsn: str, *, status: JobStatus, first: int, copies: int) -> None:
 
 def _columns(connection: psycopg.Connection, table: str, key: str) -> list[str]:
     rows = connection.execute(
-        "SELECT column_name FROM information_schema.columns WHERE table_name = %s"
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'tenure' AND table_name = %s"
         " AND is_generated = 'NEVER' AND column_name <> %s",
         [table, key],
     ).fetchall()

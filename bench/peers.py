@@ -24,11 +24,12 @@ _MAX_LINES_SHOWN = 3
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """What a peer reports: its timed part on CLOCK_MONOTONIC, and how many jobs it did."""
+    """What a peer reports: its timed part on CLOCK_MONOTONIC, its CPU in it, its jobs."""
 
     began_s: float
     ended_s: float
     jobs: int
+    cpu_s: float
 
 
 def script_of(name: str) -> Path:

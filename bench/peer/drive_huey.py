@@ -16,10 +16,10 @@ from huey import SqliteHuey
 from huey.consumer import Consumer
 
 
-def _ready() -> float:
+def _ready() -> tuple[float, float]:
     print(json.dumps("ready"), flush=True)
     sys.stdin.readline()
-    return time.monotonic()
+    return time.monotonic(), time.process_time()
 
 
 def main() -> None:
@@ -44,19 +44,21 @@ def main() -> None:
                 last.set()
 
     if asked.what == "enqueue":
-        began_s = _ready()
+        began_s, cpu_before_s = _ready()
         for _ in range(asked.jobs):
             noop()
         ended_s = time.monotonic()
         done = asked.jobs
     else:
         consumer = Consumer(huey, workers=asked.workers, periodic=False)
-        began_s = _ready()
+        began_s, cpu_before_s = _ready()
         consumer.start()
         last.wait()
         ended_s = time.monotonic()
         consumer.stop(graceful=True)
-    print(json.dumps({"began_s": began_s, "ended_s": ended_s, "jobs": done}), flush=True)
+    cpu_s = time.process_time() - cpu_before_s
+    report = {"began_s": began_s, "ended_s": ended_s, "jobs": done, "cpu_s": cpu_s}
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,14 @@ from pgqueuer.types import QueueExecutionMode
 ENTRYPOINT = "noop"
 
 
+_cpu_before_s = 0.0
+
+
 async def _ready() -> float:
+    global _cpu_before_s
     print(json.dumps("ready"), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
+    _cpu_before_s = time.process_time()
     return time.monotonic()
 
 
@@ -109,7 +114,9 @@ async def main() -> None:
     else:
         began_s, jobs = await drain.run(asked.consumers, asked.batch)
         ended_s = drain.ended_s
-    print(json.dumps({"began_s": began_s, "ended_s": ended_s, "jobs": jobs}), flush=True)
+    cpu_s = time.process_time() - _cpu_before_s
+    report = {"began_s": began_s, "ended_s": ended_s, "jobs": jobs, "cpu_s": cpu_s}
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":
