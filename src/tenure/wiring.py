@@ -1,4 +1,4 @@
-"""Wiring: composes store, coordinator and client from a URL. The only module that knows them all.
+"""Wiring: composes store, coordinator, client and worker from a URL; it alone knows them all.
 
 Drivers are imported when a URL asks for them, so that a SQLite user never loads psycopg.
 """
@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import replace
+
 from tenure.client.app import Application
 from tenure.client.channel import Link
+from tenure.coordinator.retention import Retention
 from tenure.coordinator.service import Coordinator
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import parse_duration
 from tenure.core.policy import LeaseBounds
@@ -18,6 +22,7 @@ from tenure.core.validation import Limits
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
 from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
+from tenure.worker.options import WorkerOptions
 
 DEFAULT_URL = "sqlite:///tenure.db"
 URL_VARIABLE = "TENURE_URL"
@@ -114,3 +119,22 @@ def open_link(url: str) -> Link:
         store.close()
 
     return Link(coordination=coordinator, close=close)
+
+
+def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:
+    """A worker over the store a URL names, which sweeps and forgets beside its work."""
+    from tenure.worker import run_worker as work
+
+    limits = limits_from_environment()
+    store = open_store(url)
+    coordinator = Coordinator(store, limits=limits)
+    sweeper, retention = Sweeper(coordinator), Retention(store)
+    try:
+        sweeper.start()
+        retention.start()
+        return work(coordinator, import_string, replace(options, limits=limits))
+    finally:
+        sweeper.stop()
+        retention.stop()
+        coordinator.close()
+        store.close()

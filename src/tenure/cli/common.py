@@ -14,6 +14,7 @@ import click
 from tenure.cli.printing import printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
+from tenure.core.instants import Duration, parse_duration
 from tenure.core.validation import NAME_PATTERN
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import TenureError
@@ -49,6 +50,16 @@ def request_id_option(function: _F) -> _F:
         "--request-id",
         help="Repeat a request under its id: it is then done once. [default: a new one]",
     )(function)
+
+
+def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> Duration | None:
+    """A `--delay`, `--timeout` … of the command line."""
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from wrong
 
 
 class Refusal(click.ClickException):

@@ -9,6 +9,7 @@ from tenure.cli.common import (
     accepted,
     client,
     coordinator,
+    duration_value,
     json_option,
     namespace_option,
     new_request_id,
@@ -23,11 +24,7 @@ from tenure.coordinator.views import event_view, iso, job_view
 from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, new_job_id
-from tenure.core.instants import (
-    MICROSECONDS_PER_SECOND,
-    Duration,
-    parse_duration,
-)
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.core.validation import check_job_id
 from tenure.core.vocabulary import (
@@ -47,16 +44,6 @@ MAX_LISTED = 500
 @click.group()
 def jobs() -> None:
     """Look at jobs and decide about them."""
-
-
-def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> Duration | None:
-    """A `--delay`, `--timeout` … of the command line."""
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as wrong:
-        raise click.BadParameter(str(wrong)) from wrong
 
 
 def _find(serving: Coordinator, job_id: str) -> Job:

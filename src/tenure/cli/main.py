@@ -12,6 +12,7 @@ import click
 
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
+    "worker": ("tenure.cli.worker:worker", "Run jobs until told to stop."),
     "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue a job."),
     "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
     "queues": ("tenure.cli.queues:queues", "Look at queues, pause them, limit them."),

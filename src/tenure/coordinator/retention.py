@@ -7,6 +7,7 @@ than a day: a history that vanishes before anybody looked proves nothing. [G3]
 
 import msgspec
 
+from tenure.coordinator.periodic import Periodic
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import check_duration
 from tenure.errors import InvalidInput
@@ -14,6 +15,7 @@ from tenure.ports import Store
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
+INTERVAL = seconds(30)
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +47,14 @@ def check_retention(policy: RetentionPolicy) -> None:
 
 
 class Retention:
-    """Forgets in small bites: each call deletes at most a page of each kind."""
+    """Forgets in small bites, at most a page of each kind: once, or from `start` to `stop`."""
 
     def __init__(self, store: Store, policy: RetentionPolicy | None = None) -> None:
         self._store = store
         self._policy = policy or RetentionPolicy()
         check_retention(self._policy)
+        self._periodic = Periodic("retention", self.run_once, interval_us=INTERVAL)
+        self.start, self.stop = self._periodic.start, self._periodic.stop
 
     def run_once(self, *, page: int = PAGE) -> RetentionReport:
         """One bite of everything."""

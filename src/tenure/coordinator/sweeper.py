@@ -6,17 +6,17 @@ confirms it [W2], and records an outage it lived through before it sweeps. [O1]
 """
 
 import logging
-import threading
 
 import msgspec
 
 from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.errors import Closed, StoreUnavailable, TenureError
+from tenure.errors import StoreUnavailable
 
 SWEEP_INTERVAL = seconds(1)
 SHORTEST_OUTAGE = seconds(5)
@@ -91,7 +91,7 @@ class OutageWatch:
 
 
 class Sweeper:
-    """Sweeps one store through a coordinator, once or for ever."""
+    """Sweeps one store through a coordinator: once, or from `start` to `stop` in a thread."""
 
     def __init__(
         self,
@@ -102,12 +102,11 @@ class Sweeper:
         monotonic: Monotonic = host_monotonic,
     ) -> None:
         self._coordinator = coordinator
-        self._interval_us = interval_us
         self._monotonic = monotonic
         self._guard = ClockGuard(threshold_us=jump_threshold_us, interval_us=interval_us)
         self._watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._periodic = Periodic("sweeper", self.sweep_once, interval_us=interval_us)
+        self.start, self.stop = self._periodic.start, self._periodic.stop
 
     def sweep_once(self) -> SweepReport:
         """One pass. Raises what the store raises, after taking note of it."""
@@ -124,6 +123,7 @@ class Sweeper:
         if outage is not None:
             store.record_outage(outage)
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
+            _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
         swept = 0
         for _ in range(PAGES_PER_PASS):
@@ -145,28 +145,3 @@ class Sweeper:
         commands = [Sweep(job_id=job_id, outages=outages) for job_id in jobs]
         self._coordinator.submit_many(commands).result()
         return len(commands)
-
-    def start(self) -> None:
-        """Sweep in a thread of its own until `stop`."""
-        assert self._thread is None, "already started"
-        self._thread = threading.Thread(target=self._run, name="tenure-sweeper", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                report = self.sweep_once()
-            except Closed:
-                return
-            except TenureError as failure:
-                _log.warning("sweep failed, will try again: %s", failure)
-            else:
-                if report.distrusts_clock:
-                    _log.warning("the store's clock jumped ahead; waiting for a second reading")
-            self._stop.wait(self._interval_us / MICROSECONDS_PER_SECOND)
-
-    def stop(self) -> None:
-        """End the thread; a pass under way is finished."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()

@@ -1,0 +1,80 @@
+"""`tenure worker MODULE:APP`: run jobs until told to stop."""
+
+import click
+
+from tenure.cli.common import CouldNotRun, duration_value, namespace_option, url_option
+from tenure.core.ids import Namespace, QueueName, WorkerId
+from tenure.core.instants import Duration
+from tenure.core.validation import check_name
+from tenure.errors import InvalidInput, TenureError
+from tenure.wiring import run_worker, url_from_environment
+from tenure.worker import WorkerOptions
+
+
+def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[QueueName, int]:
+    """`NAME` or `NAME=WEIGHT`, repeated."""
+    found: dict[QueueName, int] = {}
+    for word in words:
+        name, _sign, weight = word.partition("=")
+        try:
+            check_name("queue", name)
+            found[QueueName(name)] = int(weight or "1")
+        except (InvalidInput, ValueError) as wrong:
+            raise click.BadParameter(f"{word!a} is not NAME or NAME=WEIGHT") from wrong
+    return found
+
+
+@click.command()
+@url_option
+@namespace_option
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    default=("default",),
+    show_default=True,
+    callback=_queues,
+    help="NAME or NAME=WEIGHT; may be repeated.",
+)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    help="How many jobs at once.",
+)
+@click.option(
+    "--grace",
+    default="30s",
+    show_default=True,
+    callback=duration_value,
+    help="From SIGTERM to the end: running jobs may finish, the rest is handed back.",
+)
+@click.option("--name", help="The worker's id. [default: host, process and a random part]")
+@click.argument("app", metavar="MODULE:APP")
+def worker(
+    url: str | None,
+    namespace: str,
+    queues: dict[QueueName, int],
+    concurrency: int,
+    grace: Duration,
+    name: str | None,
+    app: str,
+) -> None:
+    """Run the jobs of MODULE:APP until SIGTERM (drain) or a second one (at once)."""
+    try:
+        if name is not None:
+            check_name("--name", name)
+        options = WorkerOptions(
+            queues=queues,
+            concurrency=concurrency,
+            grace_us=grace,
+            namespace=Namespace(namespace),
+            worker_id=None if name is None else WorkerId(name),
+        )
+        code = run_worker(url or url_from_environment(), app, options)
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
+    raise SystemExit(code)

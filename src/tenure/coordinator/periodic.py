@@ -1,0 +1,41 @@
+"""A thread that does something again and again, and survives a store that fails for a while."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.errors import Closed, TenureError
+
+_log = logging.getLogger("tenure.periodic")
+
+
+class Periodic:
+    """Runs `work` every interval until it is stopped or what it works on is closed."""
+
+    def __init__(self, name: str, work: Callable[[], object], *, interval_us: Duration) -> None:
+        self._name = name
+        self._work = work
+        self._interval_s = interval_us / MICROSECONDS_PER_SECOND
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tenure-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the run under way, if any."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._work()
+            except Closed:
+                return
+            except TenureError as failure:
+                _log.warning("%s failed, will try again: %s", self._name, failure)
+            self._stop.wait(self._interval_s)
