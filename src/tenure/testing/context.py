@@ -1,0 +1,67 @@
+"""A context to call a job function with directly, in a plain unit test."""
+
+from typing import Any
+
+from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId, Kind, QueueName, fence, new_job_id
+from tenure.core.instants import Instant
+from tenure.core.job import Progress
+from tenure.errors import Cancelled
+from tenure.handlers import DEFAULT_QUEUE, Context, encode
+
+
+class FakeContext(Context):
+    """Remembers what the handler saved, said and logged; can be told to cancel it."""
+
+    def __init__(
+        self,
+        *,
+        kind: str = "test",
+        queue: str = DEFAULT_QUEUE,
+        attempt: int = 1,
+        checkpoint: Any = None,
+        correlation_id: str | None = None,
+    ) -> None:
+        self.job_id: JobId = new_job_id(Instant(0), bytes(ENTROPY_BYTES))
+        self.kind = Kind(kind)
+        self.queue = QueueName(queue)
+        self.attempt = attempt
+        self.fence = fence(Epoch(1), attempt)
+        self.correlation_id = correlation_id
+        self.checkpoint = checkpoint
+        self.saved: list[Any] = []
+        self.progressed: list[Progress] = []
+        self.logged: list[str] = []
+        self._reason: str | None = None
+        self._is_lost = False
+
+    def cancel(self, reason: str = "cancelled by the test") -> None:
+        """From now on `check` raises."""
+        self._reason = reason
+
+    def lose(self) -> None:
+        """From now on the lease is lost."""
+        self._is_lost = True
+
+    def check(self) -> None:
+        """Raise `Cancelled` once told to."""
+        if self._reason is not None:
+            raise Cancelled(self._reason)
+        if self._is_lost:
+            raise Cancelled("the lease is lost")
+
+    def still_mine(self) -> bool:
+        """Whether the lease was not lost."""
+        return not self._is_lost
+
+    def save(self, checkpoint: Any) -> None:
+        """Remember a checkpoint; refuses what a job could not carry."""
+        encode(checkpoint, what="checkpoint")
+        self.saved.append(checkpoint)
+
+    def progress(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Remember how far it is."""
+        self.progressed.append(Progress(done=done, total=total, note=note))
+
+    def log(self, message: str) -> None:
+        """Remember a line."""
+        self.logged.append(message)

@@ -1,0 +1,281 @@
+"""Running an application's jobs in this process: one store in memory, one clock, no worker.
+
+Each attempt is claimed, started and reported like a worker's, under a real lease. While somebody
+waits for a job, jobs are run, and time jumps to whatever comes next.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import count
+
+from tenure.client.app import Application
+from tenure.client.channel import Link
+from tenure.client.jobs import Job
+from tenure.client.options import Span, duration
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Sweep, WorkerCommand
+from tenure.core.ids import RequestId, WorkerId, worker_actor
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.job import Job as JobRecord
+from tenure.core.validation import Limits
+from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import TenureError
+from tenure.ports import JobFilter
+from tenure.stores.memory import MemoryStore
+from tenure.worker.attempts import Attempt
+from tenure.worker.clock import Boot
+from tenure.worker.executing import Execution
+from tenure.worker.outcomes import FromChild
+from tenure.worker.reporting import report_of
+from tenure.worker.wire import Progressed, Run, Saved, ToSupervisor
+
+BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
+MAX_ATTEMPTS = 2000
+MAX_SHOWN = 100_000
+WORKER = WorkerId("inline")
+ACTOR = worker_actor(WORKER)
+_NEVER = Boot(2**62)  # leases end by the fake clock, not by the host's
+
+
+class FakeClock:
+    """Time that moves when somebody says so."""
+
+    def __init__(self, beginning: Instant = BEGINNING) -> None:
+        self._now = beginning
+
+    def __call__(self) -> Instant:
+        return self._now
+
+    def advance(self, span: Span) -> None:
+        """Let this much time pass."""
+        self._now = Instant(self._now + duration("span", span))
+
+    def advance_to(self, instant: Instant) -> None:
+        """Let time pass until then; never backwards."""
+        self._now = max(self._now, instant)
+
+
+@contextmanager
+def inline(app: Application, *, max_attempts: int = MAX_ATTEMPTS) -> Iterator["Inline"]:
+    """Send everything the application enqueues to a store in memory, and run it on request.
+
+    `max_attempts` is how many attempts one call may run before it gives up.
+    """
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    coordinator = Coordinator(store, limits=Limits(), entropy=_luck(), monotonic=clock)
+    try:
+        jobs = Inline(app, store, coordinator, clock, max_attempts=max_attempts)
+        with app.channel.diverted(jobs.link):
+            yield jobs
+    finally:
+        coordinator.close()
+        store.close()
+
+
+class _luck:
+    """The same random numbers in every run, so that a failing test fails again."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+
+    def __call__(self, size: int) -> bytes:
+        pieces = (sha256(b"%d" % next(self._numbers)).digest() for _ in range(0, size, 32))
+        return b"".join(pieces)[:size]
+
+
+class Inline:
+    """The jobs of one application, run when asked to."""
+
+    def __init__(
+        self,
+        app: Application,
+        store: MemoryStore,
+        coordinator: Coordinator,
+        clock: FakeClock,
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        self.clock = clock
+        self.store = store
+        self.link = Link(
+            coordination=coordinator,
+            close=lambda: None,
+            monotonic=lambda: clock() / MICROSECONDS_PER_SECOND,
+            pause=self._pause,
+            apause=self._apause,
+        )
+        self._app = app
+        self._coordinator = coordinator
+        self._max_attempts = max_attempts
+        self._claims = count(1)
+
+    @property
+    def enqueued(self) -> list[JobRecord]:
+        """Every job so far as it stands now, in the order they were enqueued."""
+        shown = self.store.list_jobs(JobFilter(namespace=self._app.namespace, limit=MAX_SHOWN))
+        return sorted(shown, key=lambda job: job.id)
+
+    def run_ready(self) -> list[Job[object]]:
+        """Run what is ready now, and what becomes ready by it, without moving the clock."""
+        ran: list[Job[object]] = []
+        while (grant := self._claim()) is not None:
+            self._attempt(grant)
+            ran.append(self._app.get(grant.job_id))
+            self._limit(len(ran))
+        return ran
+
+    def drain(self) -> list[Job[object]]:
+        """Run everything there is, moving the clock to whatever waits: delays, retries, leases."""
+        ran = self.run_ready()
+        while (instant := self._next_instant()) is not None:
+            self.clock.advance_to(instant)
+            self._sweep()
+            ran += self.run_ready()
+            self._limit(len(ran))
+        return ran
+
+    def _limit(self, attempts: int) -> None:
+        if attempts > self._max_attempts:
+            raise TenureError(
+                f"{attempts} attempts were run and jobs are still waiting",
+                hint="raise max_attempts, or run a job that enqueues or snoozes itself for ever "
+                "step by step, with run_ready or advance",
+            )
+
+    async def adrain(self) -> list[Job[object]]:
+        """Run everything there is, in a thread, while the loop goes on."""
+        return await asyncio.to_thread(self.drain)
+
+    def advance(self, span: Span) -> list[Job[object]]:
+        """Let time pass, and run what became ready by then."""
+        self.clock.advance(span)
+        self._sweep()
+        return self.run_ready()
+
+    # --- one attempt ---------------------------------------------------------------------------
+
+    def _claim(self) -> Grant | None:
+        kinds = self._app.registry.kinds()
+        queues = [state.name for state in self.store.queues(self._app.namespace)]
+        if not kinds or not queues:
+            return None
+        limits = self._coordinator.limits
+        for start in range(0, len(queues), limits.claim_queues):
+            number = next(self._claims)
+            answer = self._coordinator.claim(
+                ClaimRequest(
+                    namespace=self._app.namespace,
+                    worker=WORKER,
+                    actor=ACTOR,
+                    queues=tuple(queues[start : start + limits.claim_queues]),
+                    kinds=kinds,
+                    limit=1,
+                    claim_seq=number,
+                    request_id=RequestId(f"claim-{number}"),
+                )
+            )
+            if answer.grants:
+                return answer.grants[0]
+        return None
+
+    def _attempt(self, grant: Grant) -> None:
+        attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
+        self._send(attempt.start())
+        execution = Execution(
+            self._app.registry,
+            _run_of(grant),
+            send=lambda said: self._heard(said, attempt, execution),
+            limits=self._coordinator.limits,
+        )
+        report = report_of(attempt, _perform(execution))
+        if report is not None:
+            self._send(report)
+
+    def _heard(self, said: ToSupervisor, attempt: Attempt, execution: Execution) -> None:
+        """What a handler saves or says goes out with a heartbeat, whose answer may ask it to
+        stop: as with a worker, only sooner."""
+        match said:
+            case Saved():
+                attempt.heard_checkpoint(said.checkpoint, Boot(0))
+            case Progressed():
+                attempt.heard_progress(said.progress, Boot(0))
+            case _:
+                return
+        verdict = self._send(attempt.heartbeat(Boot(0)))
+        if verdict.kind is not VerdictKind.OK:
+            execution.context.lose()
+        elif verdict.cancel is not None:
+            attempt.asked_to_stop = True
+            execution.context.ask(verdict.cancel.reason)
+
+    def _send(self, command: WorkerCommand) -> Verdict:
+        verdict = self._coordinator.execute(command)
+        assert isinstance(verdict, Verdict)
+        return verdict
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def _next_instant(self) -> Instant | None:
+        """When something happens next: a job is ready, or a lease nobody reported on ends."""
+        kinds = self._app.registry.kinds()
+        paused = {each.name for each in self.store.queues(self._app.namespace) if each.paused}
+        instants = [
+            job.run_at if job.due_at is None else job.due_at
+            for job in self.enqueued
+            if job.kind in kinds and job.queue not in paused
+        ]
+        return min((each for each in instants if each is not None), default=None)
+
+    def _sweep(self) -> None:
+        overdue = self.store.due(limit=MAX_SHOWN).jobs
+        self._coordinator.submit_many([Sweep(job_id=job_id) for job_id in overdue]).result()
+
+    def _pause(self, pause_s: float) -> None:
+        """Somebody waits for a job: run what there is, else let time jump to what comes next."""
+        if self.run_ready():
+            return
+        instant = self._next_instant()
+        if instant is None:
+            raise TenureError(
+                "a job is waited for that will never end here",
+                hint="its kind is unknown to this application, its queue is paused, or it is held",
+            )
+        self.clock.advance_to(instant)
+        self._sweep()
+
+    async def _apause(self, pause_s: float) -> None:
+        await asyncio.to_thread(self._pause, pause_s)
+
+
+def _run_of(grant: Grant) -> Run:
+    return Run(
+        run=0,
+        job_id=grant.job_id,
+        kind=grant.job.kind,
+        queue=grant.job.queue,
+        attempt=grant.attempt,
+        fence=grant.fence,
+        correlation_id=grant.job.correlation_id,
+        checkpoint=grant.job.checkpoint,
+        payload=grant.job.payload,
+        until=_NEVER,
+    )
+
+
+def _perform(execution: Execution) -> FromChild:
+    """Run the handler; off this thread if a loop runs here, as a coroutine needs one of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return execution.perform()
+    outcomes: list[FromChild] = []
+    thread = threading.Thread(target=lambda: outcomes.append(execution.perform()))
+    thread.start()
+    thread.join()
+    return outcomes[0]

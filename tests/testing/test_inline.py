@@ -1,0 +1,326 @@
+"""Inline jobs: the real lifecycle in this process, in virtual time."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tenure import (
+    Cancelled,
+    Context,
+    JobCancelled,
+    JobDeadLettered,
+    JobFailed,
+    LeaseConflictError,
+    PermanentError,
+    Retry,
+    Snooze,
+    Tenure,
+    TenureError,
+    TransientError,
+    ValidationError,
+    WaitTimeout,
+)
+from tenure.core.instants import seconds
+from tenure.testing import FakeContext, Inline, inline
+from tenure.verify import assert_holds
+
+
+@pytest.fixture
+def app() -> Tenure:
+    return Tenure("sqlite:////nonexistent/never-opened.db")
+
+
+@pytest.fixture
+def jobs(app: Tenure) -> Iterator[Inline]:
+    with inline(app) as made:
+        yield made
+        assert_holds(made.store)
+
+
+def test_a_drained_job_has_its_result(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    job = add.enqueue(1, b=2)
+    ran = jobs.drain()
+
+    assert ran == [job]
+    assert job.status == "succeeded"
+    assert job.result() == 3
+    assert [event.type.value for event in job.events()] == [
+        "enqueued",
+        "claimed",
+        "started",
+        "succeeded",
+    ]
+
+
+def test_waiting_for_a_result_runs_the_job(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    async def add(a: int, b: int) -> int:
+        await asyncio.sleep(0)
+        return a + b
+
+    assert add.enqueue(1, b=2, delay="7d").result() == 3
+    assert add.enqueue(2, b=2).wait() == "succeeded"
+
+
+def test_coroutines_run_inside_a_running_loop_too(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    async def double(a: int) -> int:
+        return a * 2
+
+    async def main() -> None:
+        first, second = await double.aenqueue(1), await double.aenqueue(2)
+        assert await first.aresult() == 2
+        jobs.drain()
+        assert second.result() == 4
+        third = await double.aenqueue(3)
+        assert await jobs.adrain() == [third]
+
+    asyncio.run(main())
+
+
+def test_a_failing_job_is_retried_by_moving_the_clock(app: Tenure, jobs: Inline) -> None:
+    attempts: list[int] = []
+
+    @app.job(retry=Retry(max_attempts=3, initial="10s"))
+    def flaky(ctx: Context) -> str:
+        attempts.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise TransientError("not yet", retry_after_s=60)
+        return "done"
+
+    began = jobs.clock()
+    job = flaky.enqueue()
+
+    assert jobs.run_ready() == [job]
+    assert job.status == "queued"
+    assert jobs.advance("59s") == []
+    assert jobs.advance("1s") == [job]
+    jobs.drain()
+    assert job.result() == "done"
+    assert attempts == [1, 2, 3]
+    assert jobs.clock() - began >= seconds(120)
+
+
+def test_an_exhausted_job_is_a_dead_letter(app: Tenure, jobs: Inline) -> None:
+    @app.job(retry=Retry(max_attempts=2))
+    def broken() -> None:
+        raise RuntimeError("always")
+
+    job = broken.enqueue()
+    jobs.drain()
+
+    assert job.attempts == 2
+    with pytest.raises(JobDeadLettered, match=r"exhausted_retries.*always"):
+        job.result()
+
+
+def test_errors_end_a_job_as_they_say(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def permanent() -> None:
+        raise PermanentError("no use")
+
+    @app.job
+    def invalid(n: int) -> None:
+        raise ValidationError("not that")
+
+    @app.job
+    def no_json() -> object:
+        return object()
+
+    with pytest.raises(JobFailed, match="no use"):
+        permanent.enqueue().result()
+    with pytest.raises(JobFailed, match="not that"):
+        invalid.enqueue(1).result()
+    with pytest.raises(JobFailed, match="no JSON form"):
+        no_json.enqueue().result()
+
+
+def test_a_payload_that_does_not_fit_is_a_dead_letter(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    job = app.enqueue("work", {"n": 1})
+    elsewhere = Tenure("memory://")
+    with elsewhere.channel.diverted(jobs.link):
+        wrong = app.get(elsewhere.enqueue("work", {"n": "one"}).id)
+
+    jobs.drain()
+
+    assert job.status == "succeeded"
+    with pytest.raises(JobDeadLettered, match="validation_failed"):
+        wrong.result()
+
+
+def test_a_checkpoint_reaches_the_next_attempt(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def count(ctx: Context) -> list[int]:
+        done: list[int] = ctx.checkpoint or []
+        ctx.save([*done, ctx.attempt])
+        ctx.progress(ctx.attempt, 3, "counting")
+        if ctx.attempt < 3:
+            raise TransientError
+        return [*done, ctx.attempt]
+
+    job = count.enqueue()
+
+    assert job.result() == [1, 2, 3]
+    assert job.progress is not None
+    assert job.progress.done == 3
+
+
+def test_a_handler_hears_of_its_cancellation_with_a_heartbeat(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def stubborn(ctx: Context) -> None:
+        app.get(ctx.job_id).cancel(reason="enough")
+        ctx.check()
+        ctx.progress(1)
+        with pytest.raises(Cancelled, match="enough"):
+            ctx.check()
+        ctx.check()
+
+    job = stubborn.enqueue()
+
+    with pytest.raises(JobCancelled, match="enough"):
+        job.result()
+
+
+def test_a_snooze_costs_no_budget(app: Tenure, jobs: Inline) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    def later(ctx: Context) -> int:
+        if ctx.attempt < 4:
+            raise Snooze(3600)
+        return ctx.attempt
+
+    assert later.enqueue().result() == 4
+
+
+def test_a_lost_attempt_is_swept_when_its_lease_ends(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def conflicted(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            raise LeaseConflictError
+        return ctx.attempt
+
+    assert conflicted.enqueue().result() == 2
+
+
+def test_jobs_may_enqueue_and_wait_for_jobs(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def child(n: int) -> int:
+        return n * n
+
+    @app.job
+    def parent(n: int) -> int:
+        return sum(each.result() for each in child.enqueue_many([{"n": i} for i in range(n)]))
+
+    assert parent.enqueue(4).result() == 14
+    assert [job.kind for job in jobs.enqueued] == ["parent", "child", "child", "child", "child"]
+
+
+def test_a_failed_job_is_compensated(app: Tenure, jobs: Inline) -> None:
+    undone: list[str] = []
+
+    @app.job(name="refund")
+    def refund(job_id: str, kind: str, status: str, payload: dict[str, int]) -> None:
+        undone.append(f"{kind} {status} {payload['amount']}")
+
+    @app.job(compensate=refund)
+    def charge(amount: int) -> None:
+        raise PermanentError("no funds")
+
+    charge.enqueue(7)
+    jobs.drain()
+
+    assert undone == ["charge failed 7"]
+
+
+def test_waiting_for_what_cannot_run_here_says_so(app: Tenure, jobs: Inline) -> None:
+    job = app.enqueue("elsewhere", {})
+
+    with pytest.raises(TenureError, match="unknown to this application"):
+        job.result()
+    with pytest.raises(WaitTimeout):
+        job.wait(timeout=0)
+    assert jobs.drain() == []
+
+
+def test_a_job_that_never_ends_is_stopped(app: Tenure) -> None:
+    @app.job
+    def again() -> None:
+        again.enqueue()
+
+    with inline(app, max_attempts=9) as jobs:
+        again.enqueue()
+        with pytest.raises(TenureError, match="step by step"):
+            jobs.drain()
+        assert len(jobs.enqueued) == 11
+
+
+def test_after_the_test_the_application_is_as_before(app: Tenure) -> None:
+    with inline(app):
+        app.enqueue("work", {})
+
+    with pytest.raises(Exception, match="nonexistent"):
+        app.enqueue("work", {})
+
+
+def test_a_fake_context_lets_a_function_be_called_directly(app: Tenure) -> None:
+    @app.job
+    def work(topic: str, ctx: Context) -> int:
+        ctx.save([topic])
+        ctx.progress(1, 2)
+        ctx.log("half")
+        ctx.check()
+        return ctx.attempt
+
+    ctx = FakeContext(attempt=2)
+
+    assert work("leases", ctx) == 2
+    assert ctx.saved == [["leases"]]
+    assert ctx.progressed[0].total == 2
+    assert ctx.logged == ["half"]
+    assert ctx.still_mine()
+    ctx.cancel("stop")
+    with pytest.raises(Cancelled, match="stop"):
+        work("leases", ctx)
+    lost = FakeContext()
+    lost.lose()
+    with pytest.raises(Cancelled, match="lost"):
+        work("leases", lost)
+
+
+def test_the_fixture_runs_the_users_application(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from tenure import Tenure
+
+        pytest_plugins = ["tenure.testing.fixtures"]
+        app = Tenure()
+
+        @app.job
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        @pytest.fixture
+        def tenure_app():
+            return app
+        """
+    )
+    pytester.makepyfile(
+        """
+        from conftest import add
+
+        def test_it(tenure_inline):
+            job = add.enqueue(1, 2)
+            tenure_inline.drain()
+            assert job.result() == 3
+        """
+    )
+
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
