@@ -261,6 +261,21 @@ def test_many_calls_become_many_jobs_in_their_order(app: Application) -> None:
     assert work.enqueue_many([]) == []
 
 
+@spec("Z1")
+def test_jobs_of_one_instant_are_claimed_in_the_order_they_were_enqueued(
+    scene: Scene, app: Application
+) -> None:
+    @app.job(queue="work")
+    def work(n: int) -> None: ...
+
+    jobs = [work.enqueue(n) for n in range(3)]
+    jobs += work.enqueue_many([{"n": n} for n in range(50)])
+
+    claimed = [grant.job_id for grant in scene.world.claim(limit=99)]
+
+    assert claimed == [job.id for job in jobs]
+
+
 def test_one_key_for_many_jobs_is_refused(app: Application) -> None:
     @app.job
     def work(n: int) -> None: ...

@@ -77,6 +77,7 @@ class Channel:
         self._pid = os.getpid()
         self._inherited: list[Link] = []
         self._skew_us = 0
+        self._last_id_us = 0
 
     # --- the link ------------------------------------------------------------------------------
 
@@ -132,9 +133,19 @@ class Channel:
     # --- ids -----------------------------------------------------------------------------------
 
     def new_job_id(self) -> JobId:
-        """A fresh id, dated by this host's clock as far as it agrees with the store's: ids only
-        sort by it, and asking the store each time would double the cost of an enqueue."""
-        return new_job_id(Instant(_host_us() + self._skew_us), self._entropy(ENTROPY_BYTES))
+        """A fresh id, later than every one this process made before: jobs of one instant are
+        claimed in the order of their ids [Z1], and callers expect first in, first out.
+
+        Dated by this host's clock as far as it agrees with the store's: ids only sort by it, and
+        asking the store each time would double the cost of an enqueue.
+        """
+        with self._lock:
+            now = max(_host_us() + self._skew_us, self._last_id_us + 1)
+            self._last_id_us = now
+        luck = self._entropy(ENTROPY_BYTES)
+        # An id holds milliseconds and then 12 bits that sort: here, the microseconds.
+        finer = (now % 1000 << 2) + luck[1] % 4
+        return new_job_id(Instant(now), finer.to_bytes(2, "big") + luck[2:])
 
     def new_request_id(self) -> RequestId:
         """An id no request had before."""
