@@ -370,6 +370,32 @@ def test_a_redrive_makes_a_new_job_and_leaves_the_old_one(cause: EventCause, sta
 
 
 @spec("T23")
+def test_a_redriven_job_keeps_priority_key_queue_and_trace() -> None:
+    driver = Driver()
+    driver.do(driver.enqueue(priority=7, dedupe_key="k", trace_id="t"))
+    driver.do(driver.cancel())
+
+    born = applied(driver.do(driver.redrive())).change.job
+
+    assert (born.priority, born.dedupe_key, born.trace_id) == (7, "k", "t")
+    assert (born.queue, born.namespace) == (driver.job.queue, driver.job.namespace)
+
+
+@spec("M1")
+def test_a_compensation_keeps_priority_and_trace_but_no_key() -> None:
+    driver = Driver(policy=lives.UNDOABLE)
+    driver.do(driver.enqueue(priority=7, dedupe_key="k", trace_id="t"))
+    driver.do(driver.claim())
+    driver.do(driver.start())
+
+    driver.do(driver.fail(PERMANENT))
+
+    born = driver.spawned[0].job
+    assert (born.priority, born.dedupe_key, born.trace_id) == (7, None, "t")
+    assert born.namespace == driver.job.namespace
+
+
+@spec("T23")
 def test_a_redrive_can_carry_another_payload() -> None:
     driver = lives.failed()
 

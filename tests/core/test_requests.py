@@ -454,6 +454,21 @@ def test_the_same_worker_may_use_one_request_id_for_each_of_its_leases() -> None
     assert (two.disposition, two.replayed) == (Disposition.RETRY_SCHEDULED, True)
 
 
+@spec("R23", "R18")
+def test_a_start_of_an_earlier_lease_is_no_start_of_this_one() -> None:
+    driver = lives.claimed()
+    driver.do(driver.start(request_id="s1"))
+    driver.do(driver.release())
+    driver.do(driver.claim())
+    driver.do(driver.start(request_id="s2"))
+
+    old = verdict(changes_nothing(driver, driver.start(request_id="s1")))
+    own = verdict(changes_nothing(driver, driver.start(request_id="s2")))
+
+    assert (old.kind, old.cause) == (VerdictKind.REJECTED, Cause.ALREADY_STARTED)
+    assert (own.kind, own.replayed) == (VerdictKind.OK, True)
+
+
 @spec("R15")
 def test_an_other_operation_under_a_settled_id_is_reuse() -> None:
     driver = lives.running()
