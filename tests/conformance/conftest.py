@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.conformance.factories import make_template
+from tenure.conformance.harness import StoreFactory
+from tests.conformance.factories import (
+    MemoryFactory,
+    PostgresFactory,
+    SqliteFactory,
+    make_template,
+)
 from tests.support.postgres import PostgresServer
 
 
@@ -10,3 +16,17 @@ from tests.support.postgres import PostgresServer
 def postgres_template(postgres: PostgresServer) -> str:
     """A migrated database on virtual time, to be copied."""
     return make_template(postgres)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def tenure_store_factory(request: pytest.FixtureRequest) -> StoreFactory:
+    """Each store of ours in turn; whoever opens it closes it."""
+    match request.param:
+        case "memory":
+            return MemoryFactory()
+        case "sqlite":
+            return SqliteFactory()
+        case _:
+            # Asked for by name, so that the others start no server.
+            server = request.getfixturevalue("postgres")
+            return PostgresFactory(server, request.getfixturevalue("postgres_template"))

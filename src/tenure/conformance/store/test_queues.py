@@ -167,6 +167,15 @@ def test_queues_with_jobs_or_settings_are_listed_by_name(kit: Kit) -> None:
     ]
 
 
+def test_a_queue_is_listed_when_its_first_enqueue_met_a_new_epoch(kit: Kit) -> None:
+    kit.enqueue()
+    kit.store.raise_epoch()
+
+    kit.enqueue(queue=OTHER_QUEUE)
+
+    assert [state.name for state in kit.store.queues(DEFAULT_NAMESPACE)] == [QUEUE, OTHER_QUEUE]
+
+
 def test_setting_one_thing_of_a_queue_leaves_the_other(kit: Kit) -> None:
     kit.limit(4)
     kit.pause()

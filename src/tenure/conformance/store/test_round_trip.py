@@ -154,7 +154,7 @@ def _apply(kit: Kit, command: Command) -> Job:
     return change.job
 
 
-@examples(40)
+@examples(25)
 @given(
     fields=st.fixed_dictionaries(
         {
@@ -178,7 +178,7 @@ def test_a_new_job_comes_back_as_it_went_in(kit: Kit, fields: dict[str, Any]) ->
     assert kit.cancel(job).is_ok  # frees the key for the next example
 
 
-@examples(40)
+@examples(25)
 @given(
     checkpoint=bodies,
     progress=progresses,
