@@ -351,6 +351,18 @@ def test_a_reclaim_after_an_outage_is_spread_as_well() -> None:
     assert driver.now <= driver.job.run_at < driver.now + Policy().backoff.cap_us
 
 
+@spec("T22", "T15")
+def test_no_reclaim_is_promised_where_the_job_ends() -> None:
+    exhausted = lives.running(replace(lives.RECLAIM, max_attempts=1))
+    cancelled = lives.cancelling(replace(lives.RECLAIM, grace_us=seconds(3600)))
+
+    for driver in (exhausted, cancelled):
+        driver.advance(60)
+        driver.do(driver.sweep())
+        assert driver.job.status.is_terminal
+        assert driver.events[-2].payload.run_at is None
+
+
 # --- A clock that steps back ---------------------------------------------------------------------
 
 
