@@ -146,8 +146,8 @@ def _copy(dsn: str, *, status: JobStatus, first: int, copies: int) -> None:
 
 def _columns(connection: psycopg.Connection, table: str, key: str) -> list[str]:
     rows = connection.execute(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'tenure' AND table_name = %s"
-        " AND is_generated = 'NEVER' AND column_name <> %s",
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = 'tenure' AND table_name = %s AND is_generated = 'NEVER' AND column_name <> %s",
         [table, key],
     ).fetchall()
     return [name for (name,) in rows]

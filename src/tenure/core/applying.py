@@ -60,13 +60,16 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: Fingerprint | None = None
 
 
+_WITHOUT_FINGERPRINT = (Start, Heartbeat)
+
+
 def origin_of(command: Command) -> Origin:
     """The origin a command gives to its events.
 
     A fingerprint is kept where a repeat is compared with it: not for start and heartbeat, which
     are judged anew, nor for a sweep, which nobody asked for.
     """
-    if isinstance(command, Start | Heartbeat):
+    if isinstance(command, _WITHOUT_FINGERPRINT):
         return Origin(actor=command.actor, request_id=command.request_id)
     if isinstance(command, Sweep):
         return Origin(actor=command.actor, request_id=None)
@@ -99,7 +102,7 @@ def apply(
 ) -> Applied:
     """The change that `drafts` make of `job` under the row `rule` of the table."""
     source = job.status if job is not None else None
-    path = tuple((draft.type, draft.to) for draft in drafts)
+    path = tuple([(draft.type, draft.to) for draft in drafts])
     assert is_lawful(rule, source, path), f"{rule} does not lead from {source} along {path}"
     expected_rev = job.rev if job is not None else 0
     events: list[Event] = []
@@ -116,8 +119,8 @@ def apply(
             expected_rev=expected_rev,
             events=tuple(events),
             not_after=not_after,
-            spawned=_compensation(current, at),
-            observations=_compensated(current, at.now),
+            spawned=_compensation(current, at) if needs_compensation(current) else (),
+            observations=() if current.origin_id is None else _compensated(current, at.now),
         ),
         answer=answer(current, tuple(events)),
     )
@@ -202,8 +205,6 @@ def compensation_id(job_id: JobId) -> JobId:
 
 def _compensation(job: Job, at: Moment) -> tuple[Change, ...]:
     """The compensation that a bad end enqueues, in the same transaction. [M1]"""
-    if not needs_compensation(job):
-        return ()
     spec = job.policy.compensation
     assert spec is not None
     payload = (

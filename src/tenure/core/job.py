@@ -147,14 +147,14 @@ def due_at(
     cancel_deadline: Instant | None,
 ) -> Instant:
     """The instant a lease's authority ends: the earliest of all its bounds. [L4]"""
-    bounds = [lease_expires_at]
+    end: int = lease_expires_at
     if status is JobStatus.CLAIMED:
-        bounds.append(Instant(claimed_at + policy.start_within_us))
+        end = min(end, claimed_at + policy.start_within_us)
     elif started_at is not None and policy.timeout_us is not None:
-        bounds.append(Instant(started_at + policy.timeout_us))
+        end = min(end, started_at + policy.timeout_us)
     if cancel_deadline is not None:
-        bounds.append(cancel_deadline)
-    return min(bounds)
+        end = min(end, cancel_deadline)
+    return Instant(end)
 
 
 def remaining(until: Instant, now: Instant) -> Duration:

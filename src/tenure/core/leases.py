@@ -90,11 +90,14 @@ def _current(job: Job, now: Instant) -> Standing:
     if revoked_by is not None:
         return Standing(situation=Situation.EXPIRED, cause=_CAUSE_OF_REVOCATION[revoked_by])
     if job.status is JobStatus.CLAIMED:
-        return Standing(situation=Situation.CLAIMED)
-    if job.cancel_requested_at is not None:
-        return Standing(situation=Situation.CANCELLING)
-    return Standing(situation=Situation.RUNNING)
+        return _CLAIMED
+    return _RUNNING if job.cancel_requested_at is None else _CANCELLING
 
+
+# Made once: almost every report stands on one of them.
+_CLAIMED = Standing(situation=Situation.CLAIMED)
+_RUNNING = Standing(situation=Situation.RUNNING)
+_CANCELLING = Standing(situation=Situation.CANCELLING)
 
 _CAUSE_OF_REVOCATION = {
     EventCause.GRACE_OVER: Cause.JOB_CANCELLED,

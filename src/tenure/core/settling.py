@@ -58,11 +58,16 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
             assert_never(command)
 
 
+_DISPOSITIONS = {status: Disposition(status.value) for status in JobStatus if status.is_terminal}
+
+
 def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
     """COMMITTED, told from the events the report left; a replay reads the same ones. [R3]"""
-    end, last = next(e for e in events if e.type is not EventType.STARTED), events[-1]
+    end, last = events[0], events[-1]
+    if end.type is EventType.STARTED:
+        end = events[1]  # after an implicit start [T6]
     if last.type is not EventType.REQUEUED:
-        disposition = Disposition(last.to_status.value)
+        disposition = _DISPOSITIONS[last.to_status]
     elif end.cause is EventCause.ATTEMPT_FAILED:
         disposition = Disposition.RETRY_SCHEDULED
     else:

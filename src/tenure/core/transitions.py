@@ -18,6 +18,7 @@ ENDED = (OK, F, X, D)
 Step = tuple[EventType, JobStatus]
 Path = tuple[Step, ...]
 Edge = tuple[JobStatus | None, EventType, JobStatus]
+Way = tuple[str, JobStatus | None, Path]
 
 _REQUEUED: Step = (EventType.REQUEUED, Q)
 _STALLED: Step = (EventType.STALLED, S)
@@ -304,12 +305,23 @@ EDGES: dict[Edge, frozenset[str]] = _edges()
 """Every lawful (from, event, to) and the rows that allow it. [I4]"""
 
 
+def _ways() -> frozenset[Way]:
+    return frozenset(
+        (row.id, source, path)
+        for row in TABLE
+        for source in row.sources
+        for path in row.paths
+        # A renewal stays where it is; the row lists both homes.
+        if not path or path[0][0] not in RENEWALS or path[0][1] is source
+    )
+
+
+_WAYS = _ways()
+
+
 def is_lawful(rule: str, source: JobStatus | None, path: Path) -> bool:
     """Whether the row `rule` allows this path out of `source`."""
-    row = BY_ID[rule]
-    if source not in row.sources or path not in row.paths:
-        return False
-    return not path or path[0][0] not in RENEWALS or path[0][1] is source
+    return (rule, source, path) in _WAYS  # one look-up: asked for every change of every job
 
 
 def mermaid() -> str:
