@@ -1,0 +1,203 @@
+"""Guards of the schema: what no hand, ours or foreign, can write.
+
+A guard decides nothing; it is the second lock behind the core. Each test types SQL into a database
+that a store made, as an operator with good intentions would.
+"""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.instants import Duration
+from tenure.core.job import Job
+from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
+from tests.stores.lives import claim, complete, enqueue, heartbeat, start
+
+
+def _running(hand: ForeignHand) -> Job:
+    enqueue(hand.store)
+    [job] = start(hand.store, claim(hand.store, 1))
+    return job
+
+
+def _finished(hand: ForeignHand) -> Job:
+    [job] = complete(hand.store, [_running(hand)])
+    return job
+
+
+@spec("E3")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {t}job_event SET ts = ts + 1",
+        "UPDATE {t}job_event SET payload = '{}' WHERE type = 'claimed'",
+        "DELETE FROM {t}job_event",
+        "DELETE FROM {t}job_event WHERE type = 'started'",
+    ],
+)
+def test_a_transition_is_neither_changed_nor_deleted(hand: ForeignHand, statement: str) -> None:
+    job = _finished(hand)
+    before = hand.store.load_histories([job.id])
+
+    with pytest.raises(Refused):
+        hand.run(statement)
+
+    assert hand.store.load_histories([job.id]) == before
+
+
+@spec("E3")
+def test_an_event_is_not_inserted_twice(hand: ForeignHand) -> None:
+    job = _running(hand)
+    events = hand.store.load_histories([job.id])
+
+    with pytest.raises(Refused):
+        hand.run(
+            "INSERT INTO {t}job_event (job_id, seq, ts, attempt, version, type, class, to_status,"
+            f" actor, request_id, payload) VALUES ('{job.id}', 1, 1, 0, 1, 'enqueued',"
+            " 'transition', 'queued', 'me', 'r', '{}')"
+        )
+
+    assert hand.store.load_histories([job.id]) == events
+
+
+@spec("E3")
+def test_renewals_of_a_job_may_be_deleted_by_hand(hand: ForeignHand) -> None:
+    job = _running(hand)
+    heartbeat(hand.store, [job])
+
+    hand.run("DELETE FROM {t}job_event WHERE class = 'renewal'")
+
+    assert len(hand.store.load_histories([job.id])[job.id]) == 3
+
+
+@spec("T26", "G3")
+def test_a_live_job_cannot_be_deleted(hand: ForeignHand) -> None:
+    job = _running(hand)
+
+    with pytest.raises(Refused):
+        hand.run("DELETE FROM {t}job")
+
+    assert hand.store.load([job.id]).jobs == {job.id: job}
+
+
+@spec("T25", "I19")
+@pytest.mark.parametrize(
+    "assignment",
+    ["priority = 9", "rev = rev + 1", "result = '43', rev = rev + 1", "payload = '{}'"],
+)
+def test_a_finished_row_is_immutable(hand: ForeignHand, assignment: str) -> None:
+    job = _finished(hand)
+
+    with pytest.raises(Refused):
+        hand.run("UPDATE {t}job SET " + assignment)
+
+    assert hand.store.load([job.id]).jobs == {job.id: job}
+
+
+@spec("K1", "A2")
+@pytest.mark.parametrize("assignment", ["priority = 9", "rev = rev - 1", "rev = rev, attempt = 7"])
+def test_a_live_row_does_not_change_without_a_higher_rev(
+    hand: ForeignHand, assignment: str
+) -> None:
+    job = _running(hand)
+
+    with pytest.raises(Refused):
+        hand.run("UPDATE {t}job SET " + assignment)
+
+    assert hand.store.load([job.id]).jobs == {job.id: job}
+
+
+_LAWLESS = {
+    "S1": "status = 'queued'",
+    "S2": "status = 'claimed'",
+    "S3": "owner = NULL",
+    "S4": "status = 'stalled'",
+    "S5": "status = 'succeeded', result = NULL, finished_at = 1",
+    "S6": "status = 'failed', finished_at = 1",
+    "S7": "status = 'cancelled', cancel_reason = 'x', finished_at = 1",
+    "S8": "status = 'dead_lettered', error = '{}', finished_at = 1",
+}
+
+
+@spec("I8", "S3")
+@pytest.mark.parametrize("assignment", list(_LAWLESS.values()), ids=list(_LAWLESS))
+def test_a_row_that_does_not_fit_its_status_is_refused(hand: ForeignHand, assignment: str) -> None:
+    job = _running(hand)
+
+    with pytest.raises(Refused):
+        hand.run("UPDATE {t}job SET rev = rev + 1, " + assignment)
+
+    assert hand.store.load([job.id]).jobs == {job.id: job}
+
+
+@spec("J4", "S9")
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "status = 'assigned'",
+        "status = 'COMPLETED'",
+        "priority = 40000",
+        "failures = attempt + 1",
+        "origin_cause = 'whim'",
+        "cancel_requested_at = 1",
+    ],
+)
+def test_words_and_numbers_outside_their_sets_are_refused(
+    hand: ForeignHand, assignment: str
+) -> None:
+    _running(hand)
+
+    with pytest.raises(Exception, match=r"refused|constraint|CHECK|out of range"):
+        hand.run("UPDATE {t}job SET rev = rev + 1, " + assignment)
+
+
+@spec("I17", "D1")
+def test_two_live_jobs_cannot_be_given_one_key(hand: ForeignHand) -> None:
+    enqueue(hand.store, 2)
+
+    with pytest.raises(Refused):
+        hand.run("UPDATE {t}job SET rev = rev + 1, dedupe_key = 'k'")
+
+
+@spec("U1")
+def test_an_eleventh_observation_of_a_lease_has_no_place(hand: ForeignHand) -> None:
+    job = _running(hand)
+
+    with pytest.raises(Refused):
+        hand.run(
+            "INSERT INTO {t}observation (job_id, lease, ordinal, ts, type, actor)"
+            f" VALUES ('{job.id}', 'l', 11, 1, 'foreign_lease', 'me')"
+        )
+
+
+@spec("T26")
+def test_a_purge_passes_the_guards(hand: ForeignHand) -> None:
+    job = _finished(hand)
+    [enqueued] = enqueue(hand.store)
+
+    purged = hand.store.purge(older_than_us=Duration(-1), limit=10)
+
+    assert purged == 1
+    assert set(hand.store.load([job.id, enqueued]).jobs) == {enqueued}
+    assert hand.store.load_histories([job.id]) == {job.id: []}
+
+
+def test_tables_are_not_truncated(postgres_hand: PostgresHand) -> None:
+    _running(postgres_hand)
+
+    with pytest.raises(Refused, match="truncated"):
+        postgres_hand.run("TRUNCATE {t}job_event")
+
+
+def test_sqlite_refuses_to_replace_a_row(sqlite_hand: SqliteHand) -> None:
+    job = _finished(sqlite_hand)
+    columns = "id, namespace, queue, kind, priority, status, rev, run_at, enqueued_at, updated_at"
+    zeros = "attempt, failures, releases, outage_credits, hb_seq, renewals, was_started"
+
+    with pytest.raises(Refused, match="replaced"):
+        sqlite_hand.run(
+            f"INSERT OR REPLACE INTO {{t}}job ({columns}, {zeros}, policy, payload) VALUES"
+            f" ('{job.id}', 'default', 'mail', 'send', 0, 'queued', 1, 1, 1, 1,"
+            " 0, 0, 0, 0, 0, 0, 0, '[]', 'null')"
+        )
+
+    assert sqlite_hand.store.load([job.id]).jobs == {job.id: job}

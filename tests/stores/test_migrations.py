@@ -1,0 +1,246 @@
+"""Migrations: a schema is made once, checked always, and left alone when it is not ours."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+from tenure.conformance.spec import spec
+from tenure.errors import SchemaTooNew, SchemaTooOld, StoreError
+from tenure.stores.migrations import migrations, newest_version
+from tenure.stores.sql import postgres_schema, sqlite_file
+from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.sqlite import SqliteStore
+from tests.stores.lives import enqueue
+
+# --- SQLite --------------------------------------------------------------------------------------
+
+
+def _set_version(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("UPDATE tenure_meta SET schema_version = ?", (version,))
+
+
+@spec("Y3")
+@pytest.mark.parametrize(("version", "error"), [(0, SchemaTooOld), (99, SchemaTooNew)])
+def test_a_file_of_another_version_is_refused_and_not_written_to(
+    sqlite_path: Path, version: int, error: type[StoreError]
+) -> None:
+    SqliteStore(sqlite_path).close()
+    _set_version(sqlite_path, version)
+    before = sqlite_path.read_bytes()
+
+    with pytest.raises(error) as refusal:
+        SqliteStore(sqlite_path)
+
+    assert str(version) in str(refusal.value)
+    assert sqlite_path.read_bytes() == before
+
+
+@spec("Y3")
+def test_a_database_of_something_else_is_refused_and_not_written_to(sqlite_path: Path) -> None:
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as raw:
+        raw.execute("CREATE TABLE theirs (x)")
+    before = sqlite_path.read_bytes()
+
+    with pytest.raises(SchemaTooOld, match="tenure migrate"):
+        SqliteStore(sqlite_path)
+
+    assert sqlite_path.read_bytes() == before
+
+
+def test_a_database_of_something_else_can_be_shared_when_asked_for(sqlite_path: Path) -> None:
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as raw:
+        raw.execute("CREATE TABLE theirs (x)")
+
+    store = SqliteStore(sqlite_path, migrate=True)
+
+    assert enqueue(store, 3)
+    store.close()
+
+
+def test_an_empty_file_is_filled(sqlite_path: Path) -> None:
+    sqlite_path.touch()
+
+    SqliteStore(sqlite_path).close()
+
+    assert sqlite_file.schema_version(sqlite_path) == newest_version("sqlite")
+
+
+def test_a_newer_file_is_not_migrated_back(sqlite_path: Path) -> None:
+    SqliteStore(sqlite_path).close()
+    _set_version(sqlite_path, 99)
+
+    assert sqlite_file.migrate(sqlite_path) == 99
+
+
+def test_many_may_open_a_new_file_at_once(sqlite_path: Path) -> None:
+    opened: list[SqliteStore] = []
+
+    def open_it() -> None:
+        opened.append(SqliteStore(sqlite_path))
+
+    threads = [threading.Thread(target=open_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(opened) == 8
+    for store in opened:
+        store.close()
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------
+
+
+@spec("Y3")
+def test_a_database_without_our_schema_is_refused_and_not_written_to(postgres_url: str) -> None:
+    with pytest.raises(SchemaTooOld, match="tenure migrate"):
+        PostgresStore(postgres_url)
+
+    with psycopg.connect(postgres_url) as raw:
+        found = raw.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'tenure'").fetchall()
+    assert not found
+
+
+@spec("Y3")
+@pytest.mark.parametrize(("version", "error"), [(0, SchemaTooOld), (99, SchemaTooNew)])
+def test_a_database_of_another_version_is_refused(
+    postgres_url: str, version: int, error: type[StoreError]
+) -> None:
+    postgres_schema.migrate(postgres_url)
+    with psycopg.connect(postgres_url) as raw:
+        raw.execute("UPDATE tenure.meta SET schema_version = %s", [version])
+
+    with pytest.raises(error) as refusal:
+        PostgresStore(postgres_url)
+
+    assert str(version) in str(refusal.value)
+
+
+def test_many_may_migrate_a_database_at_once(postgres_url: str) -> None:
+    versions: list[int] = []
+
+    def migrate() -> None:
+        versions.append(postgres_schema.migrate(postgres_url))
+
+    threads = [threading.Thread(target=migrate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert versions == [newest_version("postgres")] * 4
+
+
+def test_two_schemas_live_in_one_database(postgres_url: str) -> None:
+    one = PostgresStore(postgres_url, schema="one", migrate=True)
+    two = PostgresStore(postgres_url, schema="two", migrate=True)
+
+    [job_id] = enqueue(one)
+
+    assert set(one.load([job_id]).jobs) == {job_id}
+    assert not two.load([job_id]).jobs
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("schema", ["", "Upper", 'a"b', "a.b", "pg_x", "x" * 64, "a b", "a;b"])
+def test_a_schema_name_that_could_be_more_than_a_name_is_refused(schema: str) -> None:
+    with pytest.raises(StoreError, match="schema"):
+        PostgresStore("postgresql://nobody@127.0.0.1:1/x", schema=schema)
+
+
+# --- Both ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_migrations_are_numbered_from_one_without_a_gap(dialect: str) -> None:
+    versions = [migration.version for migration in migrations(dialect)]
+
+    assert versions == list(range(1, len(versions) + 1))
+
+
+def test_both_dialects_have_the_same_tables_and_columns(
+    postgres_url: str, sqlite_path: Path
+) -> None:
+    postgres_schema.migrate(postgres_url)
+    with psycopg.connect(postgres_url) as raw:
+        theirs = raw.execute(
+            "SELECT table_name, column_name, is_nullable = 'NO' FROM information_schema.columns"
+            " WHERE table_schema = 'tenure'"
+        ).fetchall()
+    SqliteStore(sqlite_path).close()
+    with closing(sqlite3.connect(sqlite_path)) as file:
+        ours = file.execute(
+            "SELECT substr(m.name, 8), c.name, c.\"notnull\" OR (c.pk AND m.name = 'tenure_meta')"
+            " FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
+        ).fetchall()
+
+    assert {(*row[:2], bool(row[2])) for row in ours} == set(theirs)
+
+
+# --- The command ---------------------------------------------------------------------------------
+
+
+def _migrate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["migrate", *arguments])
+
+
+def test_the_command_checks_migrates_and_checks_again(sqlite_path: Path) -> None:
+    url = f"sqlite:///{sqlite_path}"
+
+    results = [_migrate("--url", url, *flag) for flag in (["--check"], [], [], ["--check"])]
+
+    assert [result.exit_code for result in results] == [1, 0, 0, 0]
+    assert results[0].stderr == "schema version 0, needed 1; run `tenure migrate`\n"
+    assert results[1].stderr == "schema version 1, was 0\n"
+    assert sqlite_path.exists()
+
+
+def test_checking_makes_no_file(sqlite_path: Path) -> None:
+    assert _migrate("--url", f"sqlite:///{sqlite_path}", "--check").exit_code == 1
+
+    assert not sqlite_path.exists()
+
+
+@spec("Y3")
+def test_the_command_leaves_a_newer_store_alone(sqlite_path: Path) -> None:
+    SqliteStore(sqlite_path).close()
+    _set_version(sqlite_path, 99)
+
+    result = _migrate("--url", f"sqlite:///{sqlite_path}")
+
+    assert result.exit_code == 2
+    assert "upgrade Tenure" in result.stderr
+
+
+def test_the_printed_sql_of_sqlite_makes_the_schema(sqlite_path: Path) -> None:
+    printed = _migrate("--url", f"sqlite:///{sqlite_path}", "--print").stdout
+    with closing(sqlite3.connect(sqlite_path)) as raw:
+        raw.executescript(printed)
+
+    SqliteStore(sqlite_path).close()
+
+
+def test_the_printed_sql_of_postgres_makes_the_schema(postgres_url: str) -> None:
+    printed = _migrate("--url", postgres_url, "--print", "--schema", "elsewhere").stdout
+    with psycopg.connect(postgres_url, autocommit=True) as raw:
+        raw.execute(printed.encode())
+
+    PostgresStore(postgres_url, schema="elsewhere").close()
+
+
+@pytest.mark.parametrize("url", ["memory://", "redis://x", "postgresql://u:hunter2@127.0.0.1:1/x"])
+def test_the_command_says_in_one_line_why_it_cannot(url: str) -> None:
+    result = _migrate("--url", url)
+
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "hunter2" not in result.output

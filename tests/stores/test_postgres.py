@@ -1,0 +1,451 @@
+"""What is PostgreSQL's own: plans, HOT updates, locks, timeouts, lost connections, secrets."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimPlan, ClaimView
+from tenure.core.ids import DEFAULT_NAMESPACE, Epoch
+from tenure.errors import (
+    Closed,
+    OutcomeUnknown,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    UnknownStoreUrl,
+)
+from tenure.stores.sql.batches import groups_of
+from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.statements import Asked
+from tests.stores.hands import PostgresHand
+from tests.stores.lives import (
+    EPOCH,
+    QUEUE,
+    change,
+    claim,
+    claim_request,
+    complete,
+    enqueue,
+    enqueue_changes,
+    heartbeat,
+    planner,
+    save,
+    start,
+    start_command,
+)
+from tests.support.postgres import PostgresCluster, PostgresServer
+
+# --- Plans ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def big_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
+    """20,000 queued jobs of which the statistics know nothing, as after a burst."""
+    dsn = postgres.create_database()
+    store = PostgresStore(dsn, migrate=True)
+    for _ in range(20):
+        enqueue(store, 1000)
+    yield store, dsn
+    store.close()
+    postgres.drop_database(dsn)
+
+
+def _plan(store: PostgresStore, dsn: str, asked: Asked) -> str:
+    with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
+        raw.execute(store._settings.text, store._settings.parameters)
+        rows = raw.execute("EXPLAIN " + asked.text, asked.parameters).fetchall()
+        raw.rollback()
+    return "\n".join(row[0] for row in rows)
+
+
+@spec("Z1")
+@pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "statistics"])
+def test_the_claim_reads_its_index_in_order(
+    big_store: tuple[PostgresStore, str], analyzed: bool
+) -> None:
+    store, dsn = big_store
+    if analyzed:
+        with psycopg.connect(dsn, autocommit=True) as raw:
+            raw.execute("ANALYZE")
+    scope = claim_request(200).scope
+
+    plan = _plan(store, dsn, store._candidate_questions(scope, {QUEUE: 200})[0])
+
+    assert "Index Scan using job_claimable" in plan
+    assert "Seq Scan" not in plan
+    assert "Sort" not in plan
+
+
+@pytest.mark.parametrize("expected_rev", [1, 2, 77], ids=["common", "rare", "unknown"])
+def test_saving_finds_its_rows_by_their_ids(
+    big_store: tuple[PostgresStore, str], expected_rev: int
+) -> None:
+    """Statistics of rev are always behind; a plan must not depend on them."""
+    store, dsn = big_store
+    now = store.now()
+    request = claim_request(200, worker="planner")
+    view = _view_of(store, 200)
+    changes = [
+        type(each)(job=each.job, expected_rev=expected_rev, events=each.events)
+        for each in planner(request)(view).changes
+    ]
+    [group] = groups_of(changes)
+
+    plan = _plan(store, dsn, store._ask_group(group, EPOCH, held=False))
+
+    assert now
+    assert plan.count("Index Scan using job_pkey on job") == 2
+    assert "Seq Scan on job " not in plan
+
+
+def _view_of(store: PostgresStore, wanted: int) -> ClaimView:
+    """What a claim sees, without claiming."""
+    seen: list[ClaimView] = []
+
+    def look(view: ClaimView) -> ClaimPlan:
+        seen.append(view)
+        return ClaimPlan(changes=(), sessions=(), answers=())
+
+    request = claim_request(wanted, worker="looker")
+    store.claim(request.scope, [request.session], wanted, look)
+    return seen[0]
+
+
+@spec("Z1", "Z4")
+def test_a_claim_locks_no_more_rows_than_it_wants(
+    big_store: tuple[PostgresStore, str],
+) -> None:
+    """Whatever the planner may do with a LIMIT."""
+    store, dsn = big_store
+    scope = claim_request(7).scope
+    asked = store._candidate_questions(scope, {QUEUE: 7})[0]
+    with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
+        for setting in ("hashjoin", "mergejoin", "material", "indexscan"):
+            raw.execute(f"SET LOCAL enable_{setting} = off")
+        rows = raw.execute(asked.text, asked.parameters).fetchall()
+
+        others = _view_of(store, 20_100).candidates
+
+        assert len(rows) == 7
+        assert len(others) == 20_000 - 7
+
+
+def test_starts_and_heartbeats_are_hot(
+    postgres_store: PostgresStore, postgres_hand: PostgresHand
+) -> None:
+    """No index refers to what they change. [ADR 0006]"""
+    enqueue(postgres_store, 60)
+    claimed = claim(postgres_store, 60)
+    postgres_hand.run("VACUUM FULL {t}job")  # pages with the room that fillfactor leaves
+    updates, hot = _counted_updates(postgres_store)
+
+    jobs = heartbeat(postgres_store, start(postgres_store, claimed))
+
+    updates_after, hot_after = _counted_updates(postgres_store)
+    assert updates_after - updates == 120
+    assert hot_after - hot >= 100  # a page without room takes a row elsewhere
+    complete(postgres_store, jobs)
+
+
+def _counted_updates(store: PostgresStore) -> tuple[int, int]:
+    """Updates of jobs and how many were HOT. A session is asked to report what it did, which it
+    otherwise does once a second."""
+    store._write(lambda tx: tx.fetch(Asked("SELECT pg_stat_force_next_flush()", ())))
+    asked = Asked(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'job'", ()
+    )
+    [[(updates, hot)]] = store._read(lambda tx: tx.fetch(asked))
+    return updates, hot
+
+
+# --- Races ---------------------------------------------------------------------------------------
+
+
+def _together(count: int, work: Callable[[int], object]) -> list[object]:
+    """What `count` threads answer that begin at the same time."""
+    barrier = threading.Barrier(count)
+    answers: list[object] = [None] * count
+
+    def run(index: int) -> None:
+        barrier.wait(10)
+        try:
+            answers[index] = work(index)
+        except Exception as failure:
+            answers[index] = failure
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+@spec("I17", "D1")
+def test_of_two_equal_keys_in_one_batch_one_sticks(postgres_store: PostgresStore) -> None:
+    changes = enqueue_changes(postgres_store, 2, dedupe_key="k")
+
+    saved = postgres_store.save(changes, epoch=EPOCH)
+
+    assert saved.stuck == {changes[0].job.id}
+
+
+@spec("K1")
+def test_batches_that_meet_in_opposite_order_both_end(postgres_store: PostgresStore) -> None:
+    enqueue(postgres_store, 40)
+    jobs = claim(postgres_store, 40)
+    now = postgres_store.now()
+    changes = [change(job, start_command(job), now) for job in jobs]
+
+    answers = _together(
+        4,
+        lambda index: postgres_store.save(
+            changes if index % 2 else list(reversed(changes)), epoch=EPOCH
+        ),
+    )
+
+    stuck = [len(answer.stuck) for answer in answers]  # type: ignore[attr-defined]  # all are Saved
+    assert sorted(stuck) == [0, 0, 0, 40]
+
+
+@spec("Z2")
+def test_a_pause_waits_for_the_claims_that_do_not_know_it(
+    postgres_store: PostgresStore,
+) -> None:
+    enqueue(postgres_store, 5)
+    planning, go_on = threading.Event(), threading.Event()
+    request = claim_request(1)
+    paused: list[object] = []
+
+    def plan(view: ClaimView) -> ClaimPlan:
+        planning.set()
+        go_on.wait(10)
+        return planner(request)(view)
+
+    claimer = threading.Thread(
+        target=lambda: postgres_store.claim(request.scope, [request.session], 1, plan)
+    )
+    pauser = threading.Thread(
+        target=lambda: paused.append(
+            postgres_store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
+        )
+    )
+    claimer.start()
+    planning.wait(10)
+    pauser.start()
+    pauser.join(0.2)
+    is_waiting = not paused
+    go_on.set()
+    claimer.join()
+    pauser.join()
+
+    assert is_waiting
+    assert paused
+    assert claim(postgres_store, 1, seq=2) == []
+
+
+@spec("A5")
+def test_a_write_under_an_old_epoch_writes_nothing(postgres_store: PostgresStore) -> None:
+    changes = enqueue_changes(postgres_store, 1)
+    postgres_store.raise_epoch()
+
+    saved = postgres_store.save(changes, epoch=Epoch(1))
+
+    assert saved.stuck == frozenset()
+    assert not postgres_store.load([changes[0].job.id]).jobs
+
+
+# --- Settings ------------------------------------------------------------------------------------
+
+
+def test_settings_end_with_their_transaction(postgres_store: PostgresStore) -> None:
+    """Behind a pooler the next transaction of this session is somebody else's."""
+    names = ("statement_timeout", "lock_timeout", "enable_seqscan", "jit")
+    show = [Asked("SELECT current_setting($1)", (name,)) for name in names]
+    inside = postgres_store._read(lambda tx: tx.fetch(*show))
+    with postgres_store._pool.connection() as connection:
+        outside = [
+            connection.execute("SELECT current_setting($1)", [name]).fetchall() for name in names
+        ]
+        prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
+
+    assert [rows[0][0] for rows in inside] == ["30s", "10s", "off", "off"]
+    assert outside[0] == [("0",)]
+    assert outside[2] == [("on",)]
+    assert prepared == [(0,)]
+
+
+def test_a_lock_is_waited_for_only_so_long(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    impatient = PostgresStore(postgres_url, lock_timeout_s=0.05)
+    [job_id] = enqueue(postgres_store)
+    [job] = claim(postgres_store, 1)
+    changes = [change(job, start_command(job), postgres_store.now())]
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [job_id])
+
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            impatient.save(changes, epoch=EPOCH)
+
+    save(impatient, changes)
+    impatient.close()
+
+
+def test_more_callers_than_connections_are_told_in_time(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1, wait_for_connection_s=0.05)
+
+    with store._pool.connection(), pytest.raises(StoreUnavailable, match="busy"):
+        store.load([])
+
+    assert not store.load([]).jobs
+    store.close()
+
+
+# --- Lost connections ----------------------------------------------------------------------------
+
+
+@spec("I21")
+def test_a_restarted_server_costs_nobody_anything(durable_postgres: PostgresCluster) -> None:
+    store = PostgresStore(durable_postgres.create_database(), migrate=True)
+    ids = enqueue(store, 10)
+    _together(4, lambda _: store.load(ids))  # several idle connections, all of them soon dead
+
+    durable_postgres.restart()
+
+    assert set(store.load(ids).jobs) == set(ids)
+    durable_postgres.restart()
+    assert len(claim(store, 10)) == 10
+    durable_postgres.restart()
+    enqueue(store)
+    store.close()
+
+
+def test_a_server_that_is_gone_is_unavailable(durable_postgres: PostgresCluster) -> None:
+    store = PostgresStore(durable_postgres.create_database(), migrate=True)
+    changes = enqueue_changes(store, 1)
+
+    durable_postgres.kill()
+
+    with pytest.raises(StoreUnavailable):
+        store.load([])
+    with pytest.raises(StoreUnavailable):
+        store.save(changes, epoch=EPOCH)
+    durable_postgres.restart()
+    save(store, changes)
+    store.close()
+
+
+@spec("K3")
+def test_a_connection_cut_before_the_commit_is_replaced(
+    postgres_store: PostgresStore, postgres_hand: PostgresHand
+) -> None:
+    enqueue(postgres_store, 3)
+    key = postgres_store._key("queue", DEFAULT_NAMESPACE, QUEUE)
+    postgres_hand.run(f"SELECT pg_advisory_lock({key})")
+    grants: list[int] = []
+
+    claimer = threading.Thread(target=lambda: grants.append(len(claim(postgres_store, 3))))
+    claimer.start()
+    _cut_whoever_waits(postgres_hand)
+    postgres_hand.run(f"SELECT pg_advisory_unlock({key})")
+    claimer.join()
+
+    assert grants == [3]
+
+
+def _cut_whoever_waits(hand: PostgresHand) -> None:
+    while not hand.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
+        pass
+    hand.run("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
+
+
+@spec("I21")
+def test_a_connection_cut_at_the_commit_leaves_the_outcome_open(
+    postgres_store: PostgresStore, postgres_hand: PostgresHand, postgres_url: str
+) -> None:
+    enqueue(postgres_store)
+    [job] = claim(postgres_store, 1)
+    changes = [change(job, start_command(job), postgres_store.now())]
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [job.id])
+        answers: list[BaseException] = []
+
+        def try_to_save() -> None:
+            try:
+                postgres_store.save(changes, epoch=EPOCH)
+            except OutcomeUnknown as unknown:
+                answers.append(unknown)
+
+        saver = threading.Thread(target=try_to_save)
+        saver.start()
+        _cut_whoever_waits(postgres_hand)
+        saver.join()
+
+    assert len(answers) == 1
+    save(postgres_store, changes)
+
+
+def test_a_refused_batch_leaves_nothing_and_the_connection_usable(
+    postgres_store: PostgresStore,
+) -> None:
+    good, bad = enqueue_changes(postgres_store, 2)
+    twice = bad.events * 2
+
+    with pytest.raises(StoreRefused):
+        save(postgres_store, [good, type(bad)(job=bad.job, expected_rev=0, events=twice)])
+
+    assert not postgres_store.load([good.job.id, bad.job.id]).jobs
+    save(postgres_store, [good, bad])
+
+
+def test_a_store_does_not_cross_a_fork(postgres_store: PostgresStore) -> None:
+    enqueue(postgres_store)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - the child reports through the pipe and ends
+        try:
+            postgres_store.load([])
+            report = b"it worked"
+        except StoreError as refusal:
+            report = str(refusal).encode()
+        os.write(writing, report)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert b"before a fork" in os.read(reading, 1000)
+    os.close(reading)
+    os.close(writing)
+    assert claim(postgres_store, 1)
+
+
+def test_a_closed_store_says_so(postgres_store: PostgresStore) -> None:
+    postgres_store.close()
+    postgres_store.close()
+
+    with pytest.raises(Closed):
+        postgres_store.load([])
+
+
+# --- Secrets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hunter2@127.0.0.1:1/x",
+        "postgresql://u:hunter2@127.0.0.1:notaport/x",
+        "postgresql://u@127.0.0.1:1/x?password=hunter2&nonsense=hunter2",
+        "postgresql://u:hunter2@[::1/x",
+    ],
+)
+def test_no_error_repeats_a_password(url: str) -> None:
+    with pytest.raises((StoreUnavailable, UnknownStoreUrl)) as refusal:
+        PostgresStore(url)
+
+    assert "hunter2" not in str(refusal.value)
+    assert "hunter2" not in repr(refusal.value.__cause__)

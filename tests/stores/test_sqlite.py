@@ -1,0 +1,261 @@
+"""What is SQLite's own: the file, its settings, its writer, and forks."""
+
+import os
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from tenure.stores.memory import host_clock
+from tenure.stores.sql import sqlite_writer
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sql.sqlite_file import connect, filesystem_of, is_network_filesystem, translated
+from tests.stores.lives import claim, enqueue, enqueue_changes, save
+
+# --- Settings ------------------------------------------------------------------------------------
+
+
+def test_connections_are_durable_and_careful(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
+    wanted = {
+        "journal_mode": "wal",
+        "synchronous": 2,  # FULL
+        "mmap_size": 0,
+        "wal_autocheckpoint": 0,
+        "trusted_schema": 0,
+        "busy_timeout": 3000,
+    }
+
+    with closing(connect(sqlite_path, host_clock, 3.0)) as connection:
+        found = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted}
+
+        assert found == wanted
+        assert connection.isolation_level is None
+
+
+def test_readers_cannot_write(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
+    with (
+        closing(connect(sqlite_path, host_clock, 1.0, reader=True)) as reader,
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+    ):
+        reader.execute("UPDATE tenure_meta SET tick = 1")
+
+
+def test_the_file_and_what_lies_beside_it_are_the_owners_alone(
+    sqlite_store: SqliteStore, sqlite_path: Path
+) -> None:
+    enqueue(sqlite_store)
+
+    files = list(sqlite_path.parent.glob("tenure.db*"))
+
+    assert len(files) >= 2
+    assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+
+
+def test_text_is_not_accepted_for_a_number(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
+    with (
+        closing(sqlite3.connect(sqlite_path, isolation_level=None)) as raw,
+        pytest.raises(sqlite3.IntegrityError),
+    ):
+        raw.execute("UPDATE tenure_meta SET epoch = 'two'")
+
+
+def test_the_log_is_folded_back_when_it_is_large(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_AT_BYTES", 1 << 20)
+    store = SqliteStore(sqlite_path)
+    wal = sqlite_path.with_name("tenure.db-wal")
+
+    for _ in range(30):
+        enqueue(store, 100)
+
+    assert sqlite_path.stat().st_size > 1 << 20
+    assert wal.stat().st_size < 2 << 20
+    store.close()
+
+
+# --- Places --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [":memory:", "", "."])
+def test_what_is_not_a_file_is_refused(name: str) -> None:
+    with pytest.raises(StoreError, match="not a file"):
+        SqliteStore(name)
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a directory"):
+        SqliteStore(tmp_path)
+
+
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="does not exist"):
+        SqliteStore(tmp_path / "missing" / "tenure.db")
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes\n" * 100)
+
+    with pytest.raises(StoreError, match="not a SQLite database"):
+        SqliteStore(path)
+
+    assert path.read_text().startswith("these are my notes")
+
+
+def test_a_network_filesystem_is_refused_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.stores.sql.sqlite_file.filesystem_of", lambda _: "nfs4")
+
+    with pytest.raises(StoreError, match="nfs4"):
+        SqliteStore(tmp_path / "tenure.db")
+
+    SqliteStore(tmp_path / "tenure.db", allow_network_filesystem=True).close()
+
+
+def test_the_filesystem_is_that_of_the_longest_mount_point(tmp_path: Path) -> None:
+    inside = tmp_path / "with blank" / "deeper"
+    inside.mkdir(parents=True)
+    blank = str(tmp_path / "with blank").replace(" ", "\\040")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        f"/dev/a / ext4 rw 0 0\nhost:/x {blank} nfs rw 0 0\n/dev/b /other xfs rw 0 0\n"
+    )
+
+    assert filesystem_of(inside, mounts) == "nfs"
+    assert filesystem_of(tmp_path, mounts) == "ext4"
+    assert filesystem_of(tmp_path, tmp_path / "missing") == ""
+
+
+def test_network_filesystems_are_known_by_name() -> None:
+    kinds = ["nfs", "cifs", "fuse.sshfs", "9p", "ext4", "fuseblk", "overlay", ""]
+
+    assert [kind for kind in kinds if is_network_filesystem(kind)] == kinds[:4]
+
+
+# --- Writing -------------------------------------------------------------------------------------
+
+
+@spec("K3")
+def test_work_that_fails_fails_alone(sqlite_store: SqliteStore) -> None:
+    gate = threading.Event()
+    answers: dict[str, object] = {}
+
+    def run(name: str, work: object) -> None:
+        try:
+            answers[name] = sqlite_store._writer.run(work)  # type: ignore[arg-type]  # any callable
+        except Exception as failure:
+            answers[name] = failure
+
+    def wait(connection: sqlite3.Connection) -> str:
+        gate.wait(10)
+        return "first"
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM tenure_meta")
+        raise ValueError("not today")
+
+    def count(connection: sqlite3.Connection) -> int:
+        return int(connection.execute("SELECT count(*) FROM tenure_meta").fetchone()[0])
+
+    threads = [
+        threading.Thread(target=run, args=pair)
+        for pair in (("wait", wait), ("fail", fail), ("count", count))
+    ]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+
+    assert answers["wait"] == "first"
+    assert isinstance(answers["fail"], ValueError)
+    assert answers["count"] == 1
+
+
+@spec("K3")
+def test_a_refused_change_takes_its_batch_with_it(sqlite_store: SqliteStore) -> None:
+    good, bad = enqueue_changes(sqlite_store, 2)
+    twice = bad.events * 2
+
+    with pytest.raises(StoreRefused):
+        save(sqlite_store, [good, type(bad)(job=bad.job, expected_rev=0, events=twice)])
+
+    assert not sqlite_store.load([good.job.id, bad.job.id]).jobs
+    assert save(sqlite_store, [good, bad]).stuck == {good.job.id, bad.job.id}
+
+
+def test_a_writer_of_another_process_is_waited_for_only_so_long(sqlite_path: Path) -> None:
+    store = SqliteStore(sqlite_path, busy_timeout_s=0.05)
+    changes = enqueue_changes(store, 1)
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable, match="locked"):
+            store.save(changes, epoch=store.load([]).epoch)
+
+        other.execute("ROLLBACK")
+    save(store, changes)
+    store.close()
+
+
+def test_an_error_at_commit_leaves_the_outcome_open(sqlite_path: Path) -> None:
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR
+
+    with pytest.raises(OutcomeUnknown), translated(sqlite_path, committing=True):
+        raise failure
+
+
+def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
+    sqlite_store.close()
+    sqlite_store.close()
+
+    with pytest.raises(Closed):
+        sqlite_store.load([])
+    with pytest.raises(Closed):
+        sqlite_store.raise_epoch()
+
+
+@spec("Z1")
+def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
+    enqueue(sqlite_store, 50)
+    asked = sqlite_store._ask(
+        "candidates", (("kinds", ""),), namespace="default", queue="mail", wanted=10
+    )
+
+    with closing(connect(sqlite_path, host_clock, 1.0)) as connection:
+        plan = connection.execute("EXPLAIN QUERY PLAN " + asked.text, asked.parameters).fetchall()
+
+    steps = " ".join(row[3] for row in plan)
+    assert "USING INDEX tenure_job_claimable" in steps
+    assert "TEMP B-TREE" not in steps
+
+
+# --- Forks ---------------------------------------------------------------------------------------
+
+
+def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:
+    enqueue(sqlite_store)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - the child reports through the pipe and ends
+        try:
+            sqlite_store.load([])
+            report = b"it worked"
+        except StoreError as refusal:
+            report = str(refusal).encode()
+        os.write(writing, report)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert b"before a fork" in os.read(reading, 1000)
+    os.close(reading)
+    os.close(writing)
+    assert claim(sqlite_store, 1)
