@@ -9,6 +9,7 @@ try:
     from psycopg import sql as sql
     from psycopg.conninfo import conninfo_to_dict as conninfo_to_dict
     from psycopg.conninfo import make_conninfo as make_conninfo
+    from psycopg.errors import Diagnostic as Diagnostic
     from psycopg.pq import TransactionStatus as TransactionStatus
     from psycopg.rows import TupleRow as TupleRow
     from psycopg.types.string import TextLoader as TextLoader

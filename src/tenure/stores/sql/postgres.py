@@ -20,7 +20,7 @@ from tenure.errors import OutcomeUnknown
 from tenure.ports import Saved
 from tenure.stores.sql.arrays import integers, texts
 from tenure.stores.sql.batches import Group, batch_of, groups_of
-from tenure.stores.sql.driver import Connection, TransactionStatus, errors, psycopg
+from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
 from tenure.stores.sql.postgres_pool import Pool
 from tenure.stores.sql.postgres_schema import (
     DEFAULT_SCHEMA,
@@ -57,6 +57,8 @@ _BEGIN = "BEGIN"
 _BEGIN_READING = "BEGIN READ ONLY"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+_INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
+
 _T = TypeVar("_T")
 
 
@@ -70,7 +72,9 @@ class _PostgresTransaction:
     def __init__(self, connection: Connection, begin: str, settings: Asked) -> None:
         self._connection = connection
         self._opening = [Asked(begin, ()), settings]
+        self._begin = begin
         self.is_committing = False
+        self._is_local_only = False
 
     def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
@@ -87,11 +91,33 @@ class _PostgresTransaction:
                 execute("COMMIT")
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
-    def finish(self) -> None:
-        """Commit, unless the last statements did."""
-        if self._connection.info.transaction_status != TransactionStatus.IDLE:
-            self.is_committing = True
-            self._connection.execute("COMMIT")
+    def run(self, work: Callable[[Transaction], _T]) -> _T:
+        """Do the work and commit, unless the last statements did."""
+        self._connection.add_notice_handler(self._hear)
+        try:
+            result = work(self)
+            if self._connection.info.transaction_status != TransactionStatus.IDLE:
+                self.is_committing = True
+                self._connection.execute("COMMIT")
+        finally:
+            self._connection.remove_notice_handler(self._hear)
+        if self._is_local_only:
+            raise OutcomeUnknown(
+                "the commit is on the primary's disk, but its standby has not confirmed it",
+                hint="send the same request again once replication works",
+            )
+        return result
+
+    def _hear(self, notice: Diagnostic) -> None:
+        """A wait for a synchronous standby that is cut short ends in a commit and a warning: it
+        must not pass for durable."""
+        if self.is_committing and notice.sqlstate in _INTERRUPTED:
+            self._is_local_only = True
+
+    @property
+    def may_have_written(self) -> bool:
+        """Whether a lost connection leaves the outcome open."""
+        return self.is_committing and self._begin == _BEGIN
 
     def undo(self) -> None:
         """Roll back; a connection on which that fails is not handed out again."""
@@ -156,9 +182,7 @@ class PostgresStore(SqlStore):
             with self._pool.connection() as connection:
                 tx = _PostgresTransaction(connection, begin, self._settings)
                 try:
-                    result = work(tx)
-                    tx.finish()
-                    return result
+                    return tx.run(work)
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
                     tx.undo()
                     if tries >= MAX_TRIES:
@@ -167,7 +191,7 @@ class PostgresStore(SqlStore):
                     if not connection.closed:
                         tx.undo()
                         raise translate(problem) from problem
-                    if tx.is_committing and begin == _BEGIN:
+                    if tx.may_have_written:
                         raise OutcomeUnknown(
                             "the connection to PostgreSQL was lost while committing",
                             hint="send the same request again: its id tells what became of it",

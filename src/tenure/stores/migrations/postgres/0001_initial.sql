@@ -135,8 +135,10 @@ CREATE TABLE {t}job (
             AND coalesce(lease_id, owner, principal, stall_cause, result) IS NULL
         ELSE FALSE END)
 ) WITH (
-    -- Room on each page for the next versions of its rows, so that starts and heartbeats are HOT.
-    fillfactor = 80,
+    -- Room on each page for the next version of every row on it: a batch claims, starts and ends
+    -- whole pages. With 50, 93 % of the starts of a drain were HOT; with 80, 41 %, and the table
+    -- grew larger, because the versions that found no room went to new pages.
+    fillfactor = 50,
     -- A queue turns its table over many times a day: vacuum by share of changes, early, unthrottled.
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_insert_scale_factor = 0.05,
