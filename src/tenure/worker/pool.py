@@ -15,6 +15,7 @@ from tenure.core.instants import seconds
 from tenure.handlers import Isolation
 from tenure.worker.children import Child
 from tenure.worker.clock import Boot
+from tenure.worker.keeping import Keeper
 from tenure.worker.messages import (
     Broken,
     CheckpointSaved,
@@ -90,6 +91,7 @@ class Pool:
         self._clock = clock
         self._emit = emit
         self._stats = stats
+        self._keeper: Keeper | None = None
         self._children: list[Child] = []
         self._places: dict[int, _Place] = {}
         self._failed_starts = 0
@@ -100,6 +102,7 @@ class Pool:
 
     def start(self) -> None:
         """Begin to warm up every lane."""
+        self._keeper = Keeper()
         self.keep()
 
     @property
@@ -317,6 +320,8 @@ class Pool:
     def _bury(self, child: Child) -> None:
         for message in child.receive()[0]:
             self._heard(child, message)
+        if self._keeper is not None:
+            self._keeper.forget(child.pid)
         how = child.bury()
         self._children.remove(child)
         if not child.is_ready:
@@ -362,6 +367,8 @@ class Pool:
             selector=self._selector,
             turn=self._turn,
         )
+        if self._keeper is not None:
+            self._keeper.watch(child.pid)
         child.deadline = Boot(self._clock() + self._options.child_start_us)
         self._children.append(child)
         self._stats.children_started += 1
@@ -420,3 +427,5 @@ class Pool:
             child.kill()
         for child in list(self._children):
             self._bury(child)
+        if self._keeper is not None:
+            self._keeper.close()

@@ -155,7 +155,8 @@ class Supervisor:
         return 0 if self._session.failure is None else 1
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._sleep_s()):
+        # A wait that a stopped process slept through ends empty without having looked.
+        for key, _ in self._selector.select(self._sleep_s()) or self._selector.select(0):
             key.data()
         while self._signals:
             self._signals.popleft()

@@ -38,12 +38,13 @@ class Worker:
         *,
         app: str,
         options: WorkerOptions | None = None,
+        stats: Stats | None = None,
     ) -> None:
         options = options or WorkerOptions()
         _check(registry, options)
         self.id = options.worker_id or new_worker_id()
         self.actor = options.actor or worker_actor(self.id)
-        self.stats = Stats()
+        self.stats = stats or Stats()
         settings = ClaimSettings(
             namespace=options.namespace,
             worker=self.id,
@@ -93,10 +94,17 @@ def _check(registry: Registry, options: WorkerOptions) -> None:
         raise InvalidInput("queues", "give at least one queue, each with a weight of 1 or more")
 
 
-def run_worker(coordination: Coordination, import_string: str, options: WorkerOptions) -> int:
+def run_worker(
+    coordination: Coordination,
+    import_string: str,
+    options: WorkerOptions,
+    *,
+    stats: Stats | None = None,
+) -> int:
     """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process."""
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
     options = replace(options, handles_signals=True)
-    return Worker(coordination, registry, app=import_string, options=options).run()
+    worker = Worker(coordination, registry, app=import_string, options=options, stats=stats)
+    return worker.run()
