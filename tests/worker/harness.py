@@ -35,7 +35,8 @@ from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
 from tenure.verify import assert_holds
 from tenure.worker import AttemptOutput, Stats, Worker, WorkerOptions
-from tests.worker.sample import APP, app
+from tenure.worker.serving import load_registry
+from tests.worker.sample import APP
 
 PATIENCE_S = 30.0
 CLIENT = client_actor("tests")
@@ -143,7 +144,7 @@ class Shop:
 
     # --- workers --------------------------------------------------------------------------------
 
-    def start(self, **options: Any) -> Worker:
+    def start(self, application: str = APP, **options: Any) -> Worker:
         """A worker in a thread of this process; its children are real."""
         defaults: dict[str, Any] = {
             "concurrency": 2,
@@ -154,8 +155,8 @@ class Shop:
         }
         worker = Worker(
             self.coordinator,
-            app.registry,
-            app=APP,
+            load_registry(application),
+            app=application,
             options=WorkerOptions(**(defaults | options)),
         )
         thread = threading.Thread(target=worker.run, name="worker")

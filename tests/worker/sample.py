@@ -24,6 +24,7 @@ from tenure.errors import (
 from tenure.handlers import Context, Isolation, Registry, make_handler
 
 APP = "tests.worker.sample:app"
+SHARED = "tests.worker.sample:shared"
 
 
 class App:
@@ -42,7 +43,8 @@ class App:
         return register
 
 
-app = App()
+app = App()  # handlers with a process each
+shared = App()  # coroutines and threads
 
 
 # --- results, errors ---------------------------------------------------------------------------
@@ -150,12 +152,9 @@ def polite(ctx: Context, file: str = "") -> str:
 
 
 @app.job()
-def hog(amount_s: float) -> str:
+def hog(amount_s: int) -> str:
     """Holds the GIL: a C call through PyDLL does not let go of it."""
-    libc = ctypes.PyDLL(None)
-    end = time.monotonic() + amount_s
-    while time.monotonic() < end:
-        libc.usleep(900_000)
+    ctypes.PyDLL(None).sleep(amount_s)
     return "hogged"
 
 
@@ -198,14 +197,14 @@ def limited(directory: str) -> int:
 # --- coroutines and threads ----------------------------------------------------------------------
 
 
-@app.job()
+@shared.job()
 async def anap(amount_s: float) -> str:
     sys.stdout.write(f"sleeping {amount_s}\n")
     await asyncio.sleep(amount_s)
     return "rested"
 
 
-@app.job()
+@shared.job()
 async def stubborn(file: str) -> None:
     Path(file).write_text(str(os.getpid()))
     while True:
@@ -215,20 +214,20 @@ async def stubborn(file: str) -> None:
             continue
 
 
-@app.job()
+@shared.job()
 async def ablock(amount_s: float) -> str:
     time.sleep(amount_s)  # on purpose: blocks the loop
     return "blocked"
 
 
-@app.job(Isolation.THREAD)
+@shared.job(Isolation.THREAD)
 def tnap(amount_s: float) -> str:
     sys.stdout.write(f"sleeping {amount_s}\n")
     time.sleep(amount_s)
     return "rested"
 
 
-@app.job(Isolation.THREAD)
+@shared.job(Isolation.THREAD)
 def tforever(file: str) -> None:
     Path(file).write_text(str(os.getpid()))
     while True:

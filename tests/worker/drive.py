@@ -1,0 +1,200 @@
+"""A session in virtual time against a real coordinator: no processes, no threads of its own.
+
+The drive carries out what the session wants: requests go to the coordinator at once, unless the
+network is cut; handlers are pretended by the test, which says how they end.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tenure.core.commands import Cancel, WorkerCommand
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, Kind, QueueName, RequestId, WorkerId
+from tenure.core.instants import seconds
+from tenure.core.job import Job
+from tenure.core.policy import Policy
+from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import CancelMode, JobStatus
+from tenure.worker.claiming import ClaimSettings
+from tenure.worker.clock import Boot
+from tenure.worker.messages import (
+    Action,
+    Answered,
+    Began,
+    ClaimAnswered,
+    ClaimFailed,
+    Event,
+    Finished,
+    Kill,
+    Prepare,
+    Prepared,
+    RunHandler,
+    Send,
+    SendClaim,
+    SendFailed,
+    Ticked,
+)
+from tenure.worker.outcomes import Killed, Outcome, Returned
+from tenure.worker.session import Session
+from tenure.worker.stats import Stats
+from tests.support.coordinators import CLIENT, KIND, QUEUE, World
+
+A = TypeVar("A", bound=Action)
+ACTOR = Actor("worker:w1")
+
+
+class Network:
+    """Whether requests arrive and whether answers return."""
+
+    def __init__(self) -> None:
+        self.requests_arrive = True
+        self.answers_return = True
+
+    def cut(self) -> None:
+        self.requests_arrive = self.answers_return = False
+
+    def heal(self) -> None:
+        self.requests_arrive = self.answers_return = True
+
+
+class Drive:
+    """One session, its coordinator, and everything the session ever wanted."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 2,
+        kinds: Mapping[Kind, int | None] | None = None,
+        queues: Mapping[QueueName, int] | None = None,
+        random: Callable[[], float] = lambda: 0.5,
+        prepares: bool = True,
+        kills: bool = True,
+    ) -> None:
+        self.world = World()
+        self.network = Network()
+        self.actions: list[Action] = []
+        self.stats = Stats()
+        self.session = Session(
+            ClaimSettings(
+                namespace=DEFAULT_NAMESPACE,
+                worker=WorkerId("w1"),
+                actor=ACTOR,
+                queues=queues or {QUEUE: 1},
+                kinds=kinds or {KIND: None},
+            ),
+            concurrency=concurrency,
+            random=random,
+            stats=self.stats,
+        )
+        self._prepares = prepares
+        self._kills = kills
+        self._events: list[Event] = []
+
+    # --- time and events -----------------------------------------------------------------------
+
+    @property
+    def now(self) -> Boot:
+        return Boot(self.world.clock.now)
+
+    def begin(self) -> "Drive":
+        self.feed(Began())
+        return self
+
+    def feed(self, event: Event) -> None:
+        self._events.append(event)
+        while self._events:
+            for action in self.session.handle(self._events.pop(0), self.now):
+                self._perform(action)
+
+    def is_done(self) -> bool:
+        return self.session.is_done
+
+    def advance(self, amount_s: float, *, sleeping: bool = False) -> None:
+        """Let time pass, turning whenever the session wants to; asleep, only at the end."""
+        end = self.now + seconds(amount_s)
+        turns = 0
+        while not (sleeping or self.session.is_done) and self.session.next_at <= end:
+            self.world.clock.now = max(self.world.clock.now, self.session.next_at)  # type: ignore[assignment]  # both count microseconds
+            self.feed(Ticked())
+            turns += 1
+            assert turns < 10_000, "the session turns without end"
+        self.world.clock.now = end  # type: ignore[assignment]  # both count microseconds
+        self.feed(Ticked())
+
+    def finish(self, run: int, outcome: Outcome | None = None) -> None:
+        self.feed(Finished(run, outcome or Returned(b'"done"')))
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def enqueue(self, policy: Policy | None = None, queue: QueueName = QUEUE) -> JobId:
+        return self.world.enqueue(policy=policy, queue=queue).id
+
+    def running(self, policy: Policy | None = None) -> tuple[int, JobId]:
+        """A job that this session runs: its number and its id."""
+        job_id = self.enqueue(policy)
+        self.advance(3)
+        (run,) = [each for each in self.wanted(RunHandler) if each.grant.job_id == job_id]
+        return run.run, job_id
+
+    def cancel(self, job_id: JobId, mode: CancelMode = CancelMode.SOFT) -> None:
+        self.world.coordinator.execute(
+            Cancel(
+                job_id=job_id,
+                actor=CLIENT,
+                request_id=RequestId("cancel"),
+                mode=mode,
+                reason="enough",
+            )
+        )
+
+    def job(self, job_id: JobId) -> Job:
+        return self.world.reload(job_id)
+
+    def status(self, job_id: JobId) -> JobStatus:
+        return self.job(job_id).status
+
+    def types(self, job_id: JobId) -> list[str]:
+        return list(self.world.types(job_id))
+
+    # --- what it wanted --------------------------------------------------------------------------
+
+    def wanted(self, kind: type[A]) -> list[A]:
+        return [action for action in self.actions if isinstance(action, kind)]
+
+    def commands(self, kind: type[Any]) -> list[Any]:
+        return [c for send in self.wanted(Send) for c in send.commands if isinstance(c, kind)]
+
+    def grants(self) -> list[Grant]:
+        return [action.grant for action in self.wanted(Prepare)]
+
+    # --- carrying it out -----------------------------------------------------------------------
+
+    def _perform(self, action: Action) -> None:
+        self.actions.append(action)
+        match action:
+            case SendClaim():
+                self._claim(action)
+            case Send():
+                self._send(action.ticket, action.commands)
+            case Prepare() if self._prepares:
+                self._events.append(Prepared(action.run))
+            case Kill() if self._kills:
+                self._events.append(Finished(action.run, Killed()))
+            case _:
+                pass
+
+    def _claim(self, action: SendClaim) -> None:
+        if self.network.requests_arrive:
+            answer = self.world.coordinator.claim(action.request)
+            if self.network.answers_return:
+                self._events.append(ClaimAnswered(action.ticket, answer))
+                return
+        self._events.append(ClaimFailed(action.ticket, "cut"))
+
+    def _send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
+        if self.network.requests_arrive:
+            answers = self.world.coordinator.submit_many(commands).result()
+            if self.network.answers_return:
+                verdicts = tuple(each for each in answers if isinstance(each, Verdict))
+                self._events.append(Answered(ticket, verdicts))
+                return
+        self._events.append(SendFailed(ticket, "cut"))

@@ -1,0 +1,95 @@
+"""When a worker asks for work, and for which."""
+
+from collections import Counter
+
+import pytest
+
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
+from tenure.core.instants import seconds
+from tenure.worker.claiming import Claimer, ClaimSettings, retry_delay
+from tenure.worker.clock import Boot
+
+HIGH, LOW = QueueName("high"), QueueName("low")
+PLAIN, SCARCE = Kind("plain"), Kind("scarce")
+
+
+def claimer(
+    queues: dict[QueueName, int] | None = None, kinds: dict[Kind, int | None] | None = None
+) -> Claimer:
+    settings = ClaimSettings(
+        namespace=DEFAULT_NAMESPACE,
+        worker=WorkerId("w1"),
+        actor=Actor("worker:w1"),
+        queues=queues or {HIGH: 1},
+        kinds=kinds or {PLAIN: None},
+    )
+    return Claimer(settings, lambda: 0.5)
+
+
+def answered(each: Claimer, *, free: int = 1, grants: int | None = None) -> tuple[QueueName, ...]:
+    """One claim and its answer, full unless said otherwise; which queues it named."""
+    request = each.ask(free=free, running=Counter())
+    assert request is not None
+    each.heard(request.limit if grants is None else grants, Boot(0))
+    return request.queues
+
+
+def test_under_a_backlog_queues_are_asked_by_weight() -> None:
+    each = claimer({HIGH: 3, LOW: 1})
+    answered(each)
+
+    asked = Counter(answered(each)[0] for _ in range(400))
+
+    assert asked == {HIGH: 300, LOW: 100}
+
+
+def test_without_a_backlog_all_queues_are_asked_together() -> None:
+    each = claimer({HIGH: 3, LOW: 1})
+
+    assert [set(answered(each, grants=0)) for _ in range(3)] == [{HIGH, LOW}] * 3
+
+
+def test_an_empty_favourite_is_followed_by_all_queues_at_once() -> None:
+    each = claimer({HIGH: 3, LOW: 1})
+    answered(each)
+    assert answered(each, grants=0) == (HIGH,)
+
+    assert each.next_at == 0
+    assert set(answered(each)) == {HIGH, LOW}
+
+
+def test_equal_weights_need_no_turns() -> None:
+    each = claimer({HIGH: 2, LOW: 2})
+
+    assert {answered(each) for _ in range(5)} == {(HIGH, LOW)}
+
+
+def test_a_limited_kind_is_asked_for_alone_and_only_while_it_has_room() -> None:
+    each = claimer(kinds={PLAIN: None, SCARCE: 2})
+
+    seen = []
+    for _ in range(4):
+        request = each.ask(free=10, running=Counter({SCARCE: 1}))
+        assert request is not None
+        seen.append((request.kinds, request.limit))
+        each.heard(request.limit, Boot(0))
+    request = each.ask(free=10, running=Counter({SCARCE: 2}))
+
+    assert seen == [((PLAIN,), 10), ((SCARCE,), 1)] * 2
+    assert request is not None
+    assert request.kinds == (PLAIN,)
+
+
+def test_the_worker_rests_only_after_every_group_was_empty() -> None:
+    each = claimer(kinds={PLAIN: None, SCARCE: 2})
+
+    answered(each, grants=0)
+    assert each.next_at == 0
+    answered(each, grants=0)
+    assert each.next_at == Boot(seconds(0.05))
+
+
+@pytest.mark.parametrize("tries", [1, 5, 50])
+def test_transport_retries_have_full_jitter_below_a_ceiling(tries: int) -> None:
+    assert retry_delay(tries, lambda: 0.0) == 0
+    assert 0 < retry_delay(tries, lambda: 0.999) <= seconds(5)

@@ -1,0 +1,123 @@
+"""A handler that takes its process down costs its own attempt and nobody else's."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import JobStatus
+from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
+
+ONCE = replace(POLICY, max_attempts=1)
+CRASHES = {
+    "exit": ("ProcessDied", "exited with code 3"),
+    "segfault": ("ProcessDied", "killed by SIGSEGV"),
+    "kill": ("ProcessDied", "killed by SIGKILL; if nobody sent it, memory ran out"),
+    "recursion": ("RecursionError", "maximum recursion depth"),
+}
+
+
+def test_every_way_to_crash_is_named_and_neighbours_are_unharmed(
+    shop: Shop, tmp_path: Path
+) -> None:
+    worker = shop.start(concurrency=2)
+    neighbour_file = tmp_path / "neighbour"
+    neighbour = shop.enqueue("nap", {"amount_s": 3, "file": str(neighbour_file)})
+    neighbour_pid = read_pids(neighbour_file)
+    crashed = {how: shop.enqueue("crash", {"how": how}, policy=ONCE) for how in CRASHES}
+
+    for how, (name, message) in CRASHES.items():
+        job = shop.wait(crashed[how])
+        assert job.status is JobStatus.DEAD_LETTERED
+        assert job.error is not None
+        assert job.error.type == name
+        assert message in job.error.message
+    assert shop.wait(neighbour).attempt == 1
+    assert shop.wait(shop.enqueue("pid")).result == str(neighbour_pid[0]).encode()
+    assert shop.stop(worker).crashes == 3
+
+
+def test_a_segfault_leaves_its_stack_in_the_output(shop: Shop) -> None:
+    worker = shop.start()
+    job_id = shop.enqueue("crash", {"how": "segfault"}, policy=ONCE)
+
+    shop.wait(job_id)
+    shop.stop(worker)
+
+    assert b"Segmentation fault" in shop.output_of(job_id)
+    assert b"in crash" in shop.output_of(job_id)
+
+
+def test_a_crash_is_retried_like_any_failure(shop: Shop) -> None:
+    shop.start()
+
+    job = shop.wait(shop.enqueue("crash", {"how": "exit"}))
+
+    assert (job.status, job.failures) == (JobStatus.DEAD_LETTERED, 3)
+
+
+def test_what_a_dead_handler_started_dies_with_it(shop: Shop, tmp_path: Path) -> None:
+    shop.start()
+    file = tmp_path / "pids"
+    shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
+    handler, program = read_pids(file)
+
+    os.kill(handler, signal.SIGKILL)
+
+    wait_until(lambda: not is_alive(program), "the program it started to be gone")
+
+
+def test_children_are_recycled_after_so_many_jobs(shop: Shop) -> None:
+    worker = shop.start(concurrency=1, jobs_per_child=2)
+
+    pids = [shop.wait(shop.enqueue("pid")).result for _ in range(6)]
+
+    assert len(set(pids)) == 3
+    assert pids[0] == pids[1]
+    assert shop.stop(worker).children_recycled == 3
+
+
+def test_children_above_their_memory_are_recycled(shop: Shop) -> None:
+    shop.start(concurrency=1, child_rss_bytes=1)
+
+    pids = [shop.wait(shop.enqueue("pid")).result for _ in range(3)]
+
+    assert len(set(pids)) == 3
+
+
+def test_no_credential_reaches_a_handler(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {
+        "TENURE_TOKEN": "tnr_secret",
+        "TENURE_URL": "postgresql://tenure:hunter2@db/tenure",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+    }
+    for name, value in {**secrets, "SHOP_COLOUR": "green"}.items():
+        monkeypatch.setenv(name, value)
+    shop.start(pass_environment=("SHOP_*", "TENURE_*"))
+
+    result = shop.wait(shop.enqueue("environment")).result
+
+    assert result is not None
+    assert b"SHOP_COLOUR" in result
+    assert b"PATH" in result
+    for name, value in secrets.items():
+        assert name.encode() not in result
+        assert value.encode() not in result
+
+
+def test_a_child_has_no_descriptors_but_its_own(shop: Shop, tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as open_file:
+        open_file.write("x")
+        shop.start()
+        file = tmp_path / "pid"
+        job_id: JobId = shop.enqueue("nap", {"amount_s": 1, "file": str(file)})
+        (handler,) = read_pids(file)
+
+        targets = [link.readlink().name for link in Path(f"/proc/{handler}/fd").iterdir()]
+
+        assert "secret" not in targets
+        assert len(targets) < 8
+        shop.wait(job_id)

@@ -1,0 +1,381 @@
+"""The worker's side of the contract, in virtual time against a real coordinator."""
+
+from msgspec.structs import replace
+
+from tenure.core.claims import ClaimAnswer
+from tenure.core.commands import Complete, Fail, Heartbeat, Release
+from tenure.core.instants import seconds
+from tenure.core.job import JobError, Progress
+from tenure.core.policy import Policy
+from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import Cause, JobStatus, VerdictKind
+from tenure.verify import assert_holds
+from tenure.worker.attempts import fence_at, margin_us
+from tenure.worker.clock import Boot
+from tenure.worker.messages import (
+    Answered,
+    CheckpointSaved,
+    ClaimAnswered,
+    ClockJumped,
+    Kill,
+    Prepared,
+    ProgressMade,
+    Renew,
+    RunHandler,
+    Send,
+    SendClaim,
+    Woken,
+)
+from tenure.worker.outcomes import (
+    Conflicted,
+    Died,
+    Displaced,
+    Outcome,
+    Raised,
+    Snoozed,
+)
+from tests.worker.drive import Drive
+
+LEASE = Policy().lease_us
+
+
+# --- a job's way -------------------------------------------------------------------------------
+
+
+def test_a_grant_is_started_run_and_reported() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+
+    drive.finish(run)
+
+    assert drive.job(job_id).result == b'"done"'
+    assert drive.types(job_id) == ["enqueued", "claimed", "started", "succeeded"]
+    assert drive.stats.succeeded == 1
+    assert_holds(drive.world.store)
+
+
+def test_nothing_is_claimed_before_the_children_are_up() -> None:
+    drive = Drive()
+    drive.enqueue()
+    drive.feed(Woken())
+    drive.advance(5)
+    assert drive.wanted(SendClaim) == []
+
+    drive.begin()
+
+    assert len(drive.grants()) == 1
+
+
+def test_a_job_is_not_started_before_a_child_has_room() -> None:
+    drive = Drive(prepares=False).begin()
+    job_id = drive.enqueue()
+    drive.advance(40)
+    assert drive.status(job_id) is JobStatus.CLAIMED
+    assert drive.types(job_id)[2:] == ["lease_renewed", "lease_renewed"]
+
+    drive.feed(Prepared(1))
+
+    assert drive.status(job_id) is JobStatus.RUNNING
+
+
+def test_outcomes_become_their_reports() -> None:
+    drive = Drive(concurrency=10).begin()
+    error = JobError(type="Boom", message="it broke")
+    outcomes: list[Outcome] = [
+        Raised(error, seconds(9)),
+        Died("was killed by SIGSEGV"),
+        Snoozed(seconds(7)),
+    ]
+    ids = []
+    for outcome in outcomes:
+        run, job_id = drive.running()
+        drive.finish(run, outcome)
+        ids.append(job_id)
+
+    raised, died, snoozed = [drive.job(job_id) for job_id in ids]
+    assert raised.last_error == error
+    assert (raised.run_at or 0) - raised.updated_at == seconds(9)
+    assert died.last_error is not None
+    assert died.last_error.message == "the handler's process was killed by SIGSEGV"
+    assert (snoozed.failures, snoozed.releases) == (0, 0)
+    assert (snoozed.run_at or 0) - snoozed.updated_at == seconds(7)
+    assert drive.stats.crashes == 1
+
+
+def test_a_conflict_reports_nothing_and_frees_the_place() -> None:
+    drive = Drive(concurrency=1).begin()
+    run, job_id = drive.running()
+
+    drive.finish(run, Conflicted())
+
+    drive.running()
+    assert drive.status(job_id) is JobStatus.RUNNING
+    assert drive.commands(Fail) == drive.commands(Release) == []
+    assert drive.stats.conflicts == 1
+
+
+def test_a_displaced_attempt_is_handed_back() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+
+    drive.finish(run, Displaced())
+
+    assert (drive.job(job_id).failures, drive.job(job_id).releases) == (0, 1)
+    assert drive.stats.displaced == 1
+
+
+# --- claiming ----------------------------------------------------------------------------------
+
+
+def test_claims_ask_for_what_is_free_and_stop_when_nothing_is() -> None:
+    drive = Drive(concurrency=3)
+    for _ in range(5):
+        drive.enqueue()
+
+    drive.begin()
+    drive.advance(10)
+
+    assert [send.request.limit for send in drive.wanted(SendClaim)] == [3]
+    drive.finish(1)
+    assert [send.request.limit for send in drive.wanted(SendClaim)] == [3, 1]
+
+
+def test_claim_seq_rises_and_idle_polls_slow_down() -> None:
+    drive = Drive().begin()
+    drive.advance(60)
+    claims = drive.wanted(SendClaim)
+
+    numbers = [send.request.claim_seq for send in claims]
+    assert numbers == sorted(set(numbers))
+    assert 55 <= len(claims) <= 70
+
+    drive.feed(Woken())
+    drive.advance(0.2)
+
+    assert len(drive.wanted(SendClaim)) - len(claims) >= 3, "a hint makes it look often again"
+
+
+def test_a_claim_without_an_answer_is_repeated_as_it_was_and_grants_once() -> None:
+    drive = Drive()
+    job_id = drive.enqueue()
+    drive.network.answers_return = False
+    drive.begin()
+    drive.advance(20)
+    claims = [send.request for send in drive.wanted(SendClaim)]
+    drive.network.heal()
+    drive.advance(6)
+
+    assert len(claims) > 4
+    assert len(set(claims)) == 1
+    assert [grant.job_id for grant in drive.grants()] == [job_id]
+    assert drive.types(job_id).count("claimed") == 1
+    assert drive.status(job_id) is JobStatus.RUNNING
+
+
+def test_the_lease_of_a_repeated_claim_counts_from_its_own_sending() -> None:
+    drive = Drive(prepares=False)
+    drive.enqueue()
+    drive.network.answers_return = False
+    drive.begin()
+    drive.advance(30)
+    drive.network.heal()
+    drive.advance(6)
+    (grant,) = drive.grants()
+    assert grant.ttl_us < seconds(30), "what is left of it"
+
+    drive.network.cut()
+    drive.advance(31)
+
+    assert drive.stats.fenced == 1
+
+
+def test_a_rejected_claim_ends_the_worker() -> None:
+    drive = Drive().begin()
+    (claim,) = drive.wanted(SendClaim)[-1:]
+    drive.network.cut()
+    drive.feed(Woken())
+    drive.advance(0.01)
+
+    ticket = drive.wanted(SendClaim)[-1].ticket
+    drive.session.handle(ClaimAnswered(ticket + 1, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
+    assert drive.session.failure is None, "that was no answer to its claim"
+    session = drive.session
+    session._claim = (ticket, drive.now)
+    session.handle(ClaimAnswered(ticket, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
+
+    assert claim.request.claim_seq >= 1
+    assert session.failure is not None
+    assert "stale_claim" in session.failure
+    assert drive.stats.rejected == 1
+
+
+# --- heartbeats and fencing --------------------------------------------------------------------
+
+
+def test_heartbeats_are_batched_and_numbered() -> None:
+    drive = Drive(concurrency=3).begin()
+    for _ in range(3):
+        drive.running()
+
+    drive.advance(120)
+
+    batches = [
+        [c for c in send.commands if isinstance(c, Heartbeat)] for send in drive.wanted(Send)
+    ]
+    beats = [batch for batch in batches if batch]
+    assert all(len(batch) == 3 for batch in beats[-4:])
+    of_one = [c.hb_seq for batch in beats for c in batch if c.job_id == drive.grants()[0].job_id]
+    assert of_one == list(range(1, len(of_one) + 1))
+    assert 8 <= len(of_one) <= 12, "every 15 s of a 60 s lease"
+
+
+def test_a_renewal_is_passed_on_with_the_instant_it_lasts_to() -> None:
+    drive = Drive().begin()
+    drive.running()
+
+    drive.advance(16)
+
+    renewals = drive.wanted(Renew)
+    sent = drive.commands(Heartbeat)
+    assert len(renewals) == len(sent)
+    assert renewals[-1].until > drive.wanted(RunHandler)[0].until
+
+
+def test_the_margin_is_a_tenth_and_at_least_two_seconds_of_a_long_lease() -> None:
+    assert margin_us(seconds(60)) == seconds(6)
+    assert margin_us(seconds(20)) == seconds(2)
+    assert margin_us(seconds(10)) == seconds(1.1)
+    assert margin_us(seconds(1)) == seconds(0.15)
+    assert fence_at(Boot(0), ttl_us=LEASE, lease_us=LEASE) == Boot(seconds(54))
+    short = fence_at(Boot(0), ttl_us=seconds(5), lease_us=LEASE)
+    assert seconds(4.9) < short < seconds(5), "a bound by a time-out is exact"
+
+
+def test_without_a_renewal_the_handler_is_killed_before_the_lease_ends() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running()
+    drive.network.cut()
+    expires_at = drive.job(job_id).lease_expires_at
+    assert expires_at is not None
+
+    drive.advance(50)
+    assert drive.wanted(Kill) == []
+    drive.advance(5)
+
+    assert len(drive.wanted(Kill)) == 1
+    assert drive.now < expires_at
+    assert drive.stats.fenced == 1
+    assert drive.commands(Complete) == drive.commands(Release) == drive.commands(Fail) == []
+
+
+def test_the_deadline_counts_from_sending_not_from_the_answer() -> None:
+    drive = Drive().begin()
+    run, _ = drive.running()
+    drive.network.cut()
+    drive.advance(14)
+    before = drive.now
+    drive.session._attempts[run].heartbeat_at = before
+    actions = drive.session.handle(Woken(), before)
+    (send,) = [action for action in actions if isinstance(action, Send)]
+    drive.world.clock.advance(10)
+
+    verdict = Verdict(kind=VerdictKind.OK, ttl_us=LEASE)
+    drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)
+
+    assert drive.session._attempts[run].fence_at == before + seconds(54)
+
+
+def test_a_worker_that_slept_past_its_lease_kills_before_it_does_anything_else() -> None:
+    drive = Drive().begin()
+    drive.running()
+    heartbeats = len(drive.commands(Heartbeat))
+
+    drive.advance(600, sleeping=True)
+
+    assert len(drive.wanted(Kill)) == 1
+    assert len(drive.commands(Heartbeat)) == heartbeats, "a dead lease is not renewed"
+
+
+def test_a_lost_heartbeat_is_sent_again_soon_under_a_new_number() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running()
+    drive.network.cut()
+    drive.advance(17)
+    drive.network.heal()
+    drive.advance(3)
+
+    beats = drive.commands(Heartbeat)
+    assert len(beats) >= 2
+    assert len({beat.hb_seq for beat in beats}) == len(beats)
+    assert "lease_renewed" in drive.types(job_id)
+    assert drive.stats.fenced == 0
+
+
+def test_a_jump_of_the_wall_clock_renews_every_lease_now() -> None:
+    drive = Drive().begin()
+    drive.running()
+    drive.running()
+    before = len(drive.commands(Heartbeat))
+
+    drive.feed(ClockJumped())
+
+    assert len(drive.commands(Heartbeat)) == before + 2
+
+
+def test_a_timed_out_job_is_killed_at_its_time_and_reports_nothing() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running(replace(Policy(), timeout_us=seconds(100)))
+    started_at = drive.job(job_id).started_at
+    assert started_at is not None
+
+    drive.advance(99)
+
+    assert len(drive.wanted(Kill)) == 1
+    assert drive.now - started_at > seconds(95)
+    assert drive.stats.fenced == 1
+
+
+# --- news --------------------------------------------------------------------------------------
+
+
+def test_news_travel_at_once_and_then_once_a_second() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    before = len(drive.commands(Heartbeat))
+
+    for step in range(20):
+        drive.feed(CheckpointSaved(run, b"%d" % step))
+        drive.feed(ProgressMade(run, Progress(done=step)))
+        drive.advance(0.1)
+
+    assert 2 <= len(drive.commands(Heartbeat)) - before <= 4
+    drive.advance(1)
+    assert drive.job(job_id).checkpoint == b"19"
+    assert drive.job(job_id).progress == Progress(done=19)
+
+
+def test_the_last_checkpoint_arrives_before_the_report() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    for step in range(3):
+        drive.feed(CheckpointSaved(run, b"%d" % step))
+
+    drive.finish(run, Raised(JobError(type="Boom", message="half-way")))
+
+    assert drive.job(job_id).checkpoint == b"2"
+    assert drive.types(job_id)[-3:] == ["heartbeat", "stalled", "requeued"]
+
+
+def test_news_of_a_lost_heartbeat_travel_again() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.network.cut()
+    drive.feed(CheckpointSaved(run, b"1"))
+    drive.feed(ProgressMade(run, Progress(done=1)))
+    drive.advance(0.1)
+    drive.network.heal()
+    drive.feed(ProgressMade(run, Progress(done=2)))
+    drive.advance(5)
+
+    assert drive.job(job_id).checkpoint == b"1"
+    assert drive.job(job_id).progress == Progress(done=2)

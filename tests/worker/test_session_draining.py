@@ -1,0 +1,124 @@
+"""How a session ends: by draining, at once, or because it cannot go on."""
+
+from tenure.core.instants import seconds
+from tenure.core.vocabulary import JobStatus
+from tenure.worker.messages import (
+    AskToStop,
+    Broken,
+    DrainAsked,
+    Kill,
+    StopAsked,
+)
+from tenure.worker.outcomes import (
+    Killed,
+)
+from tests.worker.drive import Drive
+
+
+def test_a_drain_lets_running_jobs_finish_and_claims_nothing() -> None:
+    drive = Drive(concurrency=2).begin()
+    run, job_id = drive.running()
+    waiting = drive.enqueue()
+    drive.feed(DrainAsked(seconds(30)))
+    drive.advance(10)
+    assert not drive.is_done()
+    assert drive.status(waiting) is JobStatus.QUEUED
+
+    drive.finish(run)
+
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+    assert drive.is_done()
+
+
+def test_a_drain_asks_then_kills_then_hands_back_within_its_grace() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.feed(DrainAsked(seconds(30)))
+    drive.advance(22)
+    assert drive.wanted(AskToStop) == []
+    drive.advance(1)
+    assert drive.wanted(AskToStop) == [AskToStop(run, "shutdown")]
+    assert drive.wanted(Kill) == []
+
+    drive.advance(4.5)
+
+    assert drive.wanted(Kill) == [Kill(run)]
+    assert drive.is_done()
+    job = drive.job(job_id)
+    assert (job.status, job.failures, job.releases) == (JobStatus.QUEUED, 0, 1)
+
+
+def test_a_drain_hands_back_what_was_claimed_and_not_yet_started() -> None:
+    drive = Drive(prepares=False).begin()
+    job_id = drive.enqueue()
+    drive.advance(3)
+    assert drive.status(job_id) is JobStatus.CLAIMED
+
+    drive.feed(DrainAsked(seconds(30)))
+
+    assert drive.is_done()
+    assert drive.status(job_id) is JobStatus.QUEUED
+
+
+def test_grants_that_arrive_during_a_drain_are_handed_back() -> None:
+    drive = Drive()
+    job_id = drive.enqueue()
+    drive.network.answers_return = False
+    drive.begin()
+    drive.feed(DrainAsked(seconds(30)))
+    assert not drive.is_done(), "an unanswered claim may have grants"
+    drive.network.heal()
+    drive.advance(6)
+
+    assert drive.is_done()
+    assert drive.status(job_id) is JobStatus.QUEUED
+    assert drive.types(job_id) == ["enqueued", "claimed", "stalled", "requeued"]
+
+
+def test_a_drain_ends_with_its_grace_whatever_happens() -> None:
+    drive = Drive(kills=False).begin()
+    drive.running()
+    drive.network.cut()
+    drive.feed(DrainAsked(seconds(10)))
+
+    seen = []
+    for amount_s in (9.9, 0.2):
+        drive.advance(amount_s)
+        seen.append(drive.is_done())
+
+    assert seen == [False, True]
+
+
+def test_a_second_stop_kills_at_once_and_hands_back() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.feed(DrainAsked(seconds(600)))
+    drive.advance(1)
+
+    drive.feed(StopAsked())
+
+    assert drive.wanted(Kill) == [Kill(run)]
+    assert drive.is_done()
+    assert (drive.status(job_id), drive.job(job_id).failures) == (JobStatus.QUEUED, 0)
+
+
+def test_a_worker_that_cannot_work_hands_back_and_says_why() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running()
+
+    drive.feed(Broken("children cannot start"))
+
+    assert drive.is_done()
+    assert drive.session.failure == "children cannot start"
+    assert drive.status(job_id) is JobStatus.QUEUED
+
+
+def test_a_killed_handler_that_is_not_yet_gone_is_not_handed_back() -> None:
+    drive = Drive(kills=False).begin()
+    run, job_id = drive.running()
+    drive.feed(StopAsked())
+    assert drive.status(job_id) is JobStatus.RUNNING, "it may still be doing something"
+
+    drive.finish(run, Killed())
+
+    assert drive.status(job_id) is JobStatus.QUEUED

@@ -1,0 +1,233 @@
+"""Every verdict is final, only transport is retried, and a cancel is asked before it is done."""
+
+from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
+from tenure.core.instants import seconds
+from tenure.core.job import JobError
+from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
+from tenure.worker.messages import (
+    Answered,
+    AskToStop,
+    CheckpointSaved,
+    Finished,
+    Kill,
+    Note,
+    Send,
+    SendClaim,
+    SendRefused,
+    Woken,
+)
+from tenure.worker.outcomes import (
+    Raised,
+    Returned,
+    Snoozed,
+    Stopped,
+)
+from tests.worker.drive import Drive
+
+# --- verdicts ----------------------------------------------------------------------------------
+
+
+def test_cancelled_stops_the_handler_and_nothing_is_reported() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running()
+
+    drive.cancel(job_id, CancelMode.HARD)
+    drive.advance(20)
+
+    assert len(drive.wanted(Kill)) == 1
+    assert drive.stats.cancelled == 1
+    assert drive.commands(Complete) == drive.commands(Fail) == drive.commands(Release) == []
+    assert drive.status(job_id) is JobStatus.CANCELLED
+
+
+def test_a_result_after_cancelled_is_discarded() -> None:
+    drive = Drive(kills=False).begin()
+    run, job_id = drive.running()
+    drive.cancel(job_id, CancelMode.HARD)
+    drive.advance(20)
+
+    drive.finish(run, Returned(b"1"))
+
+    assert drive.commands(Complete) == []
+    assert drive.job(job_id).result is None
+
+
+def test_rejected_stops_the_handler_is_counted_and_said() -> None:
+    drive = Drive().begin()
+    run, _ = drive.running()
+    drive.network.cut()
+    drive.session._attempts[run].heartbeat_at = drive.now
+    (send,) = [a for a in drive.session.handle(Woken(), drive.now) if isinstance(a, Send)]
+
+    verdict = Verdict(kind=VerdictKind.REJECTED, cause=Cause.INVALID_LEASE)
+    actions = drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)
+
+    assert Kill(run) in actions
+    assert any(isinstance(a, Note) and a.is_error and "REJECTED" in a.text for a in actions)
+    assert drive.stats.rejected == 1
+
+
+def test_verdicts_are_never_retried() -> None:
+    drive = Drive().begin()
+    for outcome in (Returned(b"1"), Raised(JobError(type="X")), Snoozed(seconds(5))):
+        run, _ = drive.running()
+        drive.finish(run, outcome)
+    run, job_id = drive.running()
+    drive.cancel(job_id, CancelMode.HARD)
+    drive.finish(run)
+    reports = [c for send in drive.wanted(Send) for c in send.commands if not _is_routine(c)]
+
+    drive.advance(300)
+
+    after = [c for send in drive.wanted(Send) for c in send.commands if not _is_routine(c)]
+    assert len(reports) == 4
+    assert [c for c in after if c in reports] == reports
+    assert drive.stats.cancelled == 1
+
+
+def _is_routine(command: object) -> bool:
+    return isinstance(command, Start | Heartbeat)
+
+
+def test_a_report_without_an_answer_is_repeated_under_its_id_and_replayed() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.network.answers_return = False
+    drive.finish(run)
+    drive.advance(3)
+    drive.network.heal()
+    drive.advance(10)
+
+    reports = drive.commands(Complete)
+    assert len(reports) >= 2
+    assert len(set(reports)) == 1
+    assert drive.types(job_id).count("succeeded") == 1
+    assert drive.stats.succeeded == 1
+
+
+def test_transport_retries_of_a_report_are_bounded() -> None:
+    drive = Drive(concurrency=1).begin()
+    run, _ = drive.running()
+    drive.network.cut()
+
+    drive.finish(run)
+    drive.advance(300)
+
+    assert 3 <= len(drive.commands(Complete)) <= 13
+    assert drive.stats.unreported == 1
+
+
+def test_work_goes_on_while_a_report_waits_but_does_not_pile_up() -> None:
+    drive = Drive(concurrency=2).begin()
+    runs = [drive.running()[0] for _ in range(2)]
+    drive.network.cut()
+    for run in runs:
+        drive.finish(run)
+    claims = len(drive.wanted(SendClaim))
+
+    drive.advance(20)
+
+    assert len(drive.wanted(SendClaim)) > claims
+    assert len(drive.session._attempts) == 2
+
+
+def test_one_bad_command_does_not_hold_up_its_neighbours() -> None:
+    drive = Drive(concurrency=2).begin()
+    bad, bad_id = drive.running()
+    good, good_id = drive.running()
+    _refuse_bad_checkpoints(drive)
+
+    drive.advance(20)
+    drive.feed(CheckpointSaved(good, b"[1]"))
+    drive.feed(CheckpointSaved(bad, b"NaN"))
+    drive.advance(60)
+    drive.feed(CheckpointSaved(bad, b"NaN"))
+    drive.finish(bad)
+    drive.finish(good)
+    drive.advance(10)
+
+    assert drive.status(good_id) is drive.status(bad_id) is JobStatus.SUCCEEDED
+    assert drive.job(good_id).checkpoint == b"[1]"
+    assert drive.stats.fenced == 0
+
+
+def _refuse_bad_checkpoints(drive: Drive) -> None:
+    """From now on the network refuses, as a whole, batches that hold such a checkpoint."""
+    send = drive._send
+
+    def refuse(ticket: int, commands: tuple[object, ...]) -> None:
+        if any(isinstance(c, Heartbeat) and c.checkpoint == b"NaN" for c in commands):
+            drive._events.append(SendRefused(ticket, "checkpoint: NaN is not JSON"))
+        else:
+            send(ticket, commands)  # type: ignore[arg-type]  # only worker commands are sent
+
+    drive._send = refuse  # type: ignore[method-assign]  # a fault put into the test's own network
+
+
+def test_a_result_the_coordinator_does_not_take_is_permanent_at_output() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    (send,) = drive.session.handle(Finished(run, Returned(b"[" * 99)), drive.now)
+    assert isinstance(send, Send)
+
+    drive.feed(SendRefused(send.ticket, "result: too deep"))
+
+    job = drive.job(job_id)
+    assert job.status is JobStatus.FAILED
+    assert job.error is not None
+    assert job.error.stage == "output"
+
+
+# --- cancelling --------------------------------------------------------------------------------
+
+
+def test_a_cancel_directive_asks_and_the_acknowledgement_ends_the_job() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.cancel(job_id)
+    drive.advance(16)
+    assert drive.wanted(AskToStop) == [AskToStop(run, "enough")]
+
+    drive.finish(run, Stopped())
+
+    assert drive.status(job_id) is JobStatus.CANCELLED
+    assert drive.types(job_id)[-1] == "cancelled"
+    assert drive.stats.acknowledged_cancels == 1
+
+
+def test_a_handler_that_finishes_in_spite_of_a_cancel_has_succeeded() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.cancel(job_id)
+    drive.advance(16)
+
+    drive.finish(run)
+
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+
+
+def test_after_the_grace_the_handler_is_killed_and_the_cancel_acknowledged() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running()
+    drive.cancel(job_id)
+    deadline = drive.job(job_id).cancel_deadline
+    assert deadline is not None
+
+    drive.advance(46)
+
+    assert len(drive.wanted(Kill)) == 1
+    assert drive.status(job_id) is JobStatus.CANCELLED
+    assert drive.stats.acknowledged_cancels == 1
+    assert (drive.job(job_id).finished_at or 0) < deadline
+
+
+def test_a_handler_that_stopped_unasked_saw_its_lease_run_out() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+
+    drive.finish(run, Stopped())
+
+    assert drive.commands(Release) == []
+    assert drive.status(job_id) is JobStatus.RUNNING
+    assert drive.stats.fenced == 1

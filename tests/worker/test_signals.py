@@ -1,0 +1,187 @@
+"""Stopping, continuing, terminating and killing a supervisor; its children and its leases."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tenure.core.vocabulary import JobStatus
+from tenure.wiring import open_store
+from tenure.worker import Stats
+from tests.worker.harness import (
+    PATIENCE_S,
+    POLICY,
+    Shop,
+    is_alive,
+    open_shop,
+    read_pids,
+    wait_until,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+ONCE = replace(POLICY, max_attempts=1)
+
+
+class Runner:
+    """A worker process."""
+
+    def __init__(self, url: str, *, grace_s: float, concurrency: int = 2) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.worker.runner", url, str(grace_s), str(concurrency)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> tuple[int, Stats]:
+        """Its exit code and what it counted."""
+        said, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, msgspec.json.decode(said, type=Stats)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Fleet:
+    """A shop on a file, and the worker processes of one test."""
+
+    def __init__(self, shop: Shop, url: str) -> None:
+        self.shop = shop
+        self._url = url
+        self._runners: list[Runner] = []
+
+    def start(self, *, grace_s: float = 10, concurrency: int = 2) -> Runner:
+        runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency)
+        self._runners.append(runner)
+        return runner
+
+    def end(self) -> None:
+        for runner in self._runners:
+            runner.end()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Workers in processes over one SQLite file; the history is verified after the test."""
+    url = f"sqlite:///{tmp_path / 'worker.db'}"
+    with open_shop(open_store(url, migrate=True)) as shop:
+        fleet = Fleet(shop, url)
+        yield fleet
+        fleet.end()
+
+
+def test_a_supervisor_that_slept_past_its_lease_stops_its_handler(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, file = fleet.shop, tmp_path / "pids"
+    job_id = shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
+    runner = fleet.start()
+    pids = read_pids(file)
+
+    runner.signal(signal.SIGSTOP)
+    job = shop.wait(job_id)
+    assert all(map(is_alive, pids)), "nobody could stop it"
+    runner.signal(signal.SIGCONT)
+
+    wait_until(lambda: not any(map(is_alive, pids)), "the handler gone")
+    assert job.status is JobStatus.DEAD_LETTERED
+    runner.signal(signal.SIGTERM)
+    code, stats = runner.wait()
+    assert (code, stats.fenced, stats.succeeded) == (0, 1, 0)
+
+
+def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, file = fleet.shop, tmp_path / "pid"
+    job_id = shop.enqueue("nap", {"amount_s": 0.5, "file": str(file)}, policy=ONCE)
+    runner = fleet.start()
+    read_pids(file)
+
+    runner.signal(signal.SIGSTOP)
+    assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
+    runner.signal(signal.SIGCONT)
+    time.sleep(0.5)
+    runner.signal(signal.SIGTERM)
+
+    code, stats = runner.wait()
+    assert (code, stats.cancelled, stats.succeeded) == (0, 1, 0)
+    assert shop.job(job_id).status is JobStatus.DEAD_LETTERED
+    (observation,) = shop.store.load_observations(job_id)
+    assert observation.body == b'"rested"'
+
+
+def test_a_deploy_burns_no_budget(fleet: Fleet, tmp_path: Path) -> None:
+    shop = fleet.shop
+    files = [tmp_path / f"pid-{number}" for number in range(2)]
+    quick = shop.enqueue("nap", {"amount_s": 0.6, "file": str(files[0])}, policy=ONCE)
+    slow = shop.enqueue("nap", {"amount_s": 2.5, "file": str(files[1])}, policy=ONCE)
+    old = fleet.start(grace_s=2)
+    for file in files:
+        read_pids(file)
+
+    old.signal(signal.SIGTERM)
+    code, stats = old.wait()
+    fleet.start()
+
+    assert (code, stats.succeeded, stats.released) == (0, 1, 1)
+    assert (shop.wait(quick).attempt, shop.job(quick).status) == (1, JobStatus.SUCCEEDED)
+    assert (shop.wait(slow).attempt, shop.job(slow).status) == (2, JobStatus.SUCCEEDED)
+    assert (shop.job(slow).failures, shop.job(slow).releases) == (0, 1)
+
+
+def test_a_handler_that_listens_is_told_about_the_shutdown_first(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, file = fleet.shop, tmp_path / "pid"
+    job_id = shop.enqueue("polite", {"file": str(file)}, policy=ONCE)
+    runner = fleet.start(grace_s=2)
+    read_pids(file)
+
+    os.killpg(runner.process.pid, signal.SIGINT)  # as a terminal does it: to the whole group
+    code, stats = runner.wait()
+
+    assert (code, stats.released, stats.kills) == (0, 1, 0)
+    assert shop.job(job_id).status is JobStatus.QUEUED
+
+
+def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_path: Path) -> None:
+    shop, file = fleet.shop, tmp_path / "pids"
+    job_id = shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
+    runner = fleet.start(grace_s=600)
+    pids = read_pids(file)
+
+    runner.signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert all(map(is_alive, pids)), "the first one lets handlers finish"
+    runner.signal(signal.SIGTERM)
+    code, stats = runner.wait()
+
+    assert (code, stats.released) == (0, 1)
+    assert not any(map(is_alive, pids))
+    assert (shop.job(job_id).status, shop.job(job_id).failures) == (JobStatus.QUEUED, 0)
+
+
+def test_children_and_what_they_started_die_with_a_killed_supervisor(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, file = fleet.shop, tmp_path / "pids"
+    job_id = shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
+    runner = fleet.start()
+    pids = read_pids(file)
+
+    runner.signal(signal.SIGKILL)
+
+    wait_until(lambda: not any(map(is_alive, pids)), "the handler and its program gone")
+    assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
