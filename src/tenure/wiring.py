@@ -4,21 +4,27 @@ Drivers are imported when a URL asks for them, so that a SQLite user never loads
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
 from tenure.client.app import Application
 from tenure.client.channel import Link
+from tenure.coordinator.batches import Asked, Executor, LastWritten
+from tenure.coordinator.estimate import StoreClock, host_monotonic
 from tenure.coordinator.retention import Retention
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
+from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import parse_duration
 from tenure.core.policy import LeaseBounds
-from tenure.core.validation import Limits
+from tenure.core.validation import Limits, check_command
+from tenure.core.verdicts import Reply
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
 from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
@@ -118,7 +124,59 @@ def open_link(url: str) -> Link:
         coordinator.close()
         store.close()
 
-    return Link(coordination=coordinator, close=close)
+    if isinstance(store, MemoryStore):
+        return Link(coordination=coordinator, close=close)
+    return Link(
+        coordination=coordinator,
+        close=close,
+        enqueue_within=partial(enqueue_within, coordinator),
+        aenqueue_within=partial(aenqueue_within, coordinator),
+    )
+
+
+def enqueue_within(
+    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
+) -> list[Reply]:
+    """Enqueue on a connection of the caller's, as part of its transaction."""
+    from tenure.stores.sql.borrowing import on_connection
+
+    _check(coordinator, commands)
+    with on_connection(coordinator.store, connection) as store:
+        return _decide_on(store, commands)
+
+
+async def aenqueue_within(
+    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
+) -> list[Reply]:
+    """Enqueue on an asynchronous connection of the caller's, as part of its transaction."""
+    from tenure.stores.sql.borrowing import on_async_connection
+
+    _check(coordinator, commands)
+    return await on_async_connection(
+        coordinator.store, connection, lambda store: _decide_on(store, commands)
+    )
+
+
+def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
+    for command in commands:
+        check_command(command, coordinator.limits)
+
+
+def _decide_on(store: Store, commands: Sequence[Enqueue]) -> list[Reply]:
+    """Decide as a coordinator does, but on one connection and with nothing remembered: what is
+    written may yet be rolled back."""
+    executor = Executor(
+        store, entropy=os.urandom, clock=StoreClock(host_monotonic), last_written=LastWritten(0)
+    )
+    batch = [Asked(command) for command in commands]
+    executor.run(batch)
+    replies = []
+    for asked in batch:
+        if asked.error is not None:
+            raise asked.error
+        assert isinstance(asked.answer, Reply)
+        replies.append(asked.answer)
+    return replies
 
 
 def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:

@@ -1,0 +1,114 @@
+"""A SQLite store on a connection that is its caller's: what it writes is committed, or rolled back,
+with everything else of the caller's transaction.
+
+The same statements and the same row mapper as the store itself. Begins a transaction where Python
+would begin one itself, never commits, and leaves the connection's settings as it found them.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from tenure.core.ids import Epoch
+from tenure.core.outcomes import Change
+from tenure.errors import InvalidInput
+from tenure.ports import Saved
+from tenure.stores.sql.sqlite import SqliteStore, _SqliteTransaction
+from tenure.stores.sql.store import SqlStore, Transaction
+
+_T = TypeVar("_T")
+
+
+class _Plain:
+    """The caller's connection, giving plain tuples whatever its row factory is."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor(sqlite3.Cursor)
+        cursor.row_factory = None
+        return cursor
+
+    def execute(self, text: str, parameters: Any = ()) -> sqlite3.Cursor:
+        return self._cursor().execute(text, parameters)
+
+    def executemany(self, text: str, parameters: Iterable[Any]) -> sqlite3.Cursor:
+        return self._cursor().executemany(text, parameters)
+
+
+class BorrowedSqliteStore(SqliteStore):
+    """Loads and saves on one connection, within its transaction."""
+
+    def __init__(self, lender: SqliteStore, connection: sqlite3.Connection) -> None:
+        SqlStore.__init__(self, lender._statements)
+        self._statements = lender._statements
+        self._registered_queues = set(lender._registered_queues)
+        self._tx = _SqliteTransaction(cast(sqlite3.Connection, _Plain(connection)))
+
+    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+        return work(self._tx)
+
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        return work(self._tx)
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        """See the port; the caller commits."""
+        return self._save(self._tx, changes, epoch)
+
+
+@contextmanager
+def borrowed(lender: SqliteStore, connection: sqlite3.Connection) -> Iterator[SqliteStore]:
+    """The store on this connection; what was written inside is undone if anything goes wrong."""
+    _check_file(connection, lender._path)
+    _ensure_transaction(connection)
+    _ensure_clock(connection, lender)
+    text_factory, connection.text_factory = connection.text_factory, str
+    try:
+        # A job without its event must not survive an error that the caller then ignores.
+        connection.execute("SAVEPOINT tenure_enqueue")
+        try:
+            yield BorrowedSqliteStore(lender, connection)
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK TO tenure_enqueue")
+                connection.execute("RELEASE tenure_enqueue")
+            raise
+        connection.execute("RELEASE tenure_enqueue")
+    finally:
+        connection.text_factory = text_factory
+
+
+def _check_file(connection: sqlite3.Connection, path: Path) -> None:
+    files = [row[2] for row in _Plain(connection).execute("PRAGMA database_list")]
+    names = [name.decode() if isinstance(name, bytes) else name for name in files]
+    if not any(name and Path(name).exists() and Path(name).samefile(path) for name in names):
+        raise InvalidInput(
+            "connection",
+            f"is not a connection to {path}, where this application's jobs are",
+            hint="connect to that file, or ATTACH it",
+        )
+
+
+def _ensure_transaction(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        return
+    if connection.isolation_level is None or getattr(connection, "autocommit", False) is True:
+        raise InvalidInput(
+            "connection",
+            "has no open transaction that the job could become part of",
+            hint="execute BEGIN IMMEDIATE first, and COMMIT after",
+        )
+    # Python would begin a transaction at the first write, but after our reads, and a transaction
+    # that begins with a read may be refused the write for good.
+    connection.execute("BEGIN IMMEDIATE")
+
+
+def _ensure_clock(connection: sqlite3.Connection, lender: SqliteStore) -> None:
+    """`tenure_clock()` on this connection; not twice, which fails while a cursor is being read."""
+    try:
+        connection.execute("SELECT tenure_clock()")
+    except sqlite3.OperationalError:
+        connection.create_function("tenure_clock", 0, lender._clock)
