@@ -228,7 +228,7 @@ def unreadable(row: str) -> dict[str, str]:
 
 
 def releases(row: str) -> dict[str, str]:
-    return {"release": row, "snooze": row, "undelivered": row}
+    return {"release": row, "snooze": row}
 
 
 def sweeps(row: str, with_credit: str | None = None) -> dict[str, str]:
@@ -245,6 +245,7 @@ OF_CLAIMED = {
     **permanent("T6+T7"),
     **unreadable("T6+T9b"),
     **releases("T11"),
+    "undelivered": "T11",
     **cancels("T18"),
     "dead-letter": "T21",
 }

@@ -153,6 +153,8 @@ def test_another_body_under_the_same_id_is_reuse_and_changes_nothing() -> None:
         (cancelled, cancelled.cancel(CancelMode.HARD, request_id="x")),
         (dead, dead.dead_letter(ReasonCode.INFRASTRUCTURE_FAILURE, request_id="x")),
         (let_go, let_go.requeue(request_id="x")),
+        (let_go, replace(let_go.cancel(request_id="x"), actor=OPERATOR)),
+        (let_go, let_go.dead_letter(request_id="x")),
     ]
     for driver, command in attempts:
         refused = reply(changes_nothing(driver, command))
@@ -289,18 +291,12 @@ def without_history(driver: Driver, command: Command) -> Outcome:
 
 
 def test_the_log_is_asked_for_only_where_the_row_cannot_tell() -> None:
-    running, ended = lives.running(), lives.succeeded()
+    queued, running, ended = lives.queued(), lives.running(), lives.succeeded()
 
     told = [
         without_history(running, command)
-        for command in (
-            running.heartbeat(),
-            running.complete(),
-            running.cancel(),
-            running.dead_letter(),
-            running.sweep(),
-        )
-    ]
+        for command in (running.heartbeat(), running.complete(), running.sweep())
+    ] + [without_history(queued, command) for command in (queued.cancel(), queued.dead_letter())]
     untold = [
         without_history(ended, ended.complete()),
         without_history(ended, ended.heartbeat()),
@@ -310,7 +306,9 @@ def test_the_log_is_asked_for_only_where_the_row_cannot_tell() -> None:
         without_history(ended, ended.requeue()),
         without_history(ended, ended.enqueue()),
         without_history(running, running.start()),
-        without_history(running, running.cancel(expected_rev=1)),
+        without_history(running, running.cancel()),
+        without_history(running, running.dead_letter()),
+        without_history(queued, queued.cancel(expected_rev=7)),
         without_history(lives.cancelling(), running.cancel(request_id="again")),
     ]
 

@@ -272,6 +272,15 @@ def test_only_the_system_may_take_back_what_it_did_not_deliver() -> None:
 
 
 @spec("T11")
+def test_a_job_that_was_started_was_delivered_and_is_not_taken_back() -> None:
+    driver = lives.running()
+
+    answer = verdict(changes_nothing(driver, driver.undelivered()))
+
+    assert (answer.kind, answer.cause) == (VerdictKind.REJECTED, Cause.ALREADY_STARTED)
+
+
+@spec("T11")
 def test_the_system_may_not_release_or_report_in_any_other_way() -> None:
     driver = lives.claimed()
 

@@ -149,7 +149,8 @@ class Stepper:
                 yield from self._told(state, grip, "snooze")
         if state.grips:
             grip = state.grips[-1]
-            if state.undelivered < self.bounds.undelivered and state.job.lease_id == grip.id:
+            is_fresh = state.job.lease_id == grip.id and state.job.status is JobStatus.CLAIMED
+            if state.undelivered < self.bounds.undelivered and is_fresh:
                 yield from self._told(state, grip, "take back")
             intruder = saying("complete", state.job.id, grip.id, stranger_to(grip, WORKERS))
             wrong = list(judge_stranger(state, grip, ask(state, intruder)))

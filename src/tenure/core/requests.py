@@ -127,25 +127,35 @@ def _asked(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) ->
     )
 
 
+def _answered_before(job: Job, command: OperatorCommand, history: History | None) -> Outcome | None:
+    """The recorded answer, or what stands against the request; None if it is new. [Q4] [K5]
+
+    A live job that nobody ever claimed has nothing recorded but its birth: no need to look.
+    """
+    stray = _unexpected(job, command)
+    if job.attempt == 0 and not job.status.is_terminal and not stray:
+        return None
+    if history is None:
+        return NeedsHistory(job_id=job.id)
+    recorded = _recorded(command, history)
+    if recorded is not None:
+        return _replay(job, command, recorded)
+    return _refused(job, Cause.REVISION_MISMATCH) if stray else None
+
+
 def cancel(job: Job | None, command: Cancel, at: Moment, history: History | None) -> Outcome:
     """Stop a job: at once where nothing runs, else by request (soft) or revocation (hard)."""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
-    stray = _unexpected(job, command)
-    if job.status.is_terminal or job.cancel_requested_at is not None or stray:
-        if history is None:
-            return NeedsHistory(job_id=job.id)
-        recorded = _recorded(command, history)
-        if recorded is not None:
-            return _replay(job, command, recorded)
-        if stray:
-            return _refused(job, Cause.REVISION_MISMATCH)
-        if job.status is JobStatus.CANCELLED:
-            return Replayed(answer=Reply(job=job))
-        if job.status.is_terminal:
-            return _refused(job, Cause.JOB_FINISHED)
-        if command.mode is CancelMode.SOFT:
-            return Replayed(answer=Reply(job=job, pending=True))
+    before = _answered_before(job, command, history)
+    if before is not None:
+        return before
+    if job.status is JobStatus.CANCELLED:
+        return Replayed(answer=Reply(job=job))
+    if job.status.is_terminal:
+        return _refused(job, Cause.JOB_FINISHED)
+    if job.cancel_requested_at is not None and command.mode is CancelMode.SOFT:
+        return Replayed(answer=Reply(job=job, pending=True))
     if job.compensates is not None:
         return _refused(job, Cause.COMPENSATION_PROTECTED)
     return _cancel_live(job, command, at)
@@ -180,17 +190,13 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
 
 
 def requeue(job: Job | None, command: Requeue, at: Moment, history: History | None) -> Outcome:
-    """Let a held job go. Always asks the log first: a job can be held, let go and held again,
-    and the second hold must not be undone by a repeat of the first request."""
+    """Let a held job go. A job can be held, let go and held again: a repeat of the first request
+    must not undo the second hold, so the log is asked first."""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
-    if history is None:
-        return NeedsHistory(job_id=job.id)
-    recorded = _recorded(command, history)
-    if recorded is not None:
-        return _replay(job, command, recorded)
-    if _unexpected(job, command):
-        return _refused(job, Cause.REVISION_MISMATCH)
+    before = _answered_before(job, command, history)
+    if before is not None:
+        return before
     if job.status is not JobStatus.STALLED:
         return _refused(job, Cause.JOB_FINISHED if job.status.is_terminal else Cause.NOT_HELD)
     draft = requeued(later(at.now, job.updated_at), cause=EventCause.OPERATOR)
@@ -203,14 +209,11 @@ def dead_letter(
     """Take a live job out of circulation. [T21]"""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
-    stray = _unexpected(job, command)
-    if job.status.is_terminal or stray:
-        if history is None:
-            return NeedsHistory(job_id=job.id)
-        recorded = _recorded(command, history)
-        if recorded is not None:
-            return _replay(job, command, recorded)
-        return _refused(job, Cause.REVISION_MISMATCH if stray else Cause.JOB_FINISHED)
+    before = _answered_before(job, command, history)
+    if before is not None:
+        return before
+    if job.status.is_terminal:
+        return _refused(job, Cause.JOB_FINISHED)
     is_compensation = job.compensates is not None
     reason_code = ReasonCode.COMPENSATION_FAILED if is_compensation else command.reason_code
     error = JobError(

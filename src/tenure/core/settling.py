@@ -11,6 +11,7 @@ from typing import assert_never
 from tenure.core.applying import Draft, Origin, apply, attempt_summary, origin_of
 from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
 from tenure.core.events import Event, Facts, Observation, digest
+from tenure.core.ids import SYSTEM
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
 from tenure.core.leases import Situation, Standing, revocation, stand
@@ -47,6 +48,9 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
     if not standing.situation.is_valid:
         return _refused(job, command, standing, at)
     assert job is not None
+    if command.actor == SYSTEM and standing.situation is not Situation.CLAIMED:
+        # Its worker has started it: the grant did arrive, and is not the system's to take back.
+        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
     match command:
         case Complete():
             return _complete(job, command, at)
