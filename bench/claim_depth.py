@@ -17,8 +17,8 @@ from bench.workload import Coordinated, Worker, check_history, enqueue
 from tenure.coordinator.service import Coordinator
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Store
+from tenure.stores.sql.postgres import PostgresStore
 from tenure.verify import check_record
-from tenure.wiring import open_store
 from tests.support.postgres import PostgresServer
 
 NAME = "claim-depth"
@@ -80,7 +80,7 @@ def depth(server: PostgresServer, *, queued: int, finished: int) -> Iterator[Dep
     with ExitStack() as stack:
         dsn = server.create_database()
         stack.callback(server.drop_database, dsn)
-        store = open_store(dsn, migrate=True)
+        store = PostgresStore(dsn, migrate=True)
         stack.callback(store.close)
         coordinator = stack.enter_context(coordinator_of(store))
         made = Depth(coordinator, store, dsn)
@@ -147,7 +147,8 @@ def _copy(dsn: str, *, status: JobStatus, first: int, copies: int) -> None:
 def _columns(connection: psycopg.Connection, table: str, key: str) -> list[str]:
     rows = connection.execute(
         "SELECT column_name FROM information_schema.columns"
-        " WHERE table_schema = 'tenure' AND table_name = %s AND is_generated = 'NEVER' AND column_name <> %s",
+        " WHERE table_schema = 'tenure' AND table_name = %s"
+        " AND is_generated = 'NEVER' AND column_name <> %s",
         [table, key],
     ).fetchall()
     return [name for (name,) in rows]

@@ -11,7 +11,7 @@ import psycopg
 from bench.harness import Unavailable
 from tenure.coordinator.service import Coordinator
 from tenure.ports import Store
-from tenure.wiring import open_store
+from tenure.stores.sql.postgres import PostgresStore
 from tests.support.postgres import PostgresCluster, PostgresServer
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
@@ -60,7 +60,7 @@ def scratch_directory() -> Iterator[Path]:
 def fresh_store(server: PostgresServer) -> Iterator[tuple[Store, Callable[[], None]]]:
     """A migrated store in a database of its own, and what settles it before a timed part."""
     dsn = server.create_database()
-    store = open_store(dsn, migrate=True)
+    store = PostgresStore(dsn, migrate=True)
     try:
         yield store, lambda: settle(dsn)
     finally:

@@ -31,6 +31,7 @@ from tenure.stores.sql.postgres_schema import (
     translate,
 )
 from tenure.stores.sql.postgres_schema import migrate as migrate_schema
+from tenure.stores.sql.postgres_wire import exchange
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore, Transaction
@@ -57,6 +58,8 @@ _BEGIN = "BEGIN"
 _BEGIN_READING = "BEGIN READ ONLY"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+_COMMIT = Asked("COMMIT", ())
+
 _INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
 
 _T = TypeVar("_T")
@@ -80,16 +83,11 @@ class _PostgresTransaction:
         """The rows of each statement."""
         if not asked:
             return []
-        execute = self._connection.execute
-        with self._connection.pipeline():
-            for each in self._opening:
-                execute(each.text, each.parameters)
-            self._opening = []
-            cursors = [execute(each.text, each.parameters) for each in asked]
-            if last:
-                self.is_committing = True
-                execute("COMMIT")
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        opening, self._opening = self._opening, []
+        closing = [_COMMIT] if last else []
+        self.is_committing = last
+        rows = exchange(self._connection, [*opening, *asked, *closing])
+        return rows[len(opening) : len(opening) + len(asked)]
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
