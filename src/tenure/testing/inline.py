@@ -17,7 +17,7 @@ from tenure.client.jobs import Job
 from tenure.client.options import Span, duration
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
-from tenure.core.commands import Sweep, WorkerCommand
+from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job as JobRecord
@@ -186,28 +186,41 @@ class Inline:
 
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
-        self._send(attempt.start())
+        beats = count(1)
+        self._send(
+            Start(
+                job_id=grant.job_id,
+                lease_id=grant.lease_id,
+                actor=ACTOR,
+                request_id=RequestId(f"{grant.lease_id}:start"),
+            )
+        )
         execution = Execution(
             self._app.registry,
             _run_of(grant),
-            send=lambda said: self._heard(said, attempt, execution),
+            send=lambda said: self._heard(said, attempt, execution, next(beats)),
             limits=self._coordinator.limits,
         )
         report = report_of(attempt, _perform(execution))
         if report is not None:
             self._send(report)
 
-    def _heard(self, said: ToSupervisor, attempt: Attempt, execution: Execution) -> None:
+    def _heard(
+        self, said: ToSupervisor, attempt: Attempt, execution: Execution, hb_seq: int
+    ) -> None:
         """What a handler saves or says goes out with a heartbeat, whose answer may ask it to
         stop: as with a worker, only sooner."""
-        match said:
-            case Saved():
-                attempt.heard_checkpoint(said.checkpoint, Boot(0))
-            case Progressed():
-                attempt.heard_progress(said.progress, Boot(0))
-            case _:
-                return
-        verdict = self._send(attempt.heartbeat(Boot(0)))
+        if not isinstance(said, Saved | Progressed):
+            return
+        beat = Heartbeat(
+            job_id=attempt.grant.job_id,
+            lease_id=attempt.grant.lease_id,
+            actor=ACTOR,
+            hb_seq=hb_seq,
+            progress=said.progress if isinstance(said, Progressed) else None,
+            checkpoint=said.checkpoint if isinstance(said, Saved) else None,
+        )
+        verdict = self._send(beat)
         if verdict.kind is not VerdictKind.OK:
             execution.context.lose()
         elif verdict.cancel is not None:
