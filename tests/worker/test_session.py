@@ -247,7 +247,9 @@ def test_the_margin_is_a_tenth_and_at_least_two_seconds_of_a_long_lease() -> Non
     assert margin_us(seconds(10)) == seconds(1.1)
     assert margin_us(seconds(1)) == seconds(0.15)
     assert fence_at(Boot(0), ttl_us=LEASE, lease_us=LEASE) == Boot(seconds(54))
-    short = fence_at(Boot(0), ttl_us=seconds(5), lease_us=LEASE)
+    assert fence_at(Boot(0), ttl_us=seconds(30), lease_us=LEASE) == Boot(seconds(24))
+    assert fence_at(Boot(7), ttl_us=seconds(3), lease_us=LEASE) == Boot(7)
+    short = fence_at(Boot(0), ttl_us=seconds(5), lease_us=LEASE, is_bounded=True)
     assert seconds(4.9) < short < seconds(5), "a bound by a time-out is exact"
 
 

@@ -132,8 +132,8 @@ def test_a_deploy_burns_no_budget(fleet: Fleet, tmp_path: Path) -> None:
         read_pids(file)
 
     old.signal(signal.SIGTERM)
-    code, stats = old.wait()
     fleet.start()
+    code, stats = old.wait()
 
     assert (code, stats.succeeded, stats.released) == (0, 1, 1)
     assert (shop.wait(quick).attempt, shop.job(quick).status) == (1, JobStatus.SUCCEEDED)

@@ -19,6 +19,7 @@ LEAST_MARGIN = seconds(2)
 NO_DELAY = Duration(0)
 NEWS_INTERVAL = seconds(1)
 BOUNDED_MARGIN = seconds(0.02)
+SLOW_ANSWER = seconds(2)
 
 News = tuple[Progress | None, bytes | None]
 """Progress and checkpoint that the coordinator does not know yet."""
@@ -61,16 +62,18 @@ def margin_us(lease_us: Duration) -> Duration:
     return Duration(lease_us // 10 + min(lease_us // 20, seconds(0.1)))
 
 
-def fence_at(sent_at: Boot, *, ttl_us: Duration, lease_us: Duration) -> Boot:
+def fence_at(
+    sent_at: Boot, *, ttl_us: Duration, lease_us: Duration, is_bounded: bool = False
+) -> Boot:
     """When the worker stops believing in its lease, counted from when it *sent* the request.
 
-    A ttl shorter than the lease's is bounded by a time-out or a cancel deadline, which is exact
-    on the coordinator's side: taking the whole margin off it would cut handlers short.
+    A lease that is bounded by a time-out or a cancel deadline ends there whatever is renewed, and
+    nobody waits to take the job over: the whole margin would only cut handlers short.
     """
-    if ttl_us >= lease_us:
-        return Boot(sent_at + lease_us - margin_us(lease_us))
-    margin = min(margin_us(lease_us), BOUNDED_MARGIN + ttl_us // 100)
-    return Boot(sent_at + max(0, ttl_us - margin))
+    margin = margin_us(lease_us)
+    if is_bounded:
+        margin = Duration(min(margin, BOUNDED_MARGIN + ttl_us // 100))
+    return Boot(sent_at + max(0, min(ttl_us, lease_us) - margin))
 
 
 class Attempt:
@@ -86,6 +89,7 @@ class Attempt:
         self.fence_at = fence_at(sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us)
         self.heartbeat_us = policy.heartbeat_us
         self.heartbeat_at = Boot(sent_at + policy.heartbeat_us)
+        self.start_sent_at: Boot | None = None
         self.asked_to_stop = False
         self.is_cancelled = False  # the coordinator asked; else it is this worker's shutdown
         self.kill_at: Boot | None = None
@@ -107,15 +111,26 @@ class Attempt:
 
     # --- the lease -----------------------------------------------------------------------------
 
-    def renewed(self, sent_at: Boot, ttl_us: Duration) -> bool:
+    def renewed(self, sent_at: Boot, ttl_us: Duration, *, is_cancelled: bool) -> bool:
         """A start or heartbeat sent at `sent_at` was accepted; whether that is news."""
-        until = fence_at(sent_at, ttl_us=ttl_us, lease_us=self.grant.job.policy.lease_us)
+        policy = self.grant.job.policy
+        is_bounded = ttl_us < policy.lease_us and (
+            is_cancelled or self._times_out_by(Boot(sent_at + ttl_us))
+        )
+        until = fence_at(sent_at, ttl_us=ttl_us, lease_us=policy.lease_us, is_bounded=is_bounded)
         # Answers may overtake each other: an older one must not shorten what a newer one gave.
-        # A bounded ttl is the exception, it names an end that no renewal moves.
-        if until <= self.fence_at and ttl_us >= self.grant.job.policy.lease_us:
+        # A bound is the exception, it names an end that no renewal moves.
+        if until <= self.fence_at and not is_bounded:
             return False
         self.fence_at = until
         return True
+
+    def _times_out_by(self, instant: Boot) -> bool:
+        """Whether it is the time-out that ends the lease then, give or take a slow answer."""
+        timeout_us = self.grant.job.policy.timeout_us
+        if timeout_us is None or self.start_sent_at is None:
+            return False
+        return instant >= self.start_sent_at + timeout_us - SLOW_ANSWER
 
     # --- heartbeats and news -------------------------------------------------------------------
 
@@ -184,8 +199,10 @@ class Attempt:
         # Follows from the lease, so that it is the same in every retry, whoever sends it.
         return RequestId(f"{self.grant.lease_id}:{what}")
 
-    def start(self) -> Start:
+    def start(self, now: Boot) -> Start:
         """The start of this attempt; the same one every time."""
+        if self.start_sent_at is None:
+            self.start_sent_at = now
         return Start(
             job_id=self.grant.job_id,
             lease_id=self.grant.lease_id,

@@ -6,6 +6,7 @@ handler notices a lost lease even while its supervisor is stopped or gone.
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tenure.core.job import Progress
@@ -101,4 +102,5 @@ class AttemptContext(Context):
 
     def _stop(self) -> None:
         if self._on_stop is not None:
-            self._on_stop()
+            with suppress(RuntimeError):  # its loop is closed: the handler has just ended
+                self._on_stop()

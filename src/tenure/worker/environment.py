@@ -24,23 +24,32 @@ HARMLESS = (
     "LD_LIBRARY_PATH",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
-    "TENURE_*",
+    "TENURE_URL",
+    "TENURE_LEASE_BOUNDS",
 )
-NEVER = ("TENURE_TOKEN*",)
+NEVER = ("TENURE_TOKEN*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
 URL_VARIABLE = "TENURE_URL"
+WITHHELD_URL = "withheld://the-worker-keeps-its-password-to-itself"
+"""Stands in for a URL with a password. Without it a handler that enqueues would fall back to the
+default and write its jobs to a file of its own, where nobody ever looks."""
 
 
 def child_environment(
-    environment: Mapping[str, str], *, passed: Sequence[str] = ()
+    environment: Mapping[str, str],
+    *,
+    passed: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables a child starts with. No pattern can let a credential through."""
-    return {
+    """The variables a child starts with. No pattern can let a credential through; `given` is what
+    the operator wants handlers to have instead, and is set as it is."""
+    allowed = {
         name: value
         for name, value in environment.items()
-        if _matches(name, (*HARMLESS, *passed))
-        and not _matches(name, NEVER)
-        and not (name == URL_VARIABLE and _has_password(value))
+        if _matches(name, (*HARMLESS, *passed)) and not _matches(name, NEVER)
     }
+    if URL_VARIABLE in allowed and _has_password(allowed[URL_VARIABLE]):
+        allowed[URL_VARIABLE] = WITHHELD_URL
+    return {**allowed, **(given or {})}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

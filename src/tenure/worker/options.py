@@ -48,6 +48,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     child_start_us: Duration = seconds(60)
     stubborn_us: Duration = seconds(2)  # how long a lost coroutine may take to stop
     pass_environment: tuple[str, ...] = ()  # names or patterns besides the harmless ones
+    set_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     output_bytes: int = 64 * 1024
     output_sink: OutputSink = discard_output

@@ -150,6 +150,7 @@ class Pool:
         child = place.child
         if child is None or not place.is_sent:
             self._leave(place, Killed())
+            self._reseat(place.lane)
             return
         match child.lane:
             case Isolation.PROCESS:

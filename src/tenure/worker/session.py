@@ -59,7 +59,7 @@ MAX_REPORT_TRIES = 12
 MAX_REFUSED_REPORTS = 3
 LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
-QUICK_STOP = seconds(2)
+QUICK_STOP = seconds(3)
 SHUTDOWN = "shutdown"
 
 
@@ -267,7 +267,7 @@ class Session:
         attempt = self._attempts.get(run)
         if attempt is not None and attempt.phase is Phase.PREPARING:
             attempt.phase = Phase.STARTING
-            self._outbox.append((attempt, attempt.start()))
+            self._outbox.append((attempt, attempt.start(self._now)))
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -374,7 +374,9 @@ class Session:
             attempt.heartbeat_answered(command.hb_seq)
         if verdict.settled or not attempt.is_open:
             return  # the report overtook its heartbeat [R21]
-        is_renewed = attempt.renewed(sent_at, verdict.ttl_us or Duration(0))
+        is_renewed = attempt.renewed(
+            sent_at, verdict.ttl_us or Duration(0), is_cancelled=verdict.cancel is not None
+        )
         self._wake_by(attempt.fence_at)
         if isinstance(command, Start) and attempt.phase is Phase.STARTING:
             self.stats.started += 1
@@ -430,7 +432,7 @@ class Session:
             return
         attempt.retry_at = None
         if attempt.phase is Phase.STARTING:
-            self._outbox.append((attempt, attempt.start()))
+            self._outbox.append((attempt, attempt.start(self._now)))
         elif attempt.report is not None:
             assert attempt.first_try_at is not None
             is_late = self._now >= attempt.first_try_at + REPORT_WITHIN

@@ -11,14 +11,16 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from typing import assert_never
+from typing import Any, assert_never
 
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
+from tenure.core.job import JobError
 from tenure.core.verdicts import Answer, Verdict
+from tenure.core.vocabulary import Stage
 from tenure.errors import Closed, InvalidInput
 from tenure.handlers import Isolation, Registry
 from tenure.ports import Coordination
@@ -35,6 +37,7 @@ from tenure.worker.messages import (
     ClockJumped,
     DrainAsked,
     Event,
+    Finished,
     Kill,
     Note,
     Prepare,
@@ -49,8 +52,10 @@ from tenure.worker.messages import (
     Woken,
 )
 from tenure.worker.options import WorkerOptions
+from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
+from tenure.worker.text import one_line
 from tenure.worker.wire import Run
 
 LONGEST_SLEEP = seconds(1)
@@ -91,7 +96,9 @@ class Supervisor:
             app,
             _lanes(registry, options),
             options,
-            environment=child_environment(environment, passed=options.pass_environment),
+            environment=child_environment(
+                environment, passed=options.pass_environment, given=options.set_environment
+            ),
             selector=self._selector,
             clock=boot_now,
             emit=self._inbox.append,
@@ -204,7 +211,7 @@ class Supervisor:
             case Send():
                 self._send(action)
             case Prepare():
-                self._pool.prepare(action.run, self._isolation[action.grant.job.kind])
+                self._prepare(action)
             case RunHandler():
                 self._pool.run(_frame(action))
             case Renew():
@@ -214,15 +221,26 @@ class Supervisor:
             case Kill():
                 self._pool.kill(action.run)
             case Note():
-                _log.log(logging.ERROR if action.is_error else logging.WARNING, "%s", action.text)
+                level = logging.ERROR if action.is_error else logging.WARNING
+                _log.log(level, "%s", one_line(action.text))
             case _:
                 assert_never(action)
+
+    def _prepare(self, action: Prepare) -> None:
+        lane = self._isolation.get(action.grant.job.kind)
+        if lane is None:
+            # Only registered kinds are asked for; a coordinator that grants others is wrong.
+            problem = f"this worker has no handler for the kind {action.grant.job.kind}"
+            error = JobError(type="LookupError", message=problem, stage=Stage.FETCH)
+            self._inbox.append(Finished(action.run, Raised(error)))
+        else:
+            self._pool.prepare(action.run, lane)
 
     def _send_claim(self, action: SendClaim) -> None:
         ticket = action.ticket
 
         def heard(future: "Future[ClaimAnswer]") -> None:
-            failure = future.exception()
+            failure = _failure_of(future)
             event: Event
             if failure is not None:
                 event = ClaimFailed(ticket, _said(failure))
@@ -241,15 +259,14 @@ class Supervisor:
         ticket = action.ticket
 
         def heard(future: "Future[list[Answer]]") -> None:
-            failure = future.exception()
+            failure = _failure_of(future)
             event: Event
             if isinstance(failure, InvalidInput):
                 event = SendRefused(ticket, str(failure))
             elif failure is not None:
                 event = SendFailed(ticket, _said(failure))
             else:
-                verdicts = tuple(each for each in future.result() if isinstance(each, Verdict))
-                event = Answered(ticket, verdicts)
+                event = _answered(action, future.result())
             self._call(lambda: self._inbox.append(event))
 
         try:
@@ -281,6 +298,17 @@ def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:
     used = {handler.isolation for handler in registry}
     warm = max(1, min(options.warm_children, options.concurrency))
     return {lane: warm if lane is Isolation.PROCESS else 1 for lane in Isolation if lane in used}
+
+
+def _failure_of(future: "Future[Any]") -> BaseException | None:
+    return CancelledError() if future.cancelled() else future.exception()
+
+
+def _answered(action: Send, answers: Sequence[Answer]) -> Event:
+    verdicts = tuple(answer for answer in answers if isinstance(answer, Verdict))
+    if len(verdicts) != len(action.commands):
+        return SendFailed(action.ticket, "the answer does not fit the question")
+    return Answered(action.ticket, verdicts)
 
 
 def _said(failure: BaseException) -> str:
