@@ -200,7 +200,8 @@ class SqliteStore(SqlStore):
         saved = self._writer.run(
             lambda connection: self._save(_SqliteTransaction(connection), changes, epoch)
         )
-        self._registered_queues |= new_queues
+        if saved.stuck:  # else nothing may have been written, the queue's name included
+            self._registered_queues |= new_queues
         return saved
 
     def _save(self, tx: _SqliteTransaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
