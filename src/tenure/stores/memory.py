@@ -123,7 +123,8 @@ class MemoryStore:
         """What was observed beside a job's history."""
         with self._lock:
             self._open()
-            return [seen for seen in self._observations if seen.job_id == job_id]
+            seen = [each for each in self._observations if each.job_id == job_id]
+            return sorted(seen, key=lambda each: each.ts)
 
     # --- saving --------------------------------------------------------------------------------
 
