@@ -172,7 +172,8 @@ class Store(Protocol):
         When this returns no claim that ignores it can commit. [Z2]"""
 
     def queues(self, namespace: Namespace) -> list[QueueState]:
-        """Every queue that has jobs or settings, with its live leases, by name."""
+        """Every queue that has jobs or settings, with its live leases, by name; a queue that had
+        jobs once may be among them."""
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
