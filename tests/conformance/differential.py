@@ -1,0 +1,406 @@
+"""The differential machine: random lives, led by several stores at once.
+
+Rules draw small numbers that pick a job, a lease or an earlier request, so that a failing program
+prints as a list of short calls and shrinks well. Old leases, repeated requests with the same or
+another body and foreign principals come up by themselves.
+"""
+
+import sys
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
+
+from tenure.conformance.harness import CLIENT, OPERATOR, StoreFactory, policy
+from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.commands import (
+    Cancel,
+    Command,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Outage,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    Sweep,
+)
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    JobId,
+    Kind,
+    QueueName,
+    RequestId,
+    WorkerId,
+    new_job_id,
+    worker_actor,
+)
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.job import JobError, Progress
+from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.verdicts import Grant
+from tenure.core.vocabulary import (
+    CancelMode,
+    ErrorClass,
+    EventCause,
+    OnExhausted,
+    OnLost,
+    ReasonCode,
+    ReleaseKind,
+    Stage,
+)
+from tests.conformance.worlds import Worlds
+
+DAY = seconds(24 * 3600)
+QUEUES = (QueueName("default"), QueueName("other"))
+KINDS = (Kind("task"), Kind("report"))
+KEYS = (None, None, "k", "K", "ключ")
+PRINCIPALS = (worker_actor("a"), worker_actor("b"))
+UNDO = Compensation(kind=Kind("undo"), queue=QUEUES[0], policy=policy(lease_s=30, max_attempts=2))
+QUICK = Backoff(initial_us=seconds(1), cap_us=seconds(5))
+POLICIES: dict[str, Policy] = {
+    "default": Policy(),
+    "short": policy(lease_s=30, max_attempts=2, backoff=QUICK),
+    "hold": policy(lease_s=30, on_lost=OnLost.HOLD, backoff=QUICK),
+    "reclaim": policy(lease_s=30, on_lost=OnLost.RECLAIM, backoff=QUICK),
+    "fails": policy(lease_s=30, max_attempts=1, on_exhausted=OnExhausted.FAIL),
+    "undone": policy(lease_s=45, max_attempts=2, backoff=QUICK, compensation=UNDO),
+    "timed": policy(lease_s=60, timeout_us=seconds(40), start_within_us=seconds(20)),
+    "impatient": policy(lease_s=60, max_releases=1, max_attempts=2, grace_us=seconds(1)),
+}
+FAILS = tuple(each.value for each in ErrorClass)
+RELEASES = tuple(each.value for each in ReleaseKind)
+
+picks = st.integers(0, 9)
+few = st.integers(1, 4)
+bodies = st.sampled_from([b"null", b"1", b'"\\\\ {} NULL"', b'{"a":[1,2]}', '"ü"'.encode()])
+steps_s = st.sampled_from([0.000001, 1.0, 5.0, 19.999999, 30.0, 60.0, 3600.0])
+delays_s = st.sampled_from([0.0, 0.0, 0.0, 3.0, 60.0])
+
+
+class Differential(RuleBasedStateMachine):
+    """The same program in every world."""
+
+    def __init__(self, factories: dict[str, Callable[[], StoreFactory]]) -> None:
+        super().__init__()
+        self.worlds = Worlds(factories)
+        self.jobs: list[JobId] = []
+        self.grants: list[Grant] = []
+        self.sent: list[Command] = []
+        self.claims: list[ClaimRequest] = []
+        self.beats = 0
+
+    def teardown(self) -> None:
+        """A program that came this far ends in equal, lawful histories."""
+        try:
+            if sys.exc_info()[0] is None:  # else the difference that was found is the news
+                self.worlds.compare_views()
+                self.worlds.verify()
+        finally:
+            self.worlds.close()
+
+    # --- helpers -------------------------------------------------------------------------------
+
+    def request_id(self) -> RequestId:
+        """A name for the next request."""
+        return RequestId(f"r{len(self.sent) + len(self.claims)}")
+
+    def send(self, *commands: Command) -> None:
+        """Send a batch and remember it."""
+        self.sent += commands
+        self.worlds.execute(commands)
+        known = set(self.jobs)  # redrives and compensations make jobs too
+        self.jobs += [each.job_id for each in self.worlds.records if each.job_id not in known]
+
+    def job(self, pick: int) -> JobId:
+        """A job, the latest ones first."""
+        return self.jobs[-1 - pick % len(self.jobs)]
+
+    def grant(self, pick: int) -> Grant:
+        """A grant, live or long gone, the latest ones first."""
+        return self.grants[-1 - pick % len(self.grants)]
+
+    def new(
+        self, *, queue: int, kind: int, priority: int, delay_s: float, key: str | None, how: str
+    ) -> Enqueue:
+        """The command that enqueues the next job."""
+        number = len(self.sent)
+        return Enqueue(
+            job_id=new_job_id(Instant(seconds(number)), bytes([number % 256] * 16)),
+            namespace=DEFAULT_NAMESPACE,
+            queue=QUEUES[queue],
+            kind=KINDS[kind],
+            actor=CLIENT,
+            payload=b'{"n":%d}' % number,
+            priority=priority,
+            delay_us=seconds(delay_s),
+            dedupe_key=key,
+            correlation_id=f"c{number % 3}" if number % 2 else None,
+            policy=POLICIES[how],
+        )
+
+    # --- clients -------------------------------------------------------------------------------
+
+    @initialize()
+    def some_jobs(self) -> None:
+        """A program about nothing shows nothing."""
+        self.send(
+            *(
+                replace(
+                    self.new(queue=0, kind=0, priority=0, delay_s=0, key=None, how=how),
+                    job_id=new_job_id(Instant(0), bytes([number] * 16)),
+                )
+                for number, how in enumerate(("default", "short", "undone", "reclaim"))
+            )
+        )
+
+    @rule(
+        queue=st.integers(0, 1),
+        kind=st.integers(0, 1),
+        priority=st.sampled_from([0, 0, 5, -5]),
+        delay_s=delays_s,
+        key=st.sampled_from(KEYS),
+        how=st.sampled_from(sorted(POLICIES)),
+    )
+    def enqueue(
+        self, queue: int, kind: int, priority: int, delay_s: float, key: str | None, how: str
+    ) -> None:
+        self.send(
+            self.new(queue=queue, kind=kind, priority=priority, delay_s=delay_s, key=key, how=how)
+        )
+
+    @rule(pick=picks, hard=st.booleans(), reason=st.sampled_from(["", "why"]), rev=st.none() | few)
+    def cancel(self, pick: int, hard: bool, reason: str, rev: int | None) -> None:
+        mode = CancelMode.HARD if hard else CancelMode.SOFT
+        self.send(
+            Cancel(
+                job_id=self.job(pick),
+                actor=CLIENT,
+                request_id=self.request_id(),
+                mode=mode,
+                reason=reason,
+                expected_rev=rev,
+            )
+        )
+
+    @rule(pick=picks)
+    def requeue(self, pick: int) -> None:
+        self.send(Requeue(job_id=self.job(pick), actor=OPERATOR, request_id=self.request_id()))
+
+    @rule(pick=picks, stage=st.none() | st.sampled_from(Stage))
+    def dead_letter(self, pick: int, stage: Stage | None) -> None:
+        self.send(
+            DeadLetter(
+                job_id=self.job(pick),
+                actor=OPERATOR,
+                request_id=self.request_id(),
+                reason_code=ReasonCode.POLICY_VIOLATION,
+                stage=stage,
+                message="no",
+            )
+        )
+
+    @rule(pick=picks, cause=st.sampled_from([EventCause.REDRIVE, EventCause.RERUN]))
+    def redrive(self, pick: int, cause: EventCause) -> None:
+        self.send(
+            Redrive(
+                job_id=self.job(pick), actor=OPERATOR, request_id=self.request_id(), cause=cause
+            )
+        )
+
+    # --- workers -------------------------------------------------------------------------------
+
+    @rule(
+        limit=few,
+        who=st.integers(0, 1),
+        queues=st.sampled_from([QUEUES[:1], QUEUES, QUEUES[::-1]]),
+        kinds=st.sampled_from([None, KINDS[:1], KINDS]),
+    )
+    def claim(
+        self,
+        limit: int,
+        who: int,
+        queues: tuple[QueueName, ...],
+        kinds: tuple[Kind, ...] | None,
+    ) -> None:
+        request = ClaimRequest(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId(f"w{who}"),
+            actor=PRINCIPALS[who],
+            queues=queues,
+            limit=limit,
+            claim_seq=len(self.claims) + 1,
+            request_id=self.request_id(),
+            kinds=kinds,
+        )
+        self.claims.append(request)
+        answer = self.worlds.claim(request)
+        if isinstance(answer, ClaimAnswer):
+            self.grants += answer.grants
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=picks, other_body=st.booleans())
+    def claim_again(self, pick: int, other_body: bool) -> None:
+        request = self.claims[-1 - pick % len(self.claims)]
+        self.worlds.claim(replace(request, limit=9) if other_body else request)
+
+    def report(self, pick: int, how: str, body: bytes, *, stolen: bool, number: int) -> Command:
+        """A report of some kind under some grant."""
+        grant = self.grant(pick)
+        actor = grant.job.principal or PRINCIPALS[0]
+        if stolen:
+            actor = worker_actor("thief")
+        job_id, lease_id = grant.job_id, grant.lease_id
+        request_id = RequestId(f"{self.request_id()}.{number}")
+        if how == "start":
+            return Start(job_id=job_id, lease_id=lease_id, actor=actor, request_id=request_id)
+        if how in ("beat", "news"):
+            self.beats += 1
+            news = how == "news"
+            return Heartbeat(
+                job_id=job_id,
+                lease_id=lease_id,
+                actor=actor,
+                hb_seq=self.beats,
+                progress=Progress(done=self.beats, note="“”") if news else None,
+                checkpoint=body if news else None,
+            )
+        if how == "complete":
+            return Complete(
+                job_id=job_id, lease_id=lease_id, actor=actor, request_id=request_id, result=body
+            )
+        if how in RELEASES:
+            return Release(
+                job_id=job_id,
+                lease_id=lease_id,
+                actor=actor,
+                request_id=request_id,
+                kind=ReleaseKind(how),
+            )
+        error = JobError(
+            error_class=ErrorClass(how),
+            type="T",
+            message=body.decode(),
+            stage=Stage.INPUT if body == b"null" else Stage.EXEC,
+        )
+        return Fail(
+            job_id=job_id, lease_id=lease_id, actor=actor, request_id=request_id, error=error
+        )
+
+    @precondition(lambda self: self.grants)
+    @rule(
+        reports=st.lists(
+            st.tuples(
+                picks,
+                st.sampled_from(["start", "start", "beat", "news", "complete", *FAILS, *RELEASES]),
+                bodies,
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        stolen=st.sampled_from([False, False, False, True]),
+    )
+    def reports(self, reports: list[tuple[int, str, bytes]], stolen: bool) -> None:
+        self.send(
+            *(
+                self.report(pick, how, body, stolen=stolen, number=number)
+                for number, (pick, how, body) in enumerate(reports)
+            )
+        )
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=st.integers(0, 30), other_body=st.booleans())
+    def send_again(self, pick: int, other_body: bool) -> None:
+        command = self.sent[-1 - pick % len(self.sent)]
+        if other_body:
+            command = _with_another_body(command)
+        self.worlds.execute([command])
+
+    # --- time and the system -------------------------------------------------------------------
+
+    @rule(by_s=steps_s)
+    def advance(self, by_s: float) -> None:
+        self.worlds.advance(seconds(by_s))
+
+    @rule(late_us=st.sampled_from([-1, 0, 1]))
+    def advance_to_the_next_deadline(self, late_us: int) -> None:
+        now = self.worlds.reference.now()
+        ends = [each.job.due_at for each in self.worlds.records if each.job and each.job.due_at]
+        ahead = [end - now for end in ends if end > now]
+        if ahead:
+            self.worlds.advance(Duration(max(0, min(ahead) + late_us)))
+
+    @rule()
+    def step_back(self) -> None:
+        self.worlds.advance(Duration(-seconds(2)))
+
+    @rule(limit=few, outage=st.booleans())
+    def sweep(self, limit: int, outage: bool) -> None:
+        if outage:
+            now = self.worlds.reference.now()
+            seen = Outage(Instant(now - seconds(20)), now)
+            self.worlds.step("record_outage", lambda world: world.store.record_outage(seen))
+        due = self.worlds.same("due", lambda world: list(world.store.due(limit=limit).jobs))
+        outages = tuple(self.worlds.reference.outages(since=Instant(0)))
+        if due:
+            self.worlds.execute([Sweep(job_id=job_id, outages=outages) for job_id in due])
+
+    @rule(queue=st.integers(0, 1), paused=st.none() | st.booleans(), limit=st.none() | picks)
+    def put_queue(self, queue: int, paused: bool | None, limit: int | None) -> None:
+        self.worlds.step(
+            "put_queue",
+            lambda world: world.store.put_queue(
+                DEFAULT_NAMESPACE, QUEUES[queue], paused=paused, limit=limit
+            ),
+        )
+
+    @rule()
+    def raise_epoch(self) -> None:
+        self.worlds.step("raise_epoch", lambda world: world.store.raise_epoch())
+
+    @rule()
+    def tick(self) -> None:
+        self.worlds.step("tick", lambda world: world.store.tick())
+
+    @rule()
+    def prune(self) -> None:
+        self.worlds.step("prune", lambda world: world.store.prune_renewals(limit=1000))
+
+    @rule()
+    def expire_observations(self) -> None:
+        self.worlds.step(
+            "expire",
+            lambda world: world.store.expire_observations(older_than_us=seconds(30), limit=1000),
+        )
+
+    @rule()
+    def purge(self) -> None:
+        self.worlds.advance(Duration(DAY // 2))
+        self.worlds.step("purge", lambda world: world.store.purge(older_than_us=DAY, limit=1000))
+
+    @rule()
+    def look(self) -> None:
+        self.worlds.compare_views()
+
+
+def _with_another_body(command: Command) -> Command:
+    """The same request id, another question."""
+    match command:
+        case Enqueue():
+            return replace(command, payload=b'"another"')
+        case Complete():
+            return replace(command, result=b'"another"')
+        case Fail():
+            return replace(command, error=JobError(message="another"))
+        case Release():
+            return replace(command, delay_us=seconds(7))
+        case Cancel() | Redrive() | Requeue() | DeadLetter():
+            return replace(command, expected_rev=77)
+        case Heartbeat():
+            return replace(command, checkpoint=b'"another"')
+        case _:
+            return command

@@ -1,0 +1,204 @@
+"""Several stores living the same life: equal commands, equal time, equal luck.
+
+Whatever is asked is asked of every world, and every world must answer and look the same. The
+first world is the reference; a difference names the other one and what differs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
+from tenure.core.commands import Command
+from tenure.core.events import Observation
+from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.verdicts import Answer
+from tenure.errors import TenureError
+from tenure.ports import EventFilter, JobFilter, Record, Store
+from tenure.verify import assert_holds
+
+PAGE_SIZE = 1000
+
+T = TypeVar("T")
+
+
+class Luck:
+    """Entropy that starts anew with every step: a world that draws more in one step, because its
+    store showed it more candidates, is as lucky as the others in the next."""
+
+    def __init__(self) -> None:
+        self._draw = counted_entropy("step 0")
+
+    def begin(self, step: int) -> None:
+        """The luck of this step."""
+        self._draw = counted_entropy(f"step {step}")
+
+    def __call__(self, size: int) -> bytes:
+        return self._draw(size)
+
+
+class World:
+    """One store with a coordinator of its own."""
+
+    def __init__(self, name: str, factory: StoreFactory, monotonic: Callable[[], int]) -> None:
+        self.name = name
+        self.factory = factory
+        self.store = factory.open()
+        self.luck = Luck()
+        self.coordinator = Coordinator(
+            self.store, limits=LIMITS, entropy=self.luck, monotonic=monotonic, flights=1
+        )
+
+    def records(self) -> list[Record]:
+        """Everything there is: rows, logs and observations, by job id."""
+        return [
+            Record(record.job_id, record.job, list(record.events), _settled_order(record))
+            for record in self.store.records(page_size=PAGE_SIZE)
+        ]
+
+    def close(self) -> None:
+        """Stop, and remove what was stored."""
+        self.coordinator.close()
+        self.factory.close()
+
+
+class Worlds:
+    """All of them, moving together."""
+
+    def __init__(self, factories: dict[str, Callable[[], StoreFactory]]) -> None:
+        self._elapsed_us = 0
+        self._steps = 0
+        self._all: list[World] = []
+        try:
+            for name, make in factories.items():
+                self._all.append(World(name, make(), self._monotonic))
+        except BaseException:
+            self.close()
+            raise
+        self.records: list[Record] = []
+
+    def _monotonic(self) -> int:
+        return self._elapsed_us
+
+    @property
+    def reference(self) -> Store:
+        """The store that says how it should be."""
+        return self._all[0].store
+
+    def close(self) -> None:
+        """End all worlds."""
+        for world in self._all:
+            world.close()
+
+    def same(self, what: str, ask: Callable[[World], T]) -> T:
+        """Ask every world; its answer must be the reference's."""
+        answers = [ask(world) for world in self._all]
+        for world, answer in zip(self._all[1:], answers[1:], strict=True):
+            assert answer == answers[0], (
+                f"{what} differs\n  {self._all[0].name}: {answers[0]}\n  {world.name}: {answer}"
+            )
+        return answers[0]
+
+    def step(self, what: str, act: Callable[[World], T]) -> T:
+        """Do the same everywhere, then compare everything."""
+        self._steps += 1
+        for world in self._all:
+            world.luck.begin(self._steps)
+        answer = self.same(what, act)
+        self.compare_records()
+        return answer
+
+    def compare_records(self) -> None:
+        """Rows, events and observations of every job."""
+        self.records = self._all[0].records()
+        for world in self._all[1:]:
+            theirs = world.records()
+            if theirs == self.records:
+                continue
+            assert [each.job_id for each in theirs] == [each.job_id for each in self.records]
+            for mine, other in zip(self.records, theirs, strict=True):
+                assert other.job == mine.job, f"a row in {world.name} differs"
+                assert other.events == mine.events, f"a log in {world.name} differs"
+                assert other.observations == mine.observations, (
+                    f"observations in {world.name} differ"
+                )
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def advance(self, by: Duration) -> None:
+        """Let time pass everywhere; stepping back is the store's clock alone."""
+        self._elapsed_us += max(0, by)
+        for world in self._all:
+            world.factory.advance(by)
+        self.same("the clock", lambda world: world.store.now())
+
+    def execute(self, commands: Sequence[Command]) -> list[Answer | str]:
+        """One batch of commands; an error is an answer too."""
+        return self.step(
+            f"the answer to {commands}",
+            lambda world: _settled(lambda: world.coordinator.submit_many(commands).result()),
+        )
+
+    def claim(self, request: ClaimRequest) -> ClaimAnswer | str:
+        """One claim. The order of a repeat is nobody's promise."""
+
+        def ask(world: World) -> ClaimAnswer | str:
+            try:
+                answer = world.coordinator.claim(request)
+            except TenureError as refused:
+                return str(refused)
+            if not answer.is_repeat:
+                return answer
+            grants = tuple(sorted(answer.grants, key=lambda grant: grant.job_id))
+            return ClaimAnswer(grants=grants, cause=answer.cause, is_repeat=True)
+
+        return self.step(f"the answer to {request}", ask)
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def compare_views(self) -> None:
+        """Every listing and look-up a store offers."""
+        self.same("list_jobs", lambda world: world.store.list_jobs(_ALL_JOBS))
+        self.same("list_events", lambda world: world.store.list_events(_ALL_EVENTS))
+        self.same("live_keys", lambda world: list(world.store.live_keys()))
+        self.same("lease_holders", lambda world: list(world.store.lease_holders()))
+        used = {record.job.queue for record in self.records if record.job is not None}
+        self.same("queues", lambda world: _in_use(world.store, used))
+        self.same("due", lambda world: list(world.store.due(limit=7).jobs.items()))
+        self.same("outages", lambda world: _ordered(world.store.outages(since=Instant(0))))
+
+    def verify(self) -> None:
+        """Every history holds."""
+        for world in self._all:
+            assert_holds(world.store)
+
+
+_ALL_JOBS = JobFilter(namespace=DEFAULT_NAMESPACE, limit=PAGE_SIZE)
+_ALL_EVENTS = EventFilter(limit=PAGE_SIZE)
+
+
+def _settled_order(record: Record) -> list[Observation]:
+    """Observations of one instant have no order among leases; give them one."""
+    return sorted(record.observations, key=lambda seen: (seen.ts, seen.lease_id or ""))
+
+
+def _in_use(store: Store, used: set[QueueName]) -> list[QueueState]:
+    """The queues that every store must list: those with jobs or settings."""
+    return [
+        state
+        for state in store.queues(DEFAULT_NAMESPACE)
+        if state.name in used or state != QueueState(name=state.name)
+    ]
+
+
+def _ordered(outages: Sequence[object]) -> list[str]:
+    return sorted(set(map(repr, outages)))
+
+
+def _settled(run: Callable[[], list[Answer]]) -> list[Answer | str]:
+    try:
+        return list(run())
+    except TenureError as refused:
+        return [str(refused)]
