@@ -163,15 +163,21 @@ class Coordinator:
     # --- flights -------------------------------------------------------------------------------
 
     def _fly(self) -> None:
-        """One thread: take whatever has gathered, run it, again."""
+        """One thread: take whatever has gathered, run it, again.
+
+        Claims and reports in turn, and never both: what one flight does not take, an idle one can.
+        """
+        claims_first = True
         while True:
             with self._condition:
                 while not (self._commands or self._claims):
                     if self._closed:
                         return
                     self._condition.wait()
-                claims = self._take_claims()
-                commands = self._take_commands()
+                takes_claims = bool(self._claims) and (claims_first or not self._commands)
+                claims = self._take_claims() if takes_claims else []
+                commands = [] if takes_claims else self._take_commands()
+            claims_first = not takes_claims
             if claims:
                 self._run_claims(claims)
             if commands:
