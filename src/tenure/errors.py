@@ -156,13 +156,11 @@ class NoResult(TenureError):
         error_type: str = "",
         error_message: str = "",
     ) -> None:
+        ended = status if status == "failed" else f"was {status}"
         cause = f" ({reason})" if reason else ""
-        last = ": ".join(part for part in (error_type, error_message) if part)
-        super().__init__(
-            f"job {job_id} ({kind}) was {status}{cause}" + (f": {last}" if last else "")
-            if status != "failed"
-            else f"job {job_id} ({kind}) failed" + (f": {last}" if last else "")
-        )
+        # The first line: what follows it is normally a traceback.
+        said = [part for part in (error_type, error_message.partition("\n")[0]) if part]
+        super().__init__(": ".join([f"job {job_id} ({kind}) {ended}{cause}", *said]))
         self.job_id = job_id
         self.kind = kind
         self.status = status

@@ -372,6 +372,20 @@ def test_a_compensation_names_a_function_or_a_kind(app: Application) -> None:
     assert (elsewhere.kind, elsewhere.queue) == ("elsewhere", "far")
 
 
+@spec("M1")
+def test_a_compensation_must_take_what_it_is_told(app: Application) -> None:
+    @app.job
+    def refund(job_id: str, payload: dict[str, Any]) -> None: ...
+
+    @app.job(compensate="refund")
+    def charge() -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"no parameter kind; .*job_id, kind, status, payload"):
+        app.job(compensate=refund)(lambda: None)
+    with pytest.raises(InvalidInput, match="no parameter kind"):
+        charge.enqueue()
+
+
 def test_a_compensation_that_is_no_job_is_refused(app: Application) -> None:
     def refund() -> None: ...
 

@@ -117,6 +117,15 @@ def test_a_dead_letter_has_no_result_and_says_why(scene: Scene, ask: Ask) -> Non
     assert isinstance(caught.value, NoResult)
 
 
+def test_only_the_first_line_of_an_error_is_in_the_message() -> None:
+    ended = JobFailed(
+        job_id="1", kind="ask", status="failed", error_type="Boom", error_message="one\ntwo"
+    )
+
+    assert str(ended) == "job 1 (ask) failed: Boom: one"
+    assert ended.error_message == "one\ntwo"
+
+
 def test_a_cancelled_job_has_no_result_and_says_why(ask: Ask) -> None:
     job = ask.enqueue("why")
 

@@ -19,7 +19,7 @@ from typing import (
 )
 
 from tenure.client.channel import Channel, Link
-from tenure.client.functions import JobFunction, Prepared, Sender
+from tenure.client.functions import JobFunction, Prepared, Sender, check_compensation
 from tenure.client.jobs import Job
 from tenure.client.options import (
     OPTION_NAMES,
@@ -272,4 +272,6 @@ def _compensate(options: JobOptions) -> str | JobFunction[..., ..., Any, Any] | 
         raise InvalidInput(
             "compensate", "is neither a kind nor a job", hint="decorate the function first"
         )
+    elif wanted is not None:
+        check_compensation(wanted.handler)
     return wanted

@@ -32,6 +32,8 @@ E = ParamSpec("E")  # how it is enqueued: without the context, where a type chec
 C = TypeVar("C")  # what a call returns: the result, or a coroutine of it
 R = TypeVar("R")  # the job's result
 
+COMPENSATION_PARAMETERS = ("job_id", "kind", "status", "payload")
+
 CHUNK = 500
 """How many jobs of an `enqueue_many` are sent at once."""
 
@@ -211,6 +213,17 @@ def _refuse_collisions(handler: Handler) -> None:
         )
 
 
+def check_compensation(handler: Handler) -> None:
+    """Raise `InvalidInput` unless the function takes what a compensation is told. [M1]"""
+    missing = [name for name in COMPENSATION_PARAMETERS if name not in handler.parameters]
+    if missing:
+        raise InvalidInput(
+            handler.signature.name,
+            f"is to compensate, but has no parameter {missing[0]}",
+            hint=f"it is called with {', '.join(COMPENSATION_PARAMETERS)}",
+        )
+
+
 class Using(Generic[E, R]):
     """A function with its options set: every argument of `enqueue` is the function's own."""
 
@@ -257,10 +270,14 @@ class Sender:
     ) -> Policy:
         """`handler`'s policy naming what undoes it; a kind unknown here runs in the same queue
         under the default policy."""
-        kind = compensate.kind if isinstance(compensate, JobFunction) else Kind(compensate)
-        other = self._registry.get(kind)
+        if isinstance(compensate, JobFunction):
+            other: Handler | None = compensate.handler
+        else:
+            other = self._registry.get(Kind(compensate))
+        if other is not None:
+            check_compensation(other)
         undo = Compensation(
-            kind=kind,
+            kind=Kind(compensate) if isinstance(compensate, str) else compensate.kind,
             queue=handler.queue if other is None else other.queue,
             policy=Policy() if other is None else other.policy,
         )

@@ -186,7 +186,7 @@ class Inline:
 
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
-        beats = count(1)
+        beats = count(grant.job.hb_seq + 1)
         self._send(
             Start(
                 job_id=grant.job_id,
