@@ -2,7 +2,9 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,38 @@ def test_many_jobs_are_one_transaction(door: tuple[str, Door]) -> None:
         commit()
 
         assert {app.get(job.id).status for job in jobs[::100]} == {"queued"}
+
+
+@spec("I17")
+@pytest.mark.parametrize("commits", [True, False])
+def test_of_two_open_transactions_with_one_key_the_second_waits_for_the_first(
+    migrated_postgres_url: str, commits: bool
+) -> None:
+    url = migrated_postgres_url
+    with (
+        working(url) as (app, work),
+        closing(psycopg.connect(url)) as first,
+        closing(psycopg.connect(url)) as second,
+        closing(psycopg.connect(url, autocommit=True)) as watcher,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        one = work.enqueue(1, key="same", connection=first)
+        waiting = pool.submit(work.enqueue, 2, key="same", connection=second)
+        for _ in range(1000):
+            row = watcher.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
+                [second.info.backend_pid],
+            ).fetchone()
+            if row == (1,):
+                break
+            time.sleep(0.01)
+        first.commit() if commits else first.rollback()
+        two = waiting.result(timeout=30)
+        second.commit()
+
+        assert two.deduplicated is commits
+        assert (two == one) is commits
+        assert app.get(two.id).status == "queued"
 
 
 # --- what is refused ---------------------------------------------------------------------------
