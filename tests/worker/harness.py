@@ -168,6 +168,10 @@ class Shop:
         """Stop it and wait for its end."""
         for _ in range(times):
             worker.stop()
+        return self.join(worker)
+
+    def join(self, worker: Worker) -> Stats:
+        """Wait for its end."""
         for each, thread in self._workers:
             if each is worker:
                 thread.join(PATIENCE_S)

@@ -114,6 +114,13 @@ def crash(how: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "recursion":
             _recurse(0)
+        case "fork":
+            if os.fork() == 0:  # a copy that keeps every descriptor open, the socket too
+                time.sleep(600)
+            os._exit(4)
+        case "deaf":
+            os.closerange(3, 100)
+            time.sleep(600)
         case _:
             raise AssertionError(how)
 
@@ -212,6 +219,12 @@ async def stubborn(file: str) -> None:
             await asyncio.sleep(0.05)
         except asyncio.CancelledError:
             continue
+
+
+@shared.job()
+async def acrash() -> None:
+    await asyncio.sleep(0.5)
+    os._exit(5)
 
 
 @shared.job()

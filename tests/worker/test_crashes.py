@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
+from tests.worker.sample import SHARED
 
 ONCE = replace(POLICY, max_attempts=1)
 CRASHES = {
@@ -17,6 +18,8 @@ CRASHES = {
     "segfault": ("ProcessDied", "killed by SIGSEGV"),
     "kill": ("ProcessDied", "killed by SIGKILL; if nobody sent it, memory ran out"),
     "recursion": ("RecursionError", "maximum recursion depth"),
+    "fork": ("ProcessDied", "exited with code 4"),
+    "deaf": ("ProcessDied", "did not answer its supervisor"),
 }
 
 
@@ -37,7 +40,38 @@ def test_every_way_to_crash_is_named_and_neighbours_are_unharmed(
         assert message in job.error.message
     assert shop.wait(neighbour).attempt == 1
     assert shop.wait(shop.enqueue("pid")).result == str(neighbour_pid[0]).encode()
-    assert shop.stop(worker).crashes == 3
+    assert shop.stop(worker).crashes == 5
+
+
+def test_coroutines_fail_together_when_their_process_dies(shop: Shop) -> None:
+    worker = shop.start(SHARED, concurrency=3)
+    jobs = [
+        shop.enqueue("acrash", policy=ONCE),
+        shop.enqueue("anap", {"amount_s": 30}, policy=ONCE),
+    ]
+
+    for job in [shop.wait(job_id) for job_id in jobs]:
+        assert job.error is not None
+        assert "exited with code 5" in job.error.message
+    assert shop.wait(shop.enqueue("anap", {"amount_s": 0})).status is JobStatus.SUCCEEDED
+    assert shop.stop(worker).crashes == 2
+
+
+def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "import os\nos.environ['SECRET_SETTING']\nfrom tests.worker.sample import app\n"
+    (tmp_path / "needy.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SECRET_SETTING", "1")
+    job_id = shop.enqueue("add", {"a": 1, "b": 2})
+
+    worker = shop.start("needy:app")
+    shop.join(worker)
+
+    assert shop.types(job_id) == ["enqueued"]
+    assert "KeyError: 'SECRET_SETTING'" in caplog.text
+    assert "children cannot start needy:app" in caplog.text
 
 
 def test_a_segfault_leaves_its_stack_in_the_output(shop: Shop) -> None:

@@ -6,6 +6,7 @@ and no randomness of its own, so a test or a simulator drives it through years i
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -114,8 +115,13 @@ class Session:
 
     def handle(self, event: Event, now: Boot) -> list[Action]:
         """Take one event; what must be done now."""
+        return self.handle_all([event], now)
+
+    def handle_all(self, events: Sequence[Event], now: Boot) -> list[Action]:
+        """Take what happened since the last turn; what comes of it goes out in one batch."""
         self._now = now
-        self._dispatch(event)
+        for event in events:
+            self._dispatch(event)
         if now >= self.next_at:
             self._keep_time()
         self._flush()

@@ -196,11 +196,10 @@ class Supervisor:
 
     def _work_off(self) -> None:
         while self._inbox:
-            self._feed(self._inbox.popleft())
-
-    def _feed(self, event: Event) -> None:
-        for action in self._session.handle(event, boot_now()):
-            self._perform(action)
+            events = list(self._inbox)
+            self._inbox.clear()
+            for action in self._session.handle_all(events, boot_now()):
+                self._perform(action)
 
     # --- actions -------------------------------------------------------------------------------
 
