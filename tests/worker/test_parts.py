@@ -1,0 +1,329 @@
+"""The worker's small parts: output, environment, text, frames, the jump of a clock, outcomes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import seconds
+from tenure.core.validation import MAX_DURATION, Limits
+from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
+from tenure.errors import (
+    Cancelled,
+    InvalidInput,
+    LeaseConflictError,
+    PermanentError,
+    Snooze,
+    TransientError,
+)
+from tenure.handlers import Context, Registry, make_handler
+from tenure.worker import Worker, WorkerOptions
+from tenure.worker.children import describe_exit
+from tenure.worker.clock import Boot, JumpWatch, boot_now
+from tenure.worker.environment import WITHHELD_URL, child_environment
+from tenure.worker.executing import Execution
+from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
+from tenure.worker.output import BoundedOutput
+from tenure.worker.serving import load_registry
+from tenure.worker.text import clean, message_of, one_line, traceback_of
+from tenure.worker.wire import (
+    FrameError,
+    FrameReader,
+    Progressed,
+    Renewed,
+    Run,
+    Saved,
+    ToSupervisor,
+    encode_frame,
+)
+from tenure.worker.worker import new_worker_id
+from tests.support.coordinators import World
+from tests.worker.sample import app
+
+# --- output ------------------------------------------------------------------------------------
+
+
+@given(pieces=st.lists(st.binary(max_size=50), max_size=50), limit=st.integers(2, 60))
+def test_output_keeps_its_ends_and_counts_its_middle(pieces: list[bytes], limit: int) -> None:
+    output = BoundedOutput(limit)
+    for piece in pieces:
+        output.write(piece)
+    whole = b"".join(pieces)
+
+    text, left_out = output.take()
+
+    half = limit // 2
+    if left_out:
+        kept = len(whole) - left_out
+        assert kept <= limit
+        assert text.startswith(whole[:half])
+        assert text.endswith(whole[-half:])
+        assert b"[... %d bytes left out ...]" % left_out in text
+    else:
+        assert text == whole
+    assert output.take() == (b"", 0), "it starts afresh"
+
+
+# --- environment -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://tenure:hunter2@db/tenure",
+        "https://token:x@coordinator:7717",
+        "postgresql://db/tenure?user=a&password=hunter2",
+        "postgresql://[broken",
+    ],
+)
+def test_a_url_with_a_password_is_replaced_by_one_that_fails(url: str) -> None:
+    assert child_environment({"TENURE_URL": url}, passed=["*"]) == {"TENURE_URL": WITHHELD_URL}
+
+
+def test_no_pattern_lets_a_token_through_but_an_operator_may_give_one() -> None:
+    ours = {"TENURE_TOKEN": "t", "TENURE_TOKEN_FILE": "f", "TENURE_URL": "sqlite:///x.db", "A": "1"}
+
+    assert child_environment(ours) == {"TENURE_URL": "sqlite:///x.db"}
+    assert child_environment(ours, passed=["*"]) == {"TENURE_URL": "sqlite:///x.db", "A": "1"}
+    assert child_environment({}, given={"TENURE_TOKEN": "weak"}) == {"TENURE_TOKEN": "weak"}
+
+
+# --- text --------------------------------------------------------------------------------------
+
+
+@given(text=st.text(st.characters(codec=None), max_size=200), most=st.integers(1, 100))
+def test_cleaned_text_fits_every_store(text: str, most: int) -> None:
+    cleaned = clean(text, most=most)
+
+    assert len(cleaned) <= most
+    assert "\x00" not in cleaned
+    cleaned.encode()
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+def test_an_exception_that_cannot_speak_still_has_a_message() -> None:
+    assert "RuntimeError" in message_of(Unspeakable())
+    assert "Unspeakable" in traceback_of(Unspeakable(), skip=1)
+
+
+def test_a_long_traceback_keeps_its_end() -> None:
+    try:
+        raise ValueError("x" * 20_000 + "the end")
+    except ValueError as error:
+        text = traceback_of(error, skip=0)
+
+    assert len(text) <= 6000
+    assert text.rstrip().endswith("the end")
+
+
+def test_a_log_line_stays_one_line() -> None:
+    assert one_line("a\nb\x1b[31mc\u2028é") == "a\\nb\\x1b[31mc\\u2028é"
+
+
+def test_a_dead_process_is_described() -> None:
+    assert describe_exit(3) == "exited with code 3 before it reported"
+    assert describe_exit(-11) == "was killed by SIGSEGV"
+    assert describe_exit(-63).startswith("was killed by")
+    assert describe_exit(-200) == "was killed by signal 200"
+    assert "memory ran out" in describe_exit(-9)
+
+
+# --- frames and clocks -------------------------------------------------------------------------
+
+
+@given(cuts=st.lists(st.integers(1, 40), max_size=30))
+def test_frames_survive_any_cut(cuts: list[int]) -> None:
+    messages = [Renewed(number, Boot(number * 7)) for number in range(10)]
+    stream = b"".join(map(encode_frame, messages))
+    reader = FrameReader(max_bytes=1000)
+
+    frames: list[bytes] = []
+    for cut in cuts:
+        frames += reader.feed(stream[:cut])
+        stream = stream[cut:]
+    frames += reader.feed(stream)
+
+    assert frames == [encode_frame(message)[4:] for message in messages]
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_stored() -> None:
+    with pytest.raises(FrameError):
+        FrameReader(max_bytes=10).feed(b"\x7f\xff\xff\xff")
+
+
+def test_a_wall_clock_that_runs_ahead_is_noticed_once() -> None:
+    watch = JumpWatch(threshold_us=seconds(5))
+    readings = [(0, 0), (1, 1), (9, 2), (10, 3), (5, 4), (6, 5)]
+
+    jumped = [watch.jumped(wall_us=seconds(wall), now=Boot(seconds(now))) for wall, now in readings]
+
+    assert jumped == [False, False, True, False, False, False]
+
+
+# --- outcomes ----------------------------------------------------------------------------------
+
+
+class Child:
+    """An execution without a child around it."""
+
+    def __init__(self, function: Any, payload: bytes = b"{}", checkpoint: bytes | None = None):
+        registry = Registry()
+        registry.add(make_handler(function, kind="it"))
+        self.sent: list[ToSupervisor] = []
+        self.execution = Execution(
+            registry,
+            Run(
+                run=1,
+                job_id=JobId("j"),
+                kind=Kind("it"),
+                queue=QueueName("q"),
+                attempt=1,
+                fence=1,
+                correlation_id=None,
+                checkpoint=checkpoint,
+                payload=payload,
+                until=Boot(boot_now() + seconds(60)),
+            ),
+            send=self.sent.append,
+            limits=Limits(body_bytes=1000),
+        )
+        self.context = self.execution.context
+
+    def perform(self) -> FromChild:
+        return self.execution.perform()
+
+    def error(self) -> Any:
+        outcome = self.perform()
+        assert isinstance(outcome, Raised)
+        return outcome.error
+
+
+def raising(error: BaseException) -> Any:
+    def it() -> None:
+        raise error
+
+    return it
+
+
+def test_delays_are_bounded() -> None:
+    cases = [(1.5, seconds(1.5)), (-1, 0), (float("nan"), 0), (1e300, MAX_DURATION)]
+    for given_s, expected in cases:
+        assert Child(raising(Snooze(given_s))).perform() == Snoozed(expected)  # type: ignore[arg-type]  # a Duration is an int
+        outcome = Child(raising(TransientError("x", retry_after_s=given_s))).perform()
+        assert isinstance(outcome, Raised)
+        assert outcome.retry_after_us == expected
+
+
+def test_cancelled_counts_only_when_somebody_asked() -> None:
+    assert Child(raising(Cancelled("my own idea"))).error().type == "Cancelled"
+
+    asked = Child(raising(Cancelled("as asked")))
+    asked.context.ask("enough")
+    assert asked.perform() == Stopped()
+
+    lost = Child(raising(Cancelled("lease")))
+    lost.context.lose()
+    assert lost.perform() == Stopped()
+
+
+def test_groups_are_looked_into() -> None:
+    alone = ExceptionGroup("one", [PermanentError("inside")])
+    assert Child(raising(alone)).error().error_class is ErrorClass.PERMANENT
+
+    stops = Child(raising(BaseExceptionGroup("all", [Cancelled("a"), asyncio.CancelledError()])))
+    stops.context.ask("enough")
+    assert stops.perform() == Stopped()
+
+    mixed = Child(raising(ExceptionGroup("some", [Cancelled("a"), ValueError("b")])))
+    mixed.context.ask("enough")
+    assert mixed.error().type == "ExceptionGroup"
+
+
+def test_an_unreadable_payload_is_a_parse_error() -> None:
+    def it(a: int) -> int:
+        return a
+
+    error = Child(it, b"{").error()
+
+    assert (error.stage, error.reason_code) == (Stage.INPUT, ReasonCode.PARSE_ERROR)
+    assert Child(it, b"[]").error().reason_code is ReasonCode.VALIDATION_FAILED
+
+
+def test_a_coroutine_in_a_process_of_its_own_is_cancelled_too() -> None:
+    async def it(ctx: Context) -> None:
+        child.context.ask("enough")
+        await asyncio.sleep(60)
+
+    child = Child(it)
+
+    assert child.perform() == Stopped()
+    child.context.ask("again")  # its loop is gone: nothing to wake
+
+
+def test_a_context_speaks_only_what_can_travel() -> None:
+    def it(ctx: Context) -> Any:
+        ctx.progress(-5, 10, note="a\x00b")
+        ctx.progress(3)
+        ctx.save({"step": 1})
+        with pytest.raises(InvalidInput):
+            ctx.save("x" * 2000)
+        assert ctx.still_mine()
+        ctx.check()
+        return ctx.checkpoint
+
+    child = Child(it, checkpoint=b'{"old": 1}')
+
+    assert child.perform() == Returned(b'{"old":1}')
+    progress = [each.progress for each in child.sent if isinstance(each, Progressed)]
+    assert [(each.done, each.total, each.note) for each in progress] == [
+        (0, 10, "a\\x00b"),
+        (3, None, ""),
+    ]
+    assert [each.checkpoint for each in child.sent if isinstance(each, Saved)] == [b'{"step":1}']
+
+
+def test_a_lease_that_ran_out_is_noticed_without_the_supervisor() -> None:
+    def it(ctx: Context) -> None:
+        ctx.check()
+
+    child = Child(it)
+    child.context.renewed(boot_now())
+
+    assert not child.context.still_mine()
+    assert child.perform() == Stopped()
+
+
+def test_a_conflict_is_passed_on() -> None:
+    assert Child(raising(LeaseConflictError("newer"))).perform() == Conflicted()
+
+
+# --- the entry ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "json", "json:", ":app", "json:nothing", "json:dumps"])
+def test_an_application_that_is_none_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"module:app|myapp.jobs:app"):
+        load_registry(name)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    coordination = World().coordinator
+    for options in (WorkerOptions(concurrency=0), WorkerOptions(queues={})):
+        with pytest.raises(InvalidInput):
+            Worker(coordination, app.registry, app="x:y", options=options)
+    with pytest.raises(InvalidInput):
+        Worker(coordination, Registry(), app="x:y")
+
+
+def test_worker_ids_are_names_and_never_the_same() -> None:
+    ids = {new_worker_id() for _ in range(100)}
+
+    assert len(ids) == 100
+    assert all(len(each) < 128 for each in ids)
