@@ -6,7 +6,8 @@ another body and foreign principals come up by themselves.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -40,13 +41,14 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.job import JobError, Progress
+from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
     EventCause,
+    JobStatus,
     OnExhausted,
     OnLost,
     ReasonCode,
@@ -75,10 +77,13 @@ POLICIES: dict[str, Policy] = {
 FAILS = tuple(each.value for each in ErrorClass)
 RELEASES = tuple(each.value for each in ReleaseKind)
 
+T = TypeVar("T")
+
 picks = st.integers(0, 9)
 few = st.integers(1, 4)
+revs = st.sampled_from([None, None, None, 3])
 bodies = st.sampled_from([b"null", b"1", b'"\\\\ {} NULL"', b'{"a":[1,2]}', '"ü"'.encode()])
-steps_s = st.sampled_from([0.000001, 1.0, 5.0, 19.999999, 30.0, 60.0, 3600.0])
+steps_s = st.sampled_from([0.000001, 1.0, 1.0, 5.0, 5.0, 19.999999, 60.0, 3600.0])
 delays_s = st.sampled_from([0.0, 0.0, 0.0, 3.0, 60.0])
 
 
@@ -116,13 +121,16 @@ class Differential(RuleBasedStateMachine):
         known = set(self.jobs)  # redrives and compensations make jobs too
         self.jobs += [each.job_id for each in self.worlds.records if each.job_id not in known]
 
-    def job(self, pick: int) -> JobId:
-        """A job, the latest ones first."""
-        return self.jobs[-1 - pick % len(self.jobs)]
+    def job(self, pick: int, prefer: Callable[[Job], bool] = lambda _: True) -> JobId:
+        """A job: those that are preferred come first, then the latest."""
+        wanted = [each.job_id for each in self.worlds.records if each.job and prefer(each.job)]
+        return _pick(self.jobs, wanted, pick)
 
     def grant(self, pick: int) -> Grant:
-        """A grant, live or long gone, the latest ones first."""
-        return self.grants[-1 - pick % len(self.grants)]
+        """A grant: live ones come first, then the latest of the others."""
+        leases = {each.job.lease_id for each in self.worlds.records if each.job}
+        live = [grant for grant in self.grants if grant.lease_id in leases]
+        return _pick(self.grants, live, pick)
 
     def new(
         self, *, queue: int, kind: int, priority: int, delay_s: float, key: str | None, how: str
@@ -173,12 +181,12 @@ class Differential(RuleBasedStateMachine):
             self.new(queue=queue, kind=kind, priority=priority, delay_s=delay_s, key=key, how=how)
         )
 
-    @rule(pick=picks, hard=st.booleans(), reason=st.sampled_from(["", "why"]), rev=st.none() | few)
+    @rule(pick=picks, hard=st.booleans(), reason=st.sampled_from(["", "why"]), rev=revs)
     def cancel(self, pick: int, hard: bool, reason: str, rev: int | None) -> None:
         mode = CancelMode.HARD if hard else CancelMode.SOFT
         self.send(
             Cancel(
-                job_id=self.job(pick),
+                job_id=self.job(pick, lambda job: job.status is JobStatus.RUNNING),
                 actor=CLIENT,
                 request_id=self.request_id(),
                 mode=mode,
@@ -189,9 +197,10 @@ class Differential(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def requeue(self, pick: int) -> None:
-        self.send(Requeue(job_id=self.job(pick), actor=OPERATOR, request_id=self.request_id()))
+        job_id = self.job(pick, lambda job: job.status is JobStatus.STALLED)
+        self.send(Requeue(job_id=job_id, actor=OPERATOR, request_id=self.request_id()))
 
-    @rule(pick=picks, stage=st.none() | st.sampled_from(Stage))
+    @rule(pick=st.integers(3, 12), stage=st.none() | st.sampled_from(Stage))
     def dead_letter(self, pick: int, stage: Stage | None) -> None:
         self.send(
             DeadLetter(
@@ -206,11 +215,8 @@ class Differential(RuleBasedStateMachine):
 
     @rule(pick=picks, cause=st.sampled_from([EventCause.REDRIVE, EventCause.RERUN]))
     def redrive(self, pick: int, cause: EventCause) -> None:
-        self.send(
-            Redrive(
-                job_id=self.job(pick), actor=OPERATOR, request_id=self.request_id(), cause=cause
-            )
-        )
+        job_id = self.job(pick, lambda job: job.status.is_terminal)
+        self.send(Redrive(job_id=job_id, actor=OPERATOR, request_id=self.request_id(), cause=cause))
 
     # --- workers -------------------------------------------------------------------------------
 
@@ -241,6 +247,25 @@ class Differential(RuleBasedStateMachine):
         answer = self.worlds.claim(request)
         if isinstance(answer, ClaimAnswer):
             self.grants += answer.grants
+
+    @rule(limit=few, who=st.integers(0, 1), start=st.sampled_from([True, True, False]))
+    def take(self, limit: int, who: int, start: bool) -> None:
+        """Claim whatever is there and, mostly, begin."""
+        before = len(self.grants)
+        self.claim(limit=limit, who=who, queues=QUEUES, kinds=None)
+        taken = self.grants[before:]
+        if start and taken:
+            self.send(
+                *(
+                    Start(
+                        job_id=grant.job_id,
+                        lease_id=grant.lease_id,
+                        actor=PRINCIPALS[who],
+                        request_id=RequestId(f"{self.request_id()}.{number}"),
+                    )
+                    for number, grant in enumerate(taken)
+                )
+            )
 
     @precondition(lambda self: self.claims)
     @rule(pick=picks, other_body=st.booleans())
@@ -312,6 +337,11 @@ class Differential(RuleBasedStateMachine):
             )
         )
 
+    @precondition(lambda self: self.grants)
+    @rule(pick=picks, how=st.sampled_from(["complete", "news", "beat", *FAILS, *RELEASES]))
+    def report_one(self, pick: int, how: str) -> None:
+        self.send(self.report(pick, how, b'"x"', stolen=False, number=0))
+
     @precondition(lambda self: self.sent)
     @rule(pick=st.integers(0, 30), other_body=st.booleans())
     def send_again(self, pick: int, other_body: bool) -> None:
@@ -334,10 +364,6 @@ class Differential(RuleBasedStateMachine):
         if ahead:
             self.worlds.advance(Duration(max(0, min(ahead) + late_us)))
 
-    @rule()
-    def step_back(self) -> None:
-        self.worlds.advance(Duration(-seconds(2)))
-
     @rule(limit=few, outage=st.booleans())
     def sweep(self, limit: int, outage: bool) -> None:
         if outage:
@@ -349,7 +375,17 @@ class Differential(RuleBasedStateMachine):
         if due:
             self.worlds.execute([Sweep(job_id=job_id, outages=outages) for job_id in due])
 
-    @rule(queue=st.integers(0, 1), paused=st.none() | st.booleans(), limit=st.none() | picks)
+    @rule(outage=st.sampled_from([False, False, True]))
+    def lose(self, outage: bool) -> None:
+        """The next deadline passes, and is recorded."""
+        self.advance_to_the_next_deadline(late_us=0)
+        self.sweep(limit=4, outage=outage)
+
+    @rule(
+        queue=st.integers(0, 1),
+        paused=st.sampled_from([None, False, False, True]),
+        limit=st.sampled_from([None, 0, 0, 1, 2, 3]),
+    )
     def put_queue(self, queue: int, paused: bool | None, limit: int | None) -> None:
         self.worlds.step(
             "put_queue",
@@ -358,33 +394,40 @@ class Differential(RuleBasedStateMachine):
             ),
         )
 
-    @rule()
-    def raise_epoch(self) -> None:
-        self.worlds.step("raise_epoch", lambda world: world.store.raise_epoch())
-
-    @rule()
-    def tick(self) -> None:
-        self.worlds.step("tick", lambda world: world.store.tick())
-
-    @rule()
-    def prune(self) -> None:
-        self.worlds.step("prune", lambda world: world.store.prune_renewals(limit=1000))
-
-    @rule()
-    def expire_observations(self) -> None:
-        self.worlds.step(
-            "expire",
-            lambda world: world.store.expire_observations(older_than_us=seconds(30), limit=1000),
+    @rule(
+        what=st.sampled_from(
+            ["look", "look", "tick", "prune", "prune", "expire", "step back", "purge", "epoch"]
         )
+    )
+    def keep_house(self, what: str) -> None:
+        """What happens rarely, as one rule: each of these alone would come as often as a claim."""
+        worlds = self.worlds
+        match what:
+            case "look":
+                worlds.compare_views()
+            case "tick":
+                worlds.step(what, lambda world: world.store.tick())
+            case "prune":
+                worlds.step(what, lambda world: world.store.prune_renewals(limit=1000))
+            case "expire":
+                worlds.step(
+                    what,
+                    lambda world: world.store.expire_observations(
+                        older_than_us=seconds(30), limit=1000
+                    ),
+                )
+            case "step back":
+                worlds.advance(Duration(-seconds(2)))
+            case "purge":
+                worlds.advance(Duration(DAY // 2))
+                worlds.step(what, lambda world: world.store.purge(older_than_us=DAY, limit=1000))
+            case _:
+                worlds.step(what, lambda world: world.store.raise_epoch())
 
-    @rule()
-    def purge(self) -> None:
-        self.worlds.advance(Duration(DAY // 2))
-        self.worlds.step("purge", lambda world: world.store.purge(older_than_us=DAY, limit=1000))
 
-    @rule()
-    def look(self) -> None:
-        self.worlds.compare_views()
+def _pick(everything: Sequence[T], preferred: Sequence[T], pick: int) -> T:
+    ordered = [*reversed(preferred), *(each for each in reversed(everything))]
+    return ordered[pick % len(ordered)]
 
 
 def _with_another_body(command: Command) -> Command:

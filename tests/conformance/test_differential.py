@@ -8,9 +8,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tenure.conformance.harness import StoreFactory
 from tenure.conformance.spec import spec
+from tenure.core.vocabulary import EventType
 from tests.conformance.differential import Differential
 from tests.conformance.factories import MemoryFactory, PostgresFactory, SqliteFactory
+from tests.conformance.walk import walk
 from tests.support.postgres import PostgresServer
+
+Factories = dict[str, Callable[[], StoreFactory]]
 
 
 def _size(*, programs: int, steps: int) -> settings:
@@ -22,7 +26,7 @@ def _size(*, programs: int, steps: int) -> settings:
     )
 
 
-def _run(factories: dict[str, Callable[[], StoreFactory]], *, programs: int, steps: int) -> None:
+def _run(factories: Factories, *, programs: int, steps: int) -> None:
     class Machine(Differential):
         """A program over these stores."""
 
@@ -32,15 +36,8 @@ def _run(factories: dict[str, Callable[[], StoreFactory]], *, programs: int, ste
     run_state_machine_as_test(Machine, settings=_size(programs=programs, steps=steps))
 
 
-@spec("I12", "A2")
-def test_memory_and_sqlite_do_not_differ() -> None:
-    _run({"memory": MemoryFactory, "sqlite": SqliteFactory}, programs=40, steps=50)
-
-
 @pytest.fixture
-def all_three(
-    postgres: PostgresServer, postgres_template: str
-) -> dict[str, Callable[[], StoreFactory]]:
+def all_three(postgres: PostgresServer, postgres_template: str) -> Factories:
     """Every store of ours; the first is the reference."""
     return {
         "memory": MemoryFactory,
@@ -50,12 +47,31 @@ def all_three(
 
 
 @spec("I12", "A2")
-def test_memory_sqlite_and_postgres_do_not_differ(
-    all_three: dict[str, Callable[[], StoreFactory]],
-) -> None:
-    _run(all_three, programs=15, steps=40)
+def test_odd_programs_do_not_differ_in_memory_and_sqlite() -> None:
+    _run({"memory": MemoryFactory, "sqlite": SqliteFactory}, programs=60, steps=40)
+
+
+@spec("I12", "A2")
+def test_odd_programs_do_not_differ_in_any_store(all_three: Factories) -> None:
+    _run(all_three, programs=20, steps=40)
+
+
+@spec("I12", "A2")
+@pytest.mark.parametrize("seed", [3, 4, 5, 6])
+def test_a_long_walk_does_not_differ_in_any_store(all_three: Factories, seed: int) -> None:
+    machine = walk(all_three, seed=seed, steps=400)
+
+    assert machine.worlds.seen == set(EventType), (
+        "a walk that missed something proves less than it says"
+    )
 
 
 @pytest.mark.proof
-def test_many_programs_do_not_differ(all_three: dict[str, Callable[[], StoreFactory]]) -> None:
-    _run(all_three, programs=500, steps=80)
+def test_many_odd_programs_do_not_differ_in_any_store(all_three: Factories) -> None:
+    _run(all_three, programs=400, steps=80)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_many_long_walks_do_not_differ_in_any_store(all_three: Factories, seed: int) -> None:
+    walk(all_three, seed=seed, steps=1000)

@@ -10,7 +10,15 @@ import pytest
 from tenure.conformance.harness import Kit, MemoryFactory
 from tenure.conformance.store import all_tests
 from tenure.stores.memory import MemoryStore
-from tests.conformance.wrong_stores import WRONG, Wrong
+from tests.conformance.walk import walk
+from tests.conformance.wrong_stores import (
+    WRONG,
+    FirstComeFirstServed,
+    ForgetsSpawnedJobs,
+    PurgesTooEarly,
+    SharesKeysAcrossKinds,
+    Wrong,
+)
 
 
 def subject_tests(subject: str) -> Iterator[tuple[str, Callable[[Kit], None]]]:
@@ -53,3 +61,15 @@ def test_every_test_of_the_kit_is_taken_over() -> None:
     assert "kit" in tests
     for subject in WRONG.values():
         assert {name for name, _ in subject_tests(subject)} <= tests.keys()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [FirstComeFirstServed, ForgetsSpawnedJobs, PurgesTooEarly, SharesKeysAcrossKinds],
+)
+def test_a_wrong_store_differs_from_the_right_one(wrong: type[MemoryStore]) -> None:
+    with pytest.raises(AssertionError) as difference:
+        walk({"right": MemoryFactory, "wrong": lambda: Wrong(wrong)}, seed=3, steps=1000)
+
+    (program,) = difference.value.__notes__
+    assert program.startswith("the program, seed 3:\n  some_jobs()\n")

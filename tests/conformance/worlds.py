@@ -15,6 +15,7 @@ from tenure.core.events import Observation
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.verdicts import Answer
+from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
 from tenure.ports import EventFilter, JobFilter, Record, Store
 from tenure.verify import assert_holds
@@ -78,6 +79,7 @@ class Worlds:
             self.close()
             raise
         self.records: list[Record] = []
+        self.seen: set[EventType] = set()  # also what was pruned or purged since
 
     def _monotonic(self) -> int:
         return self._elapsed_us
@@ -113,6 +115,7 @@ class Worlds:
     def compare_records(self) -> None:
         """Rows, events and observations of every job."""
         self.records = self._all[0].records()
+        self.seen |= {event.type for record in self.records for event in record.events}
         for world in self._all[1:]:
             theirs = world.records()
             if theirs == self.records:
