@@ -29,7 +29,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import grant_of
 from tenure.core.outcomes import Moment
-from tenure.core.validation import Limits, check_claim, check_command
+from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType
 from tenure.errors import Closed
@@ -102,8 +102,7 @@ class Coordinator:
 
     def submit_many(self, commands: Sequence[Command]) -> Future[list[Answer]]:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
-        for command in commands:
-            check_command(command, self.limits)
+        check_commands(commands, self.limits)
         call = _Commands(commands)
         if not commands:
             call.finish()

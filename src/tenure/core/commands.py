@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from tenure.core.beside import Resolution
 from tenure.core.ids import (
     SYSTEM,
     Actor,
@@ -176,10 +177,22 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
+class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Close the file on a dead letter that nobody will redrive; the job stays as it is. [B2]"""
+
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+    note: str = ""
+    resolution: Resolution | None = None  # the job's resolution, as the service found it
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
+
+
 Settle: TypeAlias = Complete | Fail | Release
 WorkerCommand: TypeAlias = Start | Heartbeat | Complete | Fail | Release
 OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
-Command: TypeAlias = Enqueue | Claim | WorkerCommand | Sweep | OperatorCommand
+Command: TypeAlias = Enqueue | Claim | WorkerCommand | Sweep | OperatorCommand | Discard
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -188,9 +201,12 @@ def fingerprint(command: Command) -> Fingerprint:
     """A digest of what was asked: a replay must ask the same, or the id was reused. [R15] [Q4]
 
     The request id itself is part of it, which costs nothing and keeps the function total; a
-    redrive's prefetched compensation is not, because the caller did not send it.
+    redrive's prefetched compensation is not, because the caller did not send it, and neither is
+    a discard's prefetched resolution.
     """
     if isinstance(command, Redrive):
         command = msgspec.structs.replace(command, compensation=None)
+    elif isinstance(command, Discard):
+        command = msgspec.structs.replace(command, resolution=None)
     body = type(command).__name__.encode() + _encode(command)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())

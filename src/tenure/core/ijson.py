@@ -50,6 +50,8 @@ _decoder = json.JSONDecoder(
 
 def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
     """Raise `NotIJson` unless `body` is one I-JSON text within the limits. [J1] [J2]"""
+    if body == b"null":
+        return  # no payload, or no result: common, and needs no parser
     if len(body) > max_bytes:
         raise NotIJson(f"{len(body)} bytes are over the limit of {max_bytes}")
     try:

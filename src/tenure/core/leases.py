@@ -34,7 +34,10 @@ class Situation(StrEnum):
     @property
     def is_valid(self) -> bool:
         """Whether the lease carries authority now."""
-        return self in (Situation.CLAIMED, Situation.RUNNING, Situation.CANCELLING)
+        return self in _VALID
+
+
+_VALID = frozenset({Situation.CLAIMED, Situation.RUNNING, Situation.CANCELLING})
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -17,6 +17,7 @@ from tenure.core.commands import (
     Command,
     Complete,
     DeadLetter,
+    Discard,
     Enqueue,
     Fail,
     Heartbeat,
@@ -32,7 +33,7 @@ from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
 from tenure.core.leases import Situation, stand
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
-from tenure.core.requests import cancel, dead_letter, enqueue, redrive, requeue
+from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
 from tenure.core.settling import refusal, settle, sweep
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
@@ -49,17 +50,17 @@ def decide(
     job: Job | None, command: Command, at: Moment, history: History | None = None
 ) -> Outcome:
     """What `command` does to `job` at this moment, and what its caller hears."""
-    match command:
-        case Enqueue():
-            return enqueue(job, command, at, history)
-        case Claim():
-            return _claim(job, command, at)
+    match command:  # the frequent ones first: cases are tried in order
         case Start():
             return _start(job, command, at, history)
-        case Heartbeat():
-            return _heartbeat(job, command, at, history)
         case Complete() | Fail() | Release():
             return settle(job, command, at, history)
+        case Claim():
+            return _claim(job, command, at)
+        case Heartbeat():
+            return _heartbeat(job, command, at, history)
+        case Enqueue():
+            return enqueue(job, command, at, history)
         case Sweep():
             return sweep(job, command, at)
         case Cancel():
@@ -70,6 +71,8 @@ def decide(
             return dead_letter(job, command, at, history)
         case Redrive():
             return redrive(job, command, at)
+        case Discard():
+            return discard(job, command, at, history)
         case _:
             assert_never(command)
 
@@ -141,9 +144,9 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
     standing = stand(job, command, at, history)
     if isinstance(standing, NeedsHistory):
         return standing
-    if standing.situation is Situation.SETTLED:
-        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.LEASE_SETTLED))
     if not standing.situation.is_valid:
+        if standing.situation is Situation.SETTLED:
+            return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.LEASE_SETTLED))
         return Refused(answer=refusal(standing, job))
     assert job is not None
     if standing.situation is not Situation.CLAIMED:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from tenure.core.beside import Resolution
 from tenure.core.events import Event, Observation
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
@@ -39,6 +40,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     not_after: Instant | None = None
     observations: tuple[Observation, ...] = ()
     spawned: tuple["Change", ...] = ()
+    resolution: Resolution | None = None  # of another job: the dead letter this one was made from
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -46,6 +48,13 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     rule: str
     change: Change
+    answer: Answer
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Write this beside the log unless the job has one by then, then give this answer. [B2]"""
+
+    resolution: Resolution
     answer: Answer
 
 
@@ -68,4 +77,4 @@ class NeedsHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job_id: JobId
 
 
-Outcome = Applied | Replayed | Refused | NeedsHistory
+Outcome = Applied | Resolved | Replayed | Refused | NeedsHistory

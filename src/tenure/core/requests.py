@@ -1,4 +1,4 @@
-"""Requests of clients and operators: enqueue, cancel, requeue, dead-letter, redrive.
+"""Requests of clients and operators: enqueue, cancel, requeue, dead-letter, redrive, discard.
 
 Every one is idempotent under its request id (an enqueue's is the job id): the same question gets
 the recorded answer, another question under the same id is told so. [Q4] Refusals carry the
@@ -7,6 +7,8 @@ current record, so that a caller can see what it ran into.
 
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from tenure.core.applying import (
     Draft,
     apply,
@@ -14,9 +16,11 @@ from tenure.core.applying import (
     needs_compensation,
     origin_of,
 )
+from tenure.core.beside import Resolution
 from tenure.core.commands import (
     Cancel,
     DeadLetter,
+    Discard,
     Enqueue,
     OperatorCommand,
     Redrive,
@@ -27,7 +31,16 @@ from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import JobId, derived_job_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.outcomes import Applied, History, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.outcomes import (
+    Applied,
+    History,
+    Moment,
+    NeedsHistory,
+    Outcome,
+    Refused,
+    Replayed,
+    Resolved,
+)
 from tenure.core.settling import requeued
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
@@ -37,6 +50,7 @@ from tenure.core.vocabulary import (
     EventType,
     JobStatus,
     ReasonCode,
+    ResolutionKind,
 )
 
 _C = TypeVar("_C", bound=OperatorCommand)
@@ -87,7 +101,7 @@ def _refused(job: Job | None, cause: Cause) -> Refused:
     return Refused(answer=Reply(job=job, cause=cause))
 
 
-def _recorded(command: OperatorCommand, history: History) -> Event | None:
+def _recorded(command: OperatorCommand | Discard, history: History) -> Event | None:
     return next(
         (
             event
@@ -98,7 +112,7 @@ def _recorded(command: OperatorCommand, history: History) -> Event | None:
     )
 
 
-def _replay(job: Job, command: OperatorCommand, recorded: Event) -> Outcome:
+def _replay(job: Job, command: OperatorCommand | Discard, recorded: Event) -> Outcome:
     if recorded.fingerprint != fingerprint(command):
         return _refused(job, Cause.IDEMPOTENCY_KEY_REUSE)
     return Replayed(answer=Reply(job=job, pending=_is_pending(job, recorded), replayed=True))
@@ -109,7 +123,7 @@ def _is_pending(job: Job, event: Event) -> bool:
     return event.type is EventType.CANCEL_REQUESTED and not job.status.is_terminal
 
 
-def _unexpected(job: Job, command: OperatorCommand) -> bool:
+def _unexpected(job: Job, command: OperatorCommand | Discard) -> bool:
     """Whether the caller asked about another revision than the one it would change. [K5]"""
     if command.expected_rev is not None and command.expected_rev != job.rev:
         return True
@@ -127,7 +141,9 @@ def _asked(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) ->
     )
 
 
-def _answered_before(job: Job, command: OperatorCommand, history: History | None) -> Outcome | None:
+def _answered_before(
+    job: Job, command: OperatorCommand | Discard, history: History | None
+) -> Outcome | None:
     """The recorded answer, or what stands against the request; None if it is new. [Q4] [K5]
 
     A live job that nobody ever claimed has nothing recorded but its birth: no need to look.
@@ -279,4 +295,48 @@ def redrive(job: Job | None, command: Redrive, at: Moment) -> Outcome:
         correlation_id=job.correlation_id,
         trace_id=job.trace_id,
     )
-    return Applied(rule="T23", change=applied.change, answer=applied.answer)
+    change = applied.change
+    if job.status is JobStatus.DEAD_LETTERED:
+        change = replace(change, resolution=_redriven(job, command, change.events[0]))
+    return Applied(rule="T23", change=change, answer=applied.answer)
+
+
+def _redriven(job: Job, command: Redrive, born: Event) -> Resolution:
+    """A dead letter that became a new job needs nobody's attention any more. [B1]"""
+    return Resolution(
+        job_id=job.id,
+        kind=ResolutionKind.REDRIVEN,
+        ts=born.ts,
+        actor=command.actor,
+        request_id=command.request_id,
+        fingerprint=fingerprint(command),
+        new_job_id=born.job_id,
+    )
+
+
+def discard(job: Job | None, command: Discard, at: Moment, history: History | None) -> Outcome:
+    """Resolve a dead letter without a new job; its row and log stay as they are. [B2]"""
+    if job is None:
+        return _refused(None, Cause.UNKNOWN_JOB)
+    known = command.resolution
+    if known is not None and (known.actor, known.request_id) == (command.actor, command.request_id):
+        if known.fingerprint == fingerprint(command):
+            return Replayed(answer=Reply(job=job, resolution=known, replayed=True))
+        return _refused(job, Cause.IDEMPOTENCY_KEY_REUSE)
+    before = _answered_before(job, command, history)
+    if before is not None:
+        return before
+    if job.status is not JobStatus.DEAD_LETTERED:
+        return _refused(job, Cause.NOT_DEAD_LETTERED)
+    if known is not None:
+        return Refused(answer=Reply(job=job, cause=Cause.ALREADY_RESOLVED, resolution=known))
+    resolution = Resolution(
+        job_id=job.id,
+        kind=ResolutionKind.DISCARDED,
+        ts=later(at.now, job.updated_at),
+        actor=command.actor,
+        request_id=command.request_id,
+        fingerprint=fingerprint(command),
+        note=command.note,
+    )
+    return Resolved(resolution=resolution, answer=Reply(job=job, resolution=resolution))

@@ -43,9 +43,9 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
     standing = stand(job, command, at, history)
     if isinstance(standing, NeedsHistory):
         return standing
-    if standing.situation is Situation.SETTLED:
-        return _settled_before(command, standing, at)
     if not standing.situation.is_valid:
+        if standing.situation is Situation.SETTLED:
+            return _settled_before(command, standing, at)
         return _refused(job, command, standing, at)
     assert job is not None
     if command.actor == SYSTEM and standing.situation is not Situation.CLAIMED:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tenure.core.beside import Resolution
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
@@ -37,6 +38,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pending: bool = False
     deduplicated: bool = False
     replayed: bool = False
+    resolution: Resolution | None = None
 
     @property
     def is_ok(self) -> bool:

@@ -124,6 +124,9 @@ class Cause(StrEnum):
     COMPENSATION_PROTECTED = "compensation_protected"
     COMPENSATION_PENDING = "compensation_pending"
     REVISION_MISMATCH = "revision_mismatch"
+    NOT_DEAD_LETTERED = "not_dead_lettered"
+    ALREADY_RESOLVED = "already_resolved"
+    TOO_MANY_ARTIFACTS = "too_many_artifacts"
 
 
 class Disposition(StrEnum):
@@ -148,6 +151,13 @@ class ReasonCode(StrEnum):
     POLICY_VIOLATION = "policy_violation"
     INFRASTRUCTURE_FAILURE = "infrastructure_failure"
     COMPENSATION_FAILED = "compensation_failed"
+
+
+class ResolutionKind(StrEnum):
+    """What became of a dead letter."""
+
+    REDRIVEN = "redriven"
+    DISCARDED = "discarded"
 
 
 class Stage(StrEnum):
