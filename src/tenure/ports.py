@@ -11,6 +11,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from tenure.core.beside import (
+    Resolution,
+)
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimPlan,
@@ -27,7 +30,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import EventType, JobStatus
+from tenure.core.vocabulary import EventType, JobStatus, ReasonCode, Stage
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -79,6 +82,9 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueName | None = None
     kind: Kind | None = None
     correlation_id: str | None = None
+    reason_code: ReasonCode | None = None
+    stage: Stage | None = None
+    resolved: bool | None = None
     before: JobId | None = None
     limit: int = 50
 
@@ -143,7 +149,14 @@ class Store(Protocol):
         """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the
         live dedupe key exists), the clock is before `not_after`, and the store is still in
         `epoch`. Row, events, observations and spawned jobs together; one transaction for all
-        changes, one change per job. [K1] [K2] [K3]"""
+        changes, one change per job. [K1] [K2] [K3] A change's resolution is written with it
+        unless the dead letter has one already. [B1]"""
+
+    def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
+        """Record each unless its job has a resolution already or is gone; which were. [B1]"""
+
+    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
+        """What became of these dead letters; an unresolved one is missing."""
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Keep refused results, at most ten per lease. [U1]"""

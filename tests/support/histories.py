@@ -18,6 +18,7 @@ from tenure.core.commands import (
     Command,
     Complete,
     DeadLetter,
+    Discard,
     Enqueue,
     Fail,
     Heartbeat,
@@ -99,7 +100,7 @@ class World:
 
     def submit(self, command: Command) -> Answer:
         """Decide a command and write what follows from it."""
-        if isinstance(command, Claim | Sweep) or command.actor == SYSTEM:
+        if isinstance(command, Claim | Sweep | Discard) or command.actor == SYSTEM:
             return self._decide(command)
         self.acks.append(sent(command, at=self.now))
         answer = self._decide(command)

@@ -22,6 +22,7 @@ from tenure.core.commands import (
     Command,
     Complete,
     DeadLetter,
+    Discard,
     Enqueue,
     Fail,
     Heartbeat,
@@ -319,7 +320,7 @@ class Kit:
     def ask(self, command: Command) -> Answer:
         """Execute a command as it is, and note what was acknowledged."""
         answer = self.coordinator.execute(command)
-        if not isinstance(command, Sweep | Claim) and not isinstance(answer, Grant):
+        if not isinstance(command, Sweep | Claim | Discard) and not isinstance(answer, Grant):
             self._acks.append(heard(command, answer, at=self.store.now()))
         return answer
 
@@ -384,8 +385,21 @@ class Kit:
 
     def redrive(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
         """Make a new job out of a finished one."""
+        return self.reply(self.redriving(job, request_id=request_id, **fields))
+
+    def redriving(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Redrive:
+        """The command of `redrive`."""
         asked = RequestId(request_id or self.request_id())
-        return self.reply(Redrive(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
+        return Redrive(job_id=job.id, actor=OPERATOR, request_id=asked, **fields)
+
+    def discard(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
+        """Close the file on a dead letter."""
+        return self.reply(self.discarding(job, request_id=request_id, **fields))
+
+    def discarding(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Discard:
+        """The command of `discard`."""
+        asked = RequestId(request_id or self.request_id())
+        return Discard(job_id=job.id, request_id=asked, **({"actor": OPERATOR} | fields))
 
     def pause(self, queue: QueueName = QUEUE) -> QueueState:
         """Pause a queue."""
@@ -455,6 +469,12 @@ class Kit:
         """A new job that was done."""
         job = self.running_job(**fields)
         self.complete(job)
+        return self.reload(job)
+
+    def dead_letter_job(self, **fields: Any) -> Job:
+        """A new job that was taken out of circulation."""
+        job = self.enqueue(**fields)
+        self.dead_letter(job)
         return self.reload(job)
 
     def verdict(self, command: Command) -> Verdict:

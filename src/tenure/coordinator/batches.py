@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from tenure.coordinator.estimate import StoreClock
 from tenure.core.applying import compensation_id
+from tenure.core.beside import Resolution
 from tenure.core.commands import (
     Command,
     Complete,
+    Discard,
     Enqueue,
     Fail,
     Heartbeat,
@@ -28,7 +30,15 @@ from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
+from tenure.core.outcomes import (
+    Applied,
+    Change,
+    Moment,
+    NeedsHistory,
+    Outcome,
+    Refused,
+    Resolved,
+)
 from tenure.core.requests import already_there
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, StoreRefused
@@ -155,6 +165,9 @@ class Executor:
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         self._find_holders(wave, rows)
+        discards = [asked.command.job_id for asked in wave if isinstance(asked.command, Discard)]
+        if discards:
+            rows.resolutions = self._store.load_resolutions(discards)
         return rows
 
     def _find_holders(self, wave: list[Asked], rows: "_Rows") -> None:
@@ -185,9 +198,13 @@ class Executor:
         if not rows.is_fresh:
             return  # anything but an accepted change must be decided on a row read by now
         observations: list[Observation] = []
+        resolutions = [each.resolution for _, each in outcomes if isinstance(each, Resolved)]
+        resolved = self._store.resolve(resolutions) if resolutions else frozenset()
         for asked, outcome in outcomes:
             if isinstance(outcome, Applied | NeedsHistory):
                 continue
+            if isinstance(outcome, Resolved) and asked.command.job_id not in resolved:
+                continue  # another resolution came first: look again
             if isinstance(outcome, Refused) and outcome.observation is not None:
                 observations.append(outcome.observation)
             asked.answer = outcome.answer
@@ -261,6 +278,7 @@ class _Rows:
         self.epoch = epoch
         self.is_fresh = is_fresh
         self.jobs: dict[JobId, Job | None] = {}
+        self.resolutions: dict[JobId, Resolution] = {}
         self.met: dict[JobId, Job] = {}  # by the command's job id: what its insert ran into
 
     def subject(self, command: Command) -> Job | None:
@@ -275,6 +293,8 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
             return already_there(met, command, history)
         pending = rows.jobs.get(compensation_id(command.job_id))
         command = replace(command, compensation=pending)
+    elif isinstance(command, Discard):
+        command = replace(command, resolution=rows.resolutions.get(command.job_id))
     return decide(rows.subject(command), command, moment, history)
 
 

@@ -178,7 +178,7 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Close the file on a dead letter that nobody will redrive; the job stays as it is. [B2]"""
+    """Close the file on a dead letter that nobody will redrive; the job stays as it is. [B3]"""
 
     job_id: JobId
     actor: Actor

@@ -52,7 +52,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write this beside the log unless the job has one by then, then give this answer. [B2]"""
+    """Write this beside the log unless the job has one by then, then give this answer. [B1]"""
 
     resolution: Resolution
     answer: Answer

@@ -302,7 +302,7 @@ def redrive(job: Job | None, command: Redrive, at: Moment) -> Outcome:
 
 
 def _redriven(job: Job, command: Redrive, born: Event) -> Resolution:
-    """A dead letter that became a new job needs nobody's attention any more. [B1]"""
+    """A dead letter that became a new job needs nobody's attention any more. [B2]"""
     return Resolution(
         job_id=job.id,
         kind=ResolutionKind.REDRIVEN,
@@ -315,7 +315,7 @@ def _redriven(job: Job, command: Redrive, born: Event) -> Resolution:
 
 
 def discard(job: Job | None, command: Discard, at: Moment, history: History | None) -> Outcome:
-    """Resolve a dead letter without a new job; its row and log stay as they are. [B2]"""
+    """Resolve a dead letter without a new job; its row and log stay as they are. [B3]"""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
     known = command.resolution

@@ -36,6 +36,7 @@ from tenure.ports import (
     Record,
     Saved,
 )
+from tenure.stores.memory_beside import MemoryBeside
 
 
 def host_clock() -> Instant:
@@ -49,10 +50,11 @@ def claim_order(job: Job) -> tuple[int, int, str]:
     return (-job.priority, job.run_at, job.id)
 
 
-class MemoryStore:
+class MemoryStore(MemoryBeside):
     """Jobs in dictionaries, one lock for all of them."""
 
     def __init__(self, *, clock: Clock = host_clock) -> None:
+        super().__init__()
         self._clock = clock
         self._lock = threading.RLock()
         self._closed = False
@@ -177,6 +179,8 @@ class MemoryStore:
             elif self._keys.get(key) == job.id:
                 del self._keys[key]
         self._keep(change.observations)
+        if change.resolution is not None:
+            self._keep_resolution(change.resolution)
         for spawned in change.spawned:
             if spawned.job.id not in self._jobs:
                 self._write(spawned)
@@ -360,6 +364,7 @@ class MemoryStore:
                 del self._jobs[job_id]
                 del self._events[job_id]
             self._observations = [seen for seen in self._observations if seen.job_id not in gone]
+            self._purge_beside(gone)
             return len(gone)
 
     # --- reading -------------------------------------------------------------------------------
@@ -376,6 +381,9 @@ class MemoryStore:
                 and wanted.queue in (None, job.queue)
                 and wanted.kind in (None, job.kind)
                 and wanted.correlation_id in (None, job.correlation_id)
+                and wanted.reason_code in (None, job.reason_code)
+                and wanted.stage in (None, job.stage)
+                and wanted.resolved in (None, job.id in self._resolutions)
                 and (wanted.before is None or job.id < wanted.before)
             ]
             return sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]

@@ -163,3 +163,21 @@ SELECT namespace, kind, dedupe_key, id FROM {t}job
 -- name: lease_holders
 SELECT lease_id, id FROM {t}job WHERE lease_id IS NOT NULL {after_lease}
  ORDER BY lease_id, id LIMIT :limit;
+
+-- name: hold_job
+-- One writer: whoever writes holds every row.
+SELECT 1 FROM {t}job WHERE id = :job_id;
+
+-- name: keep_resolution
+INSERT INTO {t}dead_letter_resolution ({resolution_columns})
+SELECT CAST(:job_id AS {uuid}), :kind, :ts, :actor, :request_id, :fingerprint, :note,
+       CAST(:new_job_id AS {uuid})
+ WHERE EXISTS (SELECT 1 FROM {t}job WHERE id = :job_id)
+    ON CONFLICT DO NOTHING
+RETURNING job_id;
+
+-- name: load_resolutions
+SELECT {resolution_columns} FROM {t}dead_letter_resolution WHERE job_id {among_ids};
+
+-- name: delete_resolutions
+DELETE FROM {t}dead_letter_resolution WHERE job_id {among_ids};

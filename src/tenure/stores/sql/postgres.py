@@ -34,7 +34,8 @@ from tenure.stores.sql.postgres_schema import migrate as migrate_schema
 from tenure.stores.sql.postgres_wire import exchange
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
-from tenure.stores.sql.store import COLUMN_WORDS, SqlStore, Transaction
+from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
+from tenure.stores.sql.transactions import Transaction
 
 MAX_TRIES = 5
 """How often a transaction is run that PostgreSQL gave up for the sake of another."""
@@ -258,7 +259,7 @@ class PostgresStore(SqlStore):
             change
             for group in groups
             for change in group.changes
-            if change.spawned or change.observations
+            if change.spawned or change.observations or change.resolution
         ]
         answers = tx.fetch(*asked, last=not with_more)[-len(groups) :]
         stuck: set[JobId] = set()
@@ -269,6 +270,8 @@ class PostgresStore(SqlStore):
                 for spawned in groups_of(change.spawned):
                     tx.fetch(self._ask_group(spawned, epoch, held=True))
                 self._keep(tx, change.observations)
+                if change.resolution is not None:
+                    self._keep_resolutions(tx, [change.resolution])
         return Saved(Instant(answers[-1][0][0]), frozenset(stuck))
 
     def _write_claimed(

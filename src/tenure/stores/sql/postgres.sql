@@ -24,6 +24,10 @@ SELECT pg_advisory_xact_lock(CAST(:key AS bigint));
 -- Differs: see lock_shared. The keys come sorted, and are locked in that order.
 SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key;
 
+-- name: hold_job
+-- Differs: a purge passes by what is held; nobody else minds.
+SELECT 1 FROM {t}job WHERE id = :job_id FOR KEY SHARE;
+
 -- name: lock_jobs
 -- Differs: rows are locked in id order before several statements change them, so that two batches
 -- never wait for each other.

@@ -17,7 +17,8 @@ from tenure.errors import InvalidInput
 from tenure.stores.sql.postgres import PostgresStore
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked
-from tenure.stores.sql.store import SqlStore, Transaction
+from tenure.stores.sql.store import SqlStore
+from tenure.stores.sql.transactions import Transaction
 
 _T = TypeVar("_T")
 

@@ -43,7 +43,8 @@ from tenure.stores.sql.sqlite_file import (
 )
 from tenure.stores.sql.sqlite_writer import Writer
 from tenure.stores.sql.statements import Asked, Shape, Statements, fill
-from tenure.stores.sql.store import COLUMN_WORDS, SqlStore, Transaction
+from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
+from tenure.stores.sql.transactions import Transaction
 
 MAX_IDLE_READERS = 4
 
@@ -225,6 +226,7 @@ class SqliteStore(SqlStore):
         stuck = updates + inserts
         self._spawn(tx, [each for change in stuck for each in change.spawned])
         self._keep(tx, [seen for change in stuck for seen in change.observations])
+        self._keep_resolutions(tx, [each.resolution for each in stuck if each.resolution])
         return Saved(now, frozenset(change.job.id for change in stuck))
 
     def _free(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:

@@ -16,7 +16,8 @@ from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
 from tenure.ports import Saved
 from tenure.stores.sql.sqlite import SqliteStore, _SqliteTransaction
-from tenure.stores.sql.store import SqlStore, Transaction
+from tenure.stores.sql.store import SqlStore
+from tenure.stores.sql.transactions import Transaction
 
 _T = TypeVar("_T")
 

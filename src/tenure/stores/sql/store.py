@@ -4,10 +4,9 @@ A dialect says how a transaction is run and how changes are written; this module
 method means in statements. Like every store it has no opinion: plans and decisions come in.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
 
 from tenure.core.claims import (
     ClaimPlan,
@@ -23,6 +22,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.ports import (
     MAX_OBSERVATIONS_PER_LEASE,
@@ -33,6 +33,8 @@ from tenure.ports import (
     Record,
     Saved,
 )
+from tenure.stores.sql.beside import COLUMN_WORDS as WORDS_BESIDE
+from tenure.stores.sql.beside import PURGED_WITH_A_JOB, BesideTheLog
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
@@ -45,6 +47,7 @@ from tenure.stores.sql.rows import (
     session_from,
 )
 from tenure.stores.sql.statements import Asked, Shape, Statements
+from tenure.stores.sql.transactions import Transaction
 
 MAX_CLAIM_RESTARTS = 10
 """How often a claim starts again because the settings of its queues changed under it."""
@@ -54,7 +57,7 @@ MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 
 KEYS_PER_PAGE = 1000
 
-COLUMN_WORDS = {
+COLUMN_WORDS = WORDS_BESIDE | {
     "job_columns": ", ".join(JOB_COLUMNS),
     "event_columns": ", ".join(EVENT_FIELDS),
     "observation_columns": ", ".join(OBSERVATION_COLUMNS),
@@ -70,8 +73,12 @@ _JOB_CLAUSES = {
     "queue": "AND queue = :queue",
     "kind": "AND kind = :kind",
     "correlation_id": "AND correlation_id = :correlation_id",
+    "reason_code": "AND reason_code = :reason_code",
+    "stage": "AND stage = :stage",
     "before": "AND id < :before",
 }
+_RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
+_JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 _EVENT_CLAUSES = {
     "job_id": "job_id = :job_id",
     "type": "type = :type",
@@ -80,43 +87,21 @@ _EVENT_CLAUSES = {
     "until": "ts < :until",
 }
 
-_T = TypeVar("_T")
-
-
-class Transaction(Protocol):
-    """What work is given while a transaction is open."""
-
-    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
-        """The rows of each statement, in one round trip where the dialect can; `last` says that
-        nothing follows, so that the commit may ride along."""
-
 
 class _Restart(Exception):
     """The settings of a queue are not what the claim's locks were chosen for."""
 
 
-class SqlStore(ABC):
+class SqlStore(BesideTheLog):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:
-        self._ask = statements.ask
+        super().__init__(statements)
         # Hints, never trusted: they choose locks and round trips, and are checked under the lock.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._registered_queues: set[tuple[Namespace, QueueName]] = set()
 
     # --- what a dialect provides ---------------------------------------------------------------
-
-    @abstractmethod
-    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
-        """Run reading work; with `snapshot` all its statements see one state of the store."""
-
-    @abstractmethod
-    def _write(self, work: Callable[[Transaction], _T]) -> _T:
-        """Run writing work in a transaction of its own and make it durable."""
-
-    @abstractmethod
-    def _pack(self, values: Sequence[str]) -> str:
-        """A list as one parameter for `{among_...}`."""
 
     @abstractmethod
     def _claim_locks(
@@ -141,10 +126,6 @@ class SqlStore(ABC):
     @abstractmethod
     def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
         """See the port."""
-
-    def _rows(self, asked: Asked) -> list[Row]:
-        [rows] = self._read(lambda tx: tx.fetch(asked, last=True))
-        return rows
 
     # --- loading -------------------------------------------------------------------------------
 
@@ -455,7 +436,7 @@ class SqlStore(ABC):
             ids = [row[0] for row in tx.fetch(asked)[0]]
             if ids:
                 packed = self._pack(ids)
-                names = ("delete_jobs", "delete_events", "delete_observations")
+                names = ("delete_jobs", "delete_events", "delete_observations", *PURGED_WITH_A_JOB)
                 tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
             return len(ids)
 
@@ -472,9 +453,14 @@ class SqlStore(ABC):
             "queue": wanted.queue,
             "kind": wanted.kind,
             "correlation_id": wanted.correlation_id,
+            "reason_code": wanted.reason_code and wanted.reason_code.value,
+            "stage": wanted.stage and wanted.stage.value,
             "before": wanted.before,
         }
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
+        clauses.append(_JOB_FLAGS[wanted.resolved])
+        if wanted.statuses == (JobStatus.DEAD_LETTERED,):
+            clauses.append("AND reason_code IS NOT NULL")  # there is an index for these
         asked = self._ask(
             "list_jobs",
             (("clauses", " ".join(clauses)),),

@@ -1,0 +1,279 @@
+"""Resolutions of dead letters: what somebody made of them, written once, beside the log."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tenure.conformance.harness import KIND, OPERATOR, QUEUE, Kit, ids, race
+from tenure.conformance.spec import spec
+from tenure.coordinator.retention import DAY
+from tenure.core.beside import Resolution
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, operator_actor
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import (
+    Cause,
+    ErrorClass,
+    EventCause,
+    JobStatus,
+    ReasonCode,
+    ResolutionKind,
+    Stage,
+)
+from tenure.ports import JobFilter
+
+
+def _resolution(kit: Kit, job: Job) -> Resolution | None:
+    return kit.store.load_resolutions([job.id]).get(job.id)
+
+
+def _listed(kit: Kit, **fields: Any) -> list[str]:
+    wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,), **fields)
+    return sorted(ids(kit.store.list_jobs(wanted)))
+
+
+# --- redriving -----------------------------------------------------------------------------------
+
+
+@spec("B2", "T23")
+@pytest.mark.parametrize("cause", [EventCause.REDRIVE, EventCause.RERUN])
+def test_a_redriven_dead_letter_names_its_new_job(kit: Kit, cause: EventCause) -> None:
+    job = kit.dead_letter_job()
+    kit.advance(seconds=5)
+
+    reply = kit.redrive(job, request_id="again", cause=cause)
+
+    found = _resolution(kit, job)
+    assert found is not None
+    assert reply.job is not None
+    assert (found.kind, found.new_job_id) == (ResolutionKind.REDRIVEN, reply.job.id)
+    assert (found.actor, found.request_id, found.ts) == (OPERATOR, "again", kit.now())
+    assert kit.reload(job) == job
+
+
+@spec("B2")
+def test_a_second_redrive_makes_its_job_and_leaves_the_resolution(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    kit.redrive(job, request_id="first")
+    first = _resolution(kit, job)
+
+    second = kit.redrive(job, request_id="second")
+
+    assert second.job is not None
+    assert kit.exists(second.job.id)
+    assert _resolution(kit, job) == first
+
+
+@spec("B2", "D1")
+def test_a_redrive_that_only_finds_the_holder_of_its_key_resolves_nothing(kit: Kit) -> None:
+    job = kit.dead_letter_job(dedupe_key="k")
+    kit.enqueue(dedupe_key="k")
+
+    reply = kit.redrive(job)
+
+    assert reply.deduplicated
+    assert _resolution(kit, job) is None
+
+
+@spec("B1", "T23")
+def test_redriving_another_end_than_a_dead_letter_resolves_nothing(kit: Kit) -> None:
+    failed = kit.running_job()
+    kit.fail(failed, ErrorClass.PERMANENT)
+
+    assert kit.redrive(failed).is_ok
+
+    assert kit.store.load_resolutions([failed.id]) == {}
+
+
+@spec("B2", "K3")
+def test_a_new_job_that_does_not_stick_leaves_no_resolution(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+
+    def too_late(changes: Sequence[Change]) -> None:
+        for change in changes:
+            kit.save(change)
+
+    slow = kit.interpose(too_late)
+    reply = slow.execute(kit.redriving(job, request_id="once"))
+
+    assert isinstance(reply, Reply)
+    assert reply.replayed
+    assert reply.job is not None
+    found = _resolution(kit, job)
+    assert found is not None
+    assert found.new_job_id == reply.job.id
+
+
+# --- discarding ----------------------------------------------------------------------------------
+
+
+@spec("B1", "B3", "I4")
+def test_a_discarded_dead_letter_keeps_its_row_and_log(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    before = kit.events(job)
+    kit.advance(seconds=5)
+
+    reply = kit.discard(job, request_id="enough", note="the customer left")
+
+    found = _resolution(kit, job)
+    assert found is not None
+    assert reply.is_ok
+    assert reply.resolution == found
+    assert (found.kind, found.note, found.new_job_id) == (
+        ResolutionKind.DISCARDED,
+        "the customer left",
+        None,
+    )
+    assert (found.actor, found.request_id, found.ts) == (OPERATOR, "enough", kit.now())
+    assert (kit.reload(job), kit.events(job)) == (job, before)
+
+
+@spec("B4")
+def test_a_repeated_discard_gets_the_recorded_answer(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    first = kit.discard(job, request_id="enough", note="gone")
+    kit.advance(seconds=5)
+
+    again = kit.discard(job, request_id="enough", note="gone")
+
+    assert again.replayed
+    assert again.resolution == first.resolution == _resolution(kit, job)
+
+
+@spec("B4")
+def test_a_discard_under_a_used_request_id_is_told_so(kit: Kit) -> None:
+    job = kit.enqueue()
+    kit.dead_letter(job, request_id="used")
+
+    taken = kit.discard(job, request_id="used")
+    kit.discard(job, request_id="enough", note="gone")
+    other = kit.discard(job, request_id="enough", note="something else")
+
+    assert (taken.cause, other.cause) == (
+        Cause.IDEMPOTENCY_KEY_REUSE,
+        Cause.IDEMPOTENCY_KEY_REUSE,
+    )
+    found = _resolution(kit, job)
+    assert found is not None
+    assert found.note == "gone"
+
+
+@spec("B3")
+@pytest.mark.parametrize(
+    ("resolve", "kind"),
+    [(Kit.redrive, ResolutionKind.REDRIVEN), (Kit.discard, ResolutionKind.DISCARDED)],
+)
+def test_a_resolved_dead_letter_is_not_discarded(
+    kit: Kit, resolve: Callable[[Kit, Job], Reply], kind: ResolutionKind
+) -> None:
+    job = kit.dead_letter_job()
+    resolve(kit, job)
+    first = _resolution(kit, job)
+    assert first is not None
+
+    reply = kit.discard(job)
+    stranger = kit.discard(job, request_id=first.request_id, actor=operator_actor("other"))
+
+    assert (reply.cause, reply.job, reply.resolution) == (Cause.ALREADY_RESOLVED, job, first)
+    assert stranger.cause is Cause.ALREADY_RESOLVED
+    assert _resolution(kit, job) == first
+    assert first.kind is kind
+
+
+@spec("B3", "N1")
+def test_only_a_dead_letter_can_be_discarded(kit: Kit) -> None:
+    jobs = [kit.succeeded_job(), kit.running_job(), kit.enqueue()]
+
+    causes = [kit.discard(job).cause for job in jobs]
+
+    assert causes == [Cause.NOT_DEAD_LETTERED] * 3
+    assert kit.store.load_resolutions([job.id for job in jobs]) == {}
+
+
+@spec("B3", "K5")
+def test_a_discard_may_say_which_revision_it_means(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+
+    stray = kit.discard(job, expected_rev=job.rev + 1)
+    meant = kit.discard(job, expected_rev=job.rev, expected_status=JobStatus.DEAD_LETTERED)
+
+    assert (stray.cause, meant.is_ok) == (Cause.REVISION_MISMATCH, True)
+
+
+@spec("B1")
+def test_of_two_discards_at_once_one_is_recorded(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    coordinators = [kit.coordinator, kit.rival()]
+    commands = [kit.discarding(job, note=note) for note in ("one", "two")]
+
+    replies = race(
+        *(
+            lambda each=each, command=command: each.execute(command)
+            for each, command in zip(coordinators, commands, strict=True)
+        )
+    )
+
+    causes = [reply.cause for reply in replies if isinstance(reply, Reply)]
+    winner = causes.index(None)
+    found = _resolution(kit, job)
+    assert sorted(causes, key=str) == [None, Cause.ALREADY_RESOLVED]
+    assert found is not None
+    assert found.request_id == commands[winner].request_id
+
+
+@spec("B1")
+def test_a_store_keeps_the_first_resolution_and_none_of_an_unknown_job(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    kit.discard(job)
+    first = _resolution(kit, job)
+    assert first is not None
+    unknown = Resolution(
+        job_id=kit.new_id(),
+        kind=ResolutionKind.DISCARDED,
+        ts=kit.now(),
+        actor=OPERATOR,
+        request_id=kit.request_id(),
+        fingerprint=first.fingerprint,
+    )
+
+    assert kit.store.resolve([unknown, first]) == frozenset()
+    assert kit.store.load_resolutions([job.id, unknown.job_id]) == {job.id: first}
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+@spec("B5")
+def test_dead_letters_are_listed_by_what_became_of_them(kit: Kit) -> None:
+    redriven, discarded, waiting = (kit.dead_letter_job() for _ in range(3))
+    kit.redrive(redriven)
+    kit.discard(discarded)
+
+    assert _listed(kit, resolved=False) == [waiting.id]
+    assert _listed(kit, resolved=True) == sorted([redriven.id, discarded.id])
+    assert _listed(kit) == sorted([redriven.id, discarded.id, waiting.id])
+
+
+@spec("B5")
+def test_dead_letters_are_listed_by_reason_and_stage(kit: Kit) -> None:
+    job = kit.enqueue()
+    kit.dead_letter(job, reason_code=ReasonCode.PARSE_ERROR, stage=Stage.FETCH)
+    kit.dead_letter_job(kind=Kind("other"), queue=QueueName("elsewhere"))
+
+    assert _listed(kit, reason_code=ReasonCode.PARSE_ERROR) == [job.id]
+    assert _listed(kit, stage=Stage.FETCH) == [job.id]
+    assert _listed(kit, kind=KIND, queue=QUEUE) == [job.id]
+    assert _listed(kit, reason_code=ReasonCode.TIMEOUT) == []
+
+
+@spec("B6", "T26")
+def test_a_purge_takes_the_resolution_along(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    kit.discard(job)
+    kit.advance(seconds=24 * 3600 + 1)
+
+    assert kit.store.purge(older_than_us=DAY, limit=10) == 1
+
+    assert kit.store.load_resolutions([job.id]) == {}

@@ -1,0 +1,41 @@
+"""Transactions: what the shared logic of the SQL stores asks of a dialect, and nothing more."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Asked, Statements
+
+_T = TypeVar("_T")
+
+
+class Transaction(Protocol):
+    """What work is given while a transaction is open."""
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement, in one round trip where the dialect can; `last` says that
+        nothing follows, so that the commit may ride along."""
+
+
+class Transactional(ABC):
+    """Runs named statements. Dialects fill in the abstract methods."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._ask = statements.ask
+
+    @abstractmethod
+    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+        """Run reading work; with `snapshot` all its statements see one state of the store."""
+
+    @abstractmethod
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run writing work in a transaction of its own and make it durable."""
+
+    @abstractmethod
+    def _pack(self, values: Sequence[str]) -> str:
+        """A list as one parameter for `{among_...}`."""
+
+    def _rows(self, asked: Asked) -> list[Row]:
+        [rows] = self._read(lambda tx: tx.fetch(asked, last=True))
+        return rows
