@@ -22,7 +22,7 @@ from tenure.core.claims import (
     plan_claims,
     wanted,
 )
-from tenure.core.commands import Command
+from tenure.core.commands import Command, Enqueue
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, JobId, epoch_of
 from tenure.core.instants import Instant
@@ -36,6 +36,8 @@ from tenure.errors import Closed
 from tenure.ports import Entropy, Store
 
 MAX_BATCH = 1000
+SHARE = 250
+"""A large enqueue is cut into shares, so that one is decided while another is being written."""
 LAST_WRITTEN = 20_000
 
 
@@ -54,6 +56,26 @@ class _Commands:
             self.future.set_exception(error)
         else:
             self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
+
+
+def _joined(parts: Sequence[Future[list[Answer]]]) -> Future[list[Answer]]:
+    """A future of all answers in order, or of the first error; it cannot be cancelled."""
+    whole: Future[list[Answer]] = Future()
+    whole.set_running_or_notify_cancel()
+    left = iter(range(len(parts) - 1, -1, -1))  # `next` is atomic: exactly one callback is last
+
+    def heard(_: Future[list[Answer]]) -> None:
+        if next(left) > 0:
+            return
+        error = next((each for part in parts if (each := part.exception()) is not None), None)
+        if error is not None:
+            whole.set_exception(error)
+        else:
+            whole.set_result([answer for part in parts for answer in part.result()])
+
+    for part in parts:
+        part.add_done_callback(heard)
+    return whole
 
 
 class _Claim:
@@ -90,6 +112,7 @@ class Coordinator:
         self._condition = threading.Condition()
         self._commands: deque[_Commands] = deque()
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
+        self._idle = 0
         self._closed = False
         self._threads = [
             threading.Thread(target=self._fly, name=f"tenure-coordinator-{number}", daemon=True)
@@ -103,15 +126,24 @@ class Coordinator:
     def submit_many(self, commands: Sequence[Command]) -> Future[list[Answer]]:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
         check_commands(commands, self.limits)
-        call = _Commands(commands)
+        calls = [_Commands(share) for share in self._shares(commands)]
         if not commands:
-            call.finish()
-            return call.future
+            calls[0].finish()
+            return calls[0].future
         with self._condition:
             self._refuse_if_closed()
-            self._commands.append(call)
-            self._condition.notify()
-        return call.future
+            self._commands.extend(calls)
+            self._condition.notify(len(calls))
+        return calls[0].future if len(calls) == 1 else _joined([call.future for call in calls])
+
+    def _shares(self, commands: Sequence[Command]) -> list[Sequence[Command]]:
+        """What may be written side by side: plain enqueues only, whose order means nothing."""
+        if len(commands) <= SHARE or len(self._threads) == 1:
+            return [commands]
+        for command in commands:
+            if not isinstance(command, Enqueue) or command.dedupe_key is not None:
+                return [commands]
+        return [commands[start : start + SHARE] for start in range(0, len(commands), SHARE)]
 
     def submit(self, command: Command) -> Future[list[Answer]]:
         """One command; the future holds a list of one answer."""
@@ -172,7 +204,9 @@ class Coordinator:
                 while not (self._commands or self._claims):
                     if self._closed:
                         return
+                    self._idle += 1
                     self._condition.wait()
+                    self._idle -= 1
                 takes_claims = bool(self._claims) and (claims_first or not self._commands)
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
@@ -184,7 +218,7 @@ class Coordinator:
 
     def _take_commands(self) -> list[_Commands]:
         taken: list[_Commands] = []
-        room = MAX_BATCH
+        room = MAX_BATCH // (1 + self._idle)  # a flight that has nothing to do gets its part
         while self._commands and (not taken or len(self._commands[0].asked) <= room):
             call = self._commands.popleft()
             if call.future.set_running_or_notify_cancel():
