@@ -328,11 +328,12 @@ def _undone(job: Job, at: Moment) -> Change:
         Start(job_id=job.id, lease_id=_lease_id(1, 0), actor=WORKERS[0], request_id=_id("start")),
         asking("hard cancel", job.id),
     ]
-    change = None
+    change, history = None, list[Event]()
     for command in steps:
-        outcome = lifecycle.decide(job, command, at)
+        outcome = lifecycle.decide(job, command, at, history)
         assert isinstance(outcome, Applied)
         change, job = outcome.change, outcome.change.job
+        history.extend(change.events)
     assert change is not None
     return change.spawned[0]
 
