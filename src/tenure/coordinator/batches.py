@@ -172,7 +172,7 @@ class Executor:
 
     def _find_holders(self, wave: list[Asked], rows: "_Rows") -> None:
         """Inserts that missed met a job under their id or, failing that, under their key."""
-        keys: dict[DedupeKey, Asked] = {}
+        keys: dict[DedupeKey, list[JobId]] = {}
         for asked in wave:
             if asked.missed is None or asked.missed.expected_rev != 0:
                 continue
@@ -181,10 +181,11 @@ class Executor:
             if present is not None:
                 rows.met[asked.command.job_id] = present
             elif job.dedupe_key is not None:
-                keys[DedupeKey(job.namespace, job.kind, job.dedupe_key)] = asked
+                key = DedupeKey(job.namespace, job.kind, job.dedupe_key)
+                keys.setdefault(key, []).append(asked.command.job_id)
         if keys:
             held = self._store.load_holders(list(keys))
-            rows.met.update({keys[key].command.job_id: job for key, job in held.items()})
+            rows.met.update((job_id, job) for key, job in held.items() for job_id in keys[key])
 
     # --- deciding and saving -------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ class Executor:
         if rows is None:
             return
         outcomes = self._decide_all(wave, rows)
-        applied = [(asked, outcome) for asked, outcome in outcomes if isinstance(outcome, Applied)]
+        applied = _one_per_job(outcomes)
         if applied:
             self._save(applied, rows.epoch)
         if not rows.is_fresh:
@@ -284,6 +285,18 @@ class _Rows:
     def subject(self, command: Command) -> Job | None:
         """The job a decision about `command` looks at."""
         return self.met.get(command.job_id) or self.jobs.get(command.job_id)
+
+
+def _one_per_job(outcomes: list[tuple[Asked, Outcome]]) -> list[tuple[Asked, Applied]]:
+    """The changes to save. A redrive and an enqueue may want the same new id: the second of them
+    has lost its race before it began, and meets the first in the next round."""
+    chosen: dict[JobId, tuple[Asked, Applied]] = {}
+    for asked, outcome in outcomes:
+        if isinstance(outcome, Applied):
+            change = outcome.change
+            if chosen.setdefault(change.job.id, (asked, outcome))[0] is not asked:
+                asked.missed = change
+    return list(chosen.values())
 
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:

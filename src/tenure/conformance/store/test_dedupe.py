@@ -4,6 +4,7 @@ import pytest
 
 from tenure.conformance.harness import KIND, Kit, policy
 from tenure.conformance.spec import spec
+from tenure.coordinator.batches import MAX_TRIES
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, ErrorClass, JobStatus, OnLost
@@ -164,7 +165,7 @@ def test_a_deduplicated_id_sent_again_after_the_holder_ended_creates_the_job(kit
 
 @spec("D1")
 def test_many_enqueues_with_one_key_in_one_batch_make_one_job(kit: Kit) -> None:
-    commands = [kit.new(dedupe_key="k") for _ in range(8)]
+    commands = [kit.new(dedupe_key="k") for _ in range(5 * MAX_TRIES)]
 
     replies = kit.coordinator.submit_many(commands).result()
 

@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.harness import Kit, policy
+from tenure.conformance.harness import OPERATOR, Kit, policy
 from tenure.conformance.spec import spec
+from tenure.core.commands import Redrive
+from tenure.core.ids import RequestId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError
+from tenure.core.requests import redriven_id
+from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,
@@ -264,6 +268,23 @@ def test_a_redrive_meets_the_holder_of_its_key(kit: Kit) -> None:
 
     assert reply.deduplicated
     assert reply.job == holder
+
+
+@spec("T23", "D3", "I16")
+def test_a_redrive_and_an_enqueue_of_its_id_in_one_batch_make_one_job(kit: Kit) -> None:
+    job = kit.running_job()
+    kit.cancel_hard(job)
+    redrive = Redrive(job_id=job.id, actor=OPERATOR, request_id=RequestId("d"))
+    enqueue = kit.new(job_id=redriven_id(redrive), payload=b'"mine"')
+    fresh = kit.coordinate(kit.store)  # one that has heard no clock yet decides both together
+
+    first, second = fresh.submit_many([enqueue, redrive]).result()
+
+    assert isinstance(first, Reply)
+    assert isinstance(second, Reply)
+    assert first.job is not None
+    assert kit.reload(first.job) == first.job
+    assert second.cause is Cause.IDEMPOTENCY_KEY_REUSE
 
 
 @spec("Q5", "K5")
