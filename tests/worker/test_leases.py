@@ -137,7 +137,7 @@ def test_a_stubborn_coroutine_costs_its_child_and_neighbours_are_handed_back(
 def test_a_thread_that_cannot_be_killed_leaks_until_its_neighbours_are_done(
     shop: Shop, tmp_path: Path
 ) -> None:
-    worker = shop.start(SHARED, concurrency=3)
+    worker = shop.start(SHARED, concurrency=3, stubborn_us=seconds(0.2))
     file = tmp_path / "pid"
     endless = shop.enqueue("tforever", {"file": str(file)})
     neighbour = shop.enqueue("tnap", {"amount_s": 2}, policy=ONCE)

@@ -61,6 +61,7 @@ class Child:
         self._selector = selector
         self._reader = FrameReader(max_bytes=setup.body_bytes + FRAME_OVERHEAD_BYTES)
         self._outgoing = bytearray()
+        self._wants_to_write = False
         self._turn = turn
         self._process, self._sock = _spawn(environment)
         assert self._process.stdout is not None
@@ -92,11 +93,11 @@ class Child:
         with suppress(BlockingIOError, ConnectionError):
             while self._outgoing:
                 del self._outgoing[: self._sock.send(self._outgoing)]
-        if self._sock.fileno() in self._watched:
-            wanted = selectors.EVENT_WRITE if self._outgoing else 0
-            self._selector.modify(
-                self._sock.fileno(), selectors.EVENT_READ | wanted, lambda: self._turn(self)
-            )
+        wants_to_write = bool(self._outgoing)
+        if wants_to_write != self._wants_to_write and self._sock.fileno() in self._watched:
+            self._wants_to_write = wants_to_write
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_to_write else 0)
+            self._selector.modify(self._sock.fileno(), events, lambda: self._turn(self))
 
     def receive(self) -> tuple[list[ToSupervisor], bool]:
         """What the child said, and whether its end of the socket is closed or of no use."""

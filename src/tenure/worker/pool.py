@@ -25,7 +25,7 @@ from tenure.worker.messages import (
     ProgressMade,
 )
 from tenure.worker.options import AttemptOutput, WorkerOptions
-from tenure.worker.outcomes import Died, Displaced, Killed, Outcome
+from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned
 from tenure.worker.output import BoundedOutput
 from tenure.worker.stats import Stats
 from tenure.worker.wire import (
@@ -156,23 +156,23 @@ class Pool:
             case Isolation.PROCESS:
                 child.doomed[run] = None
                 self._kill(child)
-            case Isolation.ASYNC:
-                child.doomed[run] = Boot(self._clock() + self._options.stubborn_us)
+            case Isolation.ASYNC | Isolation.THREAD:
+                by = Boot(self._clock() + self._options.stubborn_us)
+                child.doomed[run] = by
                 child.send(Lost(run))
-                self.next_at = min(self.next_at, child.doomed[run] or NEVER)
-            case Isolation.THREAD:
-                child.doomed[run] = None
-                child.send(Lost(run))
-                self._stats.leaked += 1
-                self._retire_threads(child)
+                self.next_at = min(self.next_at, by)
             case _:
                 assert_never(child.lane)
 
-    def _retire_threads(self, child: Child) -> None:
-        """A thread cannot be killed: its process takes no more work, and goes when the others
-        in it are done."""
-        child.is_retiring = True
-        if child.runs <= set(child.doomed):
+    def _overdue(self, child: Child, run: int) -> None:
+        """It did not stop in time. A thread cannot be killed alone, and need not be: its process
+        takes no more work and goes when the others in it are done. A coroutine holds its loop."""
+        if child.lane is Isolation.THREAD:
+            self._stats.leaked += 1
+            child.doomed[run] = None
+            child.is_retiring = True
+            self._retire(child)
+        else:
             self._kill(child)
 
     def _kill(self, child: Child) -> None:
@@ -293,8 +293,9 @@ class Pool:
         if place is None or place.child is not child or not place.is_sent:
             return  # not an attempt of this child: user code may have found the socket
         child.drain_output()
-        is_doomed = message.run in child.doomed
-        self._leave(place, Killed() if is_doomed else message.outcome)
+        # What a handler raises while it is being killed is the kill's doing; a result is its own.
+        was_stopped = message.run in child.doomed and not isinstance(message.outcome, Returned)
+        self._leave(place, Killed() if was_stopped else message.outcome)
         rss_limit = self._options.child_rss_bytes
         is_worn = child.jobs_begun >= self._options.jobs_per_child
         if is_worn or (rss_limit is not None and message.rss_bytes > rss_limit):
@@ -311,9 +312,11 @@ class Pool:
                 self._seat(place)
 
     def _retire(self, child: Child) -> None:
-        if child.doomed:
-            self._retire_threads(child)
-        elif not child.runs and child.deadline is None:
+        if child.runs:
+            leaked = {run for run, by in child.doomed.items() if by is None}
+            if child.runs <= leaked:
+                self._kill(child)
+        elif child.deadline is None:
             self._stats.children_recycled += 1
             child.send(Retire())
             child.deadline = Boot(self._clock() + RETIRE_WITHIN)
@@ -411,10 +414,11 @@ class Pool:
                 child.fault = "did not answer its supervisor and was killed"
                 child.kill()
             self.next_at = min(self.next_at, child.deadline)
-        for by in [by for by in child.doomed.values() if by is not None]:
-            if now >= by:
-                self._kill(child)
-            self.next_at = min(self.next_at, by)
+        for run, by in list(child.doomed.items()):
+            if by is not None and now >= by:
+                self._overdue(child, run)
+            elif by is not None:
+                self.next_at = min(self.next_at, by)
 
     def look_for_exits(self) -> None:
         """Ask every child, for systems that do not tell."""
