@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -50,7 +51,9 @@ class Runner:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 class Fleet:
@@ -66,7 +69,7 @@ class Fleet:
         self._runners.append(runner)
         return runner
 
-    def end(self) -> None:
+    def close(self) -> None:
         for runner in self._runners:
             runner.end()
 
@@ -75,10 +78,8 @@ class Fleet:
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Workers in processes over one SQLite file; the history is verified after the test."""
     url = f"sqlite:///{tmp_path / 'worker.db'}"
-    with open_shop(open_store(url, migrate=True)) as shop:
-        fleet = Fleet(shop, url)
+    with open_shop(open_store(url, migrate=True)) as shop, closing(Fleet(shop, url)) as fleet:
         yield fleet
-        fleet.end()
 
 
 def test_a_supervisor_that_slept_past_its_lease_stops_its_handler(
