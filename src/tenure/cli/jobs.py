@@ -46,7 +46,8 @@ def jobs() -> None:
     """Look at jobs and decide about them."""
 
 
-def _find(serving: Coordinator, job_id: str) -> Job:
+def find_job(serving: Coordinator, job_id: str) -> Job:
+    """The job, or the end of the command."""
     check_job_id("ID", job_id)
     job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
     if job is None:
@@ -118,18 +119,19 @@ def list_jobs(
 def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
     """Show a job and its timeline."""
     with coordinator(url) as serving:
-        job = _find(serving, job_id)
+        job = find_job(serving, job_id)
         view = job_view(job, serving.now(), with_bodies=bodies)
         events = serving.load_events(job.id)
     if as_json:
         print_json({"job": view, "events": [event_view(event) for event in events]})
         return
-    print_facts(_facts(job, bodies=bodies))
+    print_facts(job_facts(job, bodies=bodies))
     click.echo()
     print_timeline(events)
 
 
-def _facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
+def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
+    """What people want to know of a job first."""
     progress = job.progress
     done = None if progress is None else f"{progress.done}/{progress.total or '?'} {progress.note}"
     error = job.error or job.last_error
@@ -186,7 +188,7 @@ def print_timeline(events: list[Event]) -> None:
 def job_events(url: str | None, as_json: bool, job_id: str) -> None:
     """Show a job's history."""
     with coordinator(url) as serving:
-        events = serving.load_events(_find(serving, job_id).id)
+        events = serving.load_events(find_job(serving, job_id).id)
     if as_json:
         print_json([event_view(event) for event in events])
     else:
@@ -295,7 +297,7 @@ def dead_letter_job(
 def wait_for_job(url: str | None, as_json: bool, timeout: Duration | None, job_id: str) -> None:
     """Wait until a job is finished. Exits with 0 if it succeeded, 1 otherwise."""
     with coordinator(url) as serving:
-        _find(serving, job_id)
+        find_job(serving, job_id)
         job = _wait(serving, JobId(job_id), timeout)
         _show_end(serving, job, as_json=as_json)
 
@@ -305,7 +307,7 @@ def _wait(serving: Coordinator, job_id: JobId, timeout: Duration | None) -> Job:
     if timeout is not None:
         give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
     while True:
-        job = _find(serving, job_id)
+        job = find_job(serving, job_id)
         if job.status.is_terminal:
             return job
         if give_up_at is not None and time.monotonic() >= give_up_at:

@@ -15,6 +15,7 @@ COMMANDS = {
     "worker": ("tenure.cli.worker:worker", "Run jobs until told to stop."),
     "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue a job."),
     "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
+    "dlq": ("tenure.cli.dlq:dlq", "Look at dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "Look at queues, pause them, limit them."),
     "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
     "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from tenure.core.beside import Resolution
 from tenure.core.events import Event, Facts
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job, JobError, Progress
@@ -173,4 +174,29 @@ def event_view(event: Event) -> EventView:
         cause=event.cause,
         payload=event.payload,
         version=event.version,
+    )
+
+
+class ResolutionView(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a dead letter, as it is shown."""
+
+    kind: str
+    ts: str | None
+    actor: str
+    request_id: str
+    note: str
+    new_job_id: str | None
+
+
+def resolution_view(resolution: Resolution | None) -> ResolutionView | None:
+    """What is shown of a resolution; None while there is none."""
+    if resolution is None:
+        return None
+    return ResolutionView(
+        kind=resolution.kind,
+        ts=iso(resolution.ts),
+        actor=resolution.actor,
+        request_id=resolution.request_id,
+        note=resolution.note,
+        new_job_id=resolution.new_job_id,
     )

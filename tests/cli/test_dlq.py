@@ -1,0 +1,131 @@
+"""`tenure dlq`: dead letters are found, redriven, edited and put away, one or all of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
+
+    def invoke(*words: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(main, list(words), input=typed, catch_exceptions=False)
+
+    return invoke
+
+
+def dead_letter(run: Run, *words: str, reason: str = "policy_violation") -> str:
+    job_id = run("enqueue", *(words or ("mail",))).stdout.strip()
+    assert run("jobs", "dead-letter", job_id, "--reason", reason, "-m", "spam").exit_code == 0
+    return job_id
+
+
+def listed(run: Run, *words: str) -> list[str]:
+    return [line["id"] for line in json.loads(run("dlq", "ls", "--json", *words).stdout)]
+
+
+def test_dead_letters_are_listed_by_filter_and_shown(run: Run) -> None:
+    spam = dead_letter(run, "mail", "-q", "post")
+    broken = dead_letter(run, "parse", reason="parse_error")
+
+    table = run("dlq", "ls").stdout
+
+    assert listed(run) == [broken, spam]
+    assert listed(run, "--reason", "parse_error") == [broken]
+    assert listed(run, "--kind", "mail") == listed(run, "--queue", "post") == [spam]
+    assert listed(run, "--stage", "exec") == []
+    assert "DeadLettered: spam" in table
+    assert "resolved" in run("dlq", "show", spam).stdout
+
+
+def test_a_redriven_dead_letter_is_no_longer_listed_and_names_its_new_job(run: Run) -> None:
+    job_id = dead_letter(run, "mail", '{"to":"ada"}')
+
+    new_id = run("dlq", "redrive", job_id, "--payload", '{"to":"bob"}').stdout.strip()
+
+    shown = json.loads(run("dlq", "show", job_id, "--json").stdout)
+    new = json.loads(run("jobs", "show", new_id, "--json", "--bodies").stdout)["job"]
+    assert (listed(run), listed(run, "--resolved")) == ([], [job_id])
+    assert (shown["resolution"]["kind"], shown["resolution"]["new_job_id"]) == ("redriven", new_id)
+    assert (new["payload"], new["origin_id"]) == ({"to": "bob"}, job_id)
+
+
+def test_a_discarded_dead_letter_keeps_its_note_and_cannot_be_discarded_again(run: Run) -> None:
+    job_id = dead_letter(run)
+
+    first = run("dlq", "discard", job_id, "-m", "customer left", "--request-id", "d1")
+    repeated = run("dlq", "discard", job_id, "-m", "customer left", "--request-id", "d1")
+    again = run("dlq", "discard", job_id)
+
+    assert (first.exit_code, first.stdout, repeated.exit_code) == (0, f"{job_id}\n", 0)
+    assert (again.exit_code, again.stderr) == (1, f"tenure: job {job_id}: already_resolved\n")
+    assert "customer left" in run("dlq", "show", job_id).stdout
+    assert listed(run) == []
+
+
+def test_all_asks_first_and_redrives_each_dead_letter_once(run: Run) -> None:
+    wanted = {dead_letter(run, "mail") for _ in range(3)}
+    other = dead_letter(run, "parse")
+
+    refused = run("dlq", "redrive", "--all", "--kind", "mail", typed="n\n")
+    before = listed(run)
+    done = run("dlq", "redrive", "--all", "--kind", "mail", "--json", "--yes")
+
+    assert "Redrive 3 dead letters?" in refused.stderr
+    assert (refused.exit_code, len(before)) == (1, 4)
+    assert {each["job_id"] for each in json.loads(done.stdout)} == wanted
+    assert listed(run) == [other]
+    assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 3
+
+
+def test_all_discards_with_a_typed_yes(run: Run) -> None:
+    dead_letter(run)
+
+    result = run("dlq", "discard", "--all", typed="y\n")
+
+    assert (result.exit_code, listed(run)) == (0, [])
+
+
+def test_a_redrive_whose_key_is_held_says_by_whom(run: Run) -> None:
+    job_id = dead_letter(run, "mail", "--key", "k")
+    holder = run("enqueue", "mail", "--key", "k").stdout.strip()
+
+    result = run("dlq", "redrive", job_id)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"tenure: job {job_id}: key_held by {holder}\n"
+    assert listed(run) == [job_id]
+
+
+def test_only_dead_letters_are_taken(run: Run) -> None:
+    job_id = run("enqueue", "mail").stdout.strip()
+
+    assert run("dlq", "redrive", job_id).stderr == f"tenure: job {job_id}: revision_mismatch\n"
+    assert run("dlq", "discard", job_id).stderr == f"tenure: job {job_id}: not_dead_lettered\n"
+    assert "not a dead letter" in run("dlq", "show", job_id).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("redrive",),
+        ("redrive", "--all", "01890000-0000-7000-8000-000000000000"),
+        ("redrive", "--all", "--yes", "--payload", "1"),
+        ("discard", "--kind", "mail", "01890000-0000-7000-8000-000000000000"),
+        ("discard", "7"),
+    ],
+)
+def test_a_command_that_could_mean_two_things_is_refused(run: Run, words: tuple[str, ...]) -> None:
+    dead_letter(run)
+
+    result = run("dlq", *words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
