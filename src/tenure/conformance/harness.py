@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from tenure.conformance.factory import BEGINNING, MemoryFactory, StoreFactory, VirtualClock
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import (
@@ -56,12 +57,29 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, ReasonCode
 from tenure.errors import Closed
-from tenure.ports import Clock, Entropy, Store
-from tenure.stores.memory import MemoryStore
+from tenure.ports import Entropy, Store
 from tenure.verify import Ack, AckWriter, assert_holds, granted, heard
 
-BEGINNING = Instant(1_750_000_000_000_000)
-"""Where virtual time starts: a summer's day in 2025, so that instants look like instants."""
+__all__ = [
+    "BEGINNING",
+    "CLIENT",
+    "KIND",
+    "LIMITS",
+    "OPERATOR",
+    "QUEUE",
+    "WORKER",
+    "WORKER_ID",
+    "Interposed",
+    "Kit",
+    "MemoryFactory",
+    "StoreFactory",
+    "VirtualClock",
+    "counted_entropy",
+    "ids",
+    "kit",
+    "policy",
+    "race",
+]
 
 QUEUE = QueueName("default")
 KIND = Kind("task")
@@ -76,72 +94,6 @@ LIMITS = Limits(lease=LeaseBounds(shortest_us=seconds(1), longest_us=seconds(24 
 _RACE_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
-
-
-class StoreFactory(Protocol):
-    """How the kit gets at a store. One factory serves one test, then it is closed.
-
-    `--tenure-store module:name` names a callable without arguments that returns one of these; a
-    class will do. The fixture `tenure_store_factory` can be overridden instead.
-    """
-
-    def open(self) -> Store:
-        """A fresh, empty store whose clock stands still until `advance`."""
-
-    def reopen(self) -> Store:
-        """Another handle on the same data and clock, as a second process would have it. A store
-        that can have only one handle returns that one."""
-
-    def advance(self, by: Duration) -> None:
-        """Move the store's clock, for all handles; a negative duration steps it back."""
-
-    def close(self) -> None:
-        """Close what was opened and remove what it left behind."""
-
-
-class VirtualClock:
-    """A clock that moves when told to; for stores that take their clock as an argument."""
-
-    def __init__(self) -> None:
-        self._now = BEGINNING
-
-    def __call__(self) -> Instant:
-        return self._now
-
-    def advance(self, by: Duration) -> None:
-        """Move, in either direction."""
-        self._now = Instant(self._now + by)
-
-
-class MemoryFactory:
-    """The factory of the reference store, and the smallest example of one."""
-
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.store: Store | None = None
-
-    def make(self, clock: Clock) -> Store:
-        """The store itself; a subclass of the factory can try another."""
-        return MemoryStore(clock=clock)
-
-    def open(self) -> Store:
-        """A new store."""
-        self.store = self.make(self.clock)
-        return self.store
-
-    def reopen(self) -> Store:
-        """The same object: nothing but this process can see it."""
-        assert self.store is not None, "open() comes first"
-        return self.store
-
-    def advance(self, by: Duration) -> None:
-        """Move the injected clock."""
-        self.clock.advance(by)
-
-    def close(self) -> None:
-        """Nothing to remove."""
-        if self.store is not None:
-            self.store.close()
 
 
 def counted_entropy(seed: str) -> Entropy:
@@ -252,9 +204,9 @@ class Kit:
         """The host's monotonic clock, virtual too."""
         return self._elapsed_us
 
-    def advance(self, seconds_: float = 0, *, seconds: float = 0, microseconds: int = 0) -> None:
+    def advance(self, *, seconds: float = 0, microseconds: int = 0) -> None:
         """Let time pass, for the store and for this process."""
-        by = Duration(round((seconds_ + seconds) * 1_000_000) + microseconds)
+        by = Duration(round(seconds * 1_000_000) + microseconds)
         assert by >= 0, "time does not run backwards; see step_back"
         self._elapsed_us += by
         self.factory.advance(by)
