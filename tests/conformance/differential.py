@@ -20,6 +20,7 @@ from tenure.core.commands import (
     Command,
     Complete,
     DeadLetter,
+    Discard,
     Enqueue,
     Fail,
     Heartbeat,
@@ -217,6 +218,11 @@ class Differential(RuleBasedStateMachine):
     def redrive(self, pick: int, cause: EventCause) -> None:
         job_id = self.job(pick, lambda job: job.status.is_terminal)
         self.send(Redrive(job_id=job_id, actor=OPERATOR, request_id=self.request_id(), cause=cause))
+
+    @rule(pick=picks, note=st.sampled_from(["", "seen"]))
+    def discard(self, pick: int, note: str) -> None:
+        job_id = self.job(pick, lambda job: job.status is JobStatus.DEAD_LETTERED)
+        self.send(Discard(job_id=job_id, actor=OPERATOR, request_id=self.request_id(), note=note))
 
     # --- workers -------------------------------------------------------------------------------
 
@@ -441,7 +447,7 @@ def _with_another_body(command: Command) -> Command:
             return replace(command, error=JobError(message="another"))
         case Release():
             return replace(command, delay_us=seconds(7))
-        case Cancel() | Redrive() | Requeue() | DeadLetter():
+        case Cancel() | Redrive() | Requeue() | DeadLetter() | Discard():
             return replace(command, expected_rev=77)
         case Heartbeat():
             return replace(command, checkpoint=b'"another"')

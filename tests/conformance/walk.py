@@ -96,6 +96,10 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
             "cause": luck.choice([EventCause.REDRIVE, EventCause.RERUN]),
         },
     ),
+    "discard": (
+        0.5,
+        lambda luck: {"pick": luck.randint(0, 2), "note": luck.choice(["", "seen"])},
+    ),
     "send_again": (
         2,
         lambda luck: {"pick": luck.randint(0, 60), "other_body": luck.random() < 0.4},

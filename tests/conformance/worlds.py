@@ -165,6 +165,8 @@ class Worlds:
         """Every listing and look-up a store offers."""
         self.same("list_jobs", lambda world: world.store.list_jobs(_ALL_JOBS))
         self.same("list_events", lambda world: world.store.list_events(_ALL_EVENTS))
+        jobs = [record.job_id for record in self.records]
+        self.same("resolutions", lambda world: world.store.load_resolutions(jobs))
         self.same("live_keys", lambda world: list(world.store.live_keys()))
         self.same("lease_holders", lambda world: list(world.store.lease_holders()))
         used = {record.job.queue for record in self.records if record.job is not None}
