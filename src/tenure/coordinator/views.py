@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.core.beside import Resolution
 from tenure.core.events import Event, Facts
+from tenure.core.ids import LeaseId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import is_suspect
@@ -150,8 +151,16 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
+def _hidden(lease_id: LeaseId) -> str:
+    """A lease id is the right to report: who reads a history must not be able to use it."""
+    return lease_id[:10] + "…"
+
+
 def event_view(event: Event) -> EventView:
     """What is shown of an event. [E1]"""
+    lease_id, request_id = event.lease_id, str(event.request_id)
+    if lease_id is not None:
+        request_id = request_id.replace(lease_id, _hidden(lease_id))  # a heartbeat's holds it [Q6]
     return EventView(
         id=f"{event.job_id}:{event.seq}",
         job_id=event.job_id,
@@ -161,13 +170,12 @@ def event_view(event: Event) -> EventView:
         ts=iso(event.ts),
         actor=event.actor,
         attempt=event.attempt,
-        # A lease id is the right to report: who reads a history must not be able to use it.
-        lease_id=None if event.lease_id is None else event.lease_id[:10] + "…",
+        lease_id=None if lease_id is None else _hidden(lease_id),
         owner=event.owner,
         lease_expires_at=iso(event.lease_expires_at),
         from_status=event.from_status,
         to_status=event.to_status,
-        request_id=event.request_id,
+        request_id=request_id,
         fingerprint=event.fingerprint,
         correlation_id=event.correlation_id,
         trace_id=event.trace_id,
