@@ -1,4 +1,4 @@
-"""A thread that does something again and again, and survives a store that fails for a while."""
+"""A thread that does something again and again, and survives whatever goes wrong in one run."""
 
 import logging
 import threading
@@ -38,4 +38,7 @@ class Periodic:
                 return
             except TenureError as failure:
                 _log.warning("%s failed, will try again: %s", self._name, failure)
+            except Exception:
+                # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
+                _log.exception("%s failed unexpectedly, will try again", self._name)
             self._stop.wait(self._interval_s)

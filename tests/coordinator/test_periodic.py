@@ -1,0 +1,53 @@
+"""The thread behind sweeper and retention: nothing but a stop or a close ends it."""
+
+import logging
+import threading
+
+import pytest
+
+from tenure.coordinator.periodic import Periodic
+from tenure.core.instants import seconds
+from tenure.errors import Closed, StoreUnavailable
+
+LIMIT_S = 60
+
+
+@pytest.mark.parametrize(
+    "failure", [StoreUnavailable("away"), AssertionError("a bug")], ids=["store", "bug"]
+)
+def test_a_run_that_fails_is_logged_and_followed_by_the_next(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures, went_on = [failure], threading.Event()
+
+    def work() -> None:
+        if failures:
+            raise failures.pop()
+        went_on.set()
+
+    periodic = Periodic("test", work, interval_us=seconds(0.001))
+    with caplog.at_level(logging.WARNING, logger="tenure.periodic"):
+        periodic.start()
+        is_alive = went_on.wait(LIMIT_S)
+        periodic.stop()
+
+    assert is_alive
+    [record] = caplog.records
+    assert "test failed" in record.getMessage()
+    assert "will try again" in record.getMessage()
+    assert (record.exc_info is not None) == isinstance(failure, AssertionError)
+
+
+def test_it_ends_when_what_it_works_on_is_closed() -> None:
+    runs = []
+
+    def work() -> None:
+        runs.append(1)
+        raise Closed
+
+    periodic = Periodic("test", work, interval_us=seconds(0.001))
+    periodic.start()
+    periodic._thread.join(LIMIT_S)
+
+    assert not periodic._thread.is_alive()
+    assert len(runs) == 1
