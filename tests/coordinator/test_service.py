@@ -10,6 +10,7 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.batches import MAX_TRIES
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Complete, Enqueue
+from tenure.core.events import Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -18,6 +19,7 @@ from tenure.core.ids import (
     new_job_id,
     worker_actor,
 )
+from tenure.core.instants import Duration
 from tenure.core.outcomes import Change
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
@@ -275,3 +277,25 @@ def test_closing_finishes_what_was_submitted_and_refuses_what_comes_after() -> N
 
 def test_an_empty_batch_is_answered_at_once(world: World) -> None:
     assert world.coordinator.submit_many([]).result(0) == []
+
+
+@spec("D3", "T26")
+def test_an_enqueue_repeated_while_its_job_is_purged_makes_the_job_anew(world: World) -> None:
+    class Purging(ScriptedStore):
+        def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+            self.purge(older_than_us=Duration(0), limit=1)
+            return super().load_histories(ids)
+
+    store = Purging(world.clock)
+    coordinator = Coordinator(store, entropy=world.entropy, monotonic=world.clock)
+    command = enqueue_command(world)
+    coordinator.execute(command)
+    coordinator.execute(Cancel(job_id=command.job_id, actor=CLIENT, request_id=RequestId("c1")))
+    world.clock.advance(1)
+
+    again = coordinator.execute(command)
+
+    assert isinstance(again, Reply)
+    assert again.job is not None
+    assert (again.job.status, again.replayed) == (JobStatus.QUEUED, False)
+    coordinator.close()

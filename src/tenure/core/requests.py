@@ -90,7 +90,7 @@ def already_there(job: Job, command: Enqueue | Redrive, history: History | None)
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if job.id != wanted:
         return Replayed(answer=Reply(job=job, deduplicated=True))
-    if history is None:
+    if not history:  # an empty one: the job was purged since its row was read, so read again
         return NeedsHistory(job_id=job.id)
     if history[0].fingerprint == fingerprint(command):
         return Replayed(answer=Reply(job=job, replayed=True))
