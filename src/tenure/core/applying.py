@@ -119,7 +119,7 @@ def apply(
             expected_rev=expected_rev,
             events=tuple(events),
             not_after=not_after,
-            spawned=_compensation(current, at) if needs_compensation(current) else (),
+            spawned=_compensation(current) if needs_compensation(current) else (),
             observations=() if current.origin_id is None else _compensated(current, at.now),
         ),
         answer=answer(current, tuple(events)),
@@ -203,7 +203,7 @@ def compensation_id(job_id: JobId) -> JobId:
     return derived_job_id(job_id, purpose="compensation")
 
 
-def _compensation(job: Job, at: Moment) -> tuple[Change, ...]:
+def _compensation(job: Job) -> tuple[Change, ...]:
     """The compensation that a bad end enqueues, in the same transaction. [M1]"""
     spec = job.policy.compensation
     assert spec is not None

@@ -39,7 +39,6 @@ SESSION_COLUMNS = (
 )  # fmt: skip
 
 event_values: Callable[[Event], Row] = attrgetter(*Event.__struct_fields__, "event_class")
-observation_values: Callable[[Observation], Row] = attrgetter(*OBSERVATION_COLUMNS)
 
 _POLICIES_REMEMBERED = 1024
 """Jobs of one kind share their policy: decoding it once per text saves a third of a load."""
@@ -92,7 +91,6 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
     "payload": _documents,
     "class": _words,
 }
-OBSERVATION_ENCODERS: Mapping[str, Encoder] = {"type": _words}
 
 
 @lru_cache(maxsize=256)

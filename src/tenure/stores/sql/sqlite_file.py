@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from tenure.core.instants import Instant
 from tenure.errors import (
     OutcomeUnknown,
     SchemaTooNew,
@@ -180,10 +179,6 @@ def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
 
 
 # --- The schema --------------------------------------------------------------------------------
-
-
-def _never() -> Instant:
-    raise AssertionError("no clock is needed here")
 
 
 def has_nothing(path: Path) -> bool:
