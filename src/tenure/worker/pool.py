@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.handlers import Isolation
@@ -63,6 +65,7 @@ class _Place:
         self.lane = lane
         self.child: Child | None = None
         self.frame: Run | None = None
+        self.reason: str | None = None  # why it was asked to stop
         self.is_announced = False
         self.is_sent = False
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
@@ -131,16 +134,22 @@ class Pool:
             self.keep()
 
     def renew(self, run: int, until: Boot) -> None:
-        """Pass a renewal on."""
-        child = self._child_of(run)
-        if child is not None:
-            child.send(Renewed(run, until))
+        """Pass a renewal on, or keep it for the child that will have the attempt."""
+        place = self._places.get(run)
+        if place is None or place.frame is None:
+            return
+        place.frame = replace(place.frame, until=until)
+        if place.is_sent and place.child is not None:
+            place.child.send(Renewed(run, until))
 
     def ask(self, run: int, reason: str) -> None:
-        """Pass a soft cancel on."""
-        child = self._child_of(run)
-        if child is not None:
-            child.send(SoftCancel(run, reason))
+        """Pass a soft cancel on, or keep it for the child that will have the attempt."""
+        place = self._places.get(run)
+        if place is None:
+            return
+        place.reason = reason
+        if place.is_sent and place.child is not None:
+            place.child.send(SoftCancel(run, reason))
 
     def kill(self, run: int) -> None:
         """End a handler by the means its lane has; `Finished` follows when it is gone."""
@@ -179,10 +188,6 @@ class Pool:
         child.was_killed = True
         child.kill()
 
-    def _child_of(self, run: int) -> Child | None:
-        place = self._places.get(run)
-        return place.child if place is not None and place.is_sent else None
-
     # --- seating -------------------------------------------------------------------------------
 
     def _seat(self, place: _Place) -> None:
@@ -200,6 +205,8 @@ class Pool:
             place.child.drain_output()
             place.child.output.take()  # of imports and of threads between two jobs: nobody's
             place.child.send(place.frame)
+            if place.reason is not None:
+                place.child.send(SoftCancel(place.run, place.reason))
 
     def _free_child(self, lane: Isolation) -> Child | None:
         for child in self._children:

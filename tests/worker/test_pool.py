@@ -1,0 +1,127 @@
+"""The pool alone, with real children: what becomes of a place when its child goes away."""
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import seconds
+from tenure.handlers import Isolation
+from tenure.worker import Stats, WorkerOptions
+from tenure.worker.clock import Boot, boot_now
+from tenure.worker.messages import Event, Finished, Prepared
+from tenure.worker.outcomes import Killed, Returned, Stopped
+from tenure.worker.pool import Pool
+from tenure.worker.wire import Run
+from tests.worker.harness import PATIENCE_S
+from tests.worker.sample import APP
+
+
+class Loop:
+    """A pool and the turning that a supervisor would do."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.selector = selectors.DefaultSelector()
+        self.stats = Stats()
+        self.pool = Pool(
+            APP,
+            {Isolation.PROCESS: 1},
+            WorkerOptions(),
+            environment=dict(os.environ),
+            selector=self.selector,
+            clock=boot_now,
+            emit=self.events.append,
+            stats=self.stats,
+        )
+
+    def turn_until(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end, self.events
+            for key, _ in self.selector.select(0.02):
+                key.data()
+            if boot_now() >= self.pool.next_at:
+                self.pool.look_for_exits()
+                self.pool.keep()
+
+    def kill_children(self) -> None:
+        for child in self.pool._children:
+            os.kill(child.pid, signal.SIGKILL)
+        dead = list(self.pool._children)
+        self.turn_until(lambda: not set(dead) & set(self.pool._children))
+
+    def close(self) -> None:
+        self.pool.close()
+        self.selector.close()
+
+
+def frame(run: int, kind: str, payload: bytes = b"{}") -> Run:
+    return Run(
+        run=run,
+        job_id=JobId("j"),
+        kind=Kind(kind),
+        queue=QueueName("q"),
+        attempt=1,
+        fence=1,
+        correlation_id=None,
+        checkpoint=None,
+        payload=payload,
+        until=Boot(boot_now() + seconds(60)),
+    )
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    loop.pool.start()
+    yield loop
+    loop.close()
+
+
+def test_an_attempt_whose_reserved_child_died_runs_in_another(loop: Loop) -> None:
+    loop.pool.prepare(1, Isolation.PROCESS)
+    loop.turn_until(lambda: Prepared(1) in loop.events)
+
+    loop.kill_children()
+    loop.pool.run(frame(1, "add", b'{"a": 1, "b": 2}'))
+    loop.turn_until(lambda: len(loop.events) > 1)
+
+    assert loop.events == [Prepared(1), Finished(1, Returned(b"3"))]
+
+
+def test_what_was_said_to_an_attempt_without_a_child_is_told_to_its_next(loop: Loop) -> None:
+    loop.pool.prepare(1, Isolation.PROCESS)
+    loop.turn_until(lambda: Prepared(1) in loop.events)
+    loop.kill_children()
+
+    loop.pool.run(frame(1, "polite"))
+    loop.pool.renew(1, Boot(boot_now() + seconds(90)))
+    loop.pool.ask(1, "enough")
+    loop.turn_until(lambda: len(loop.events) > 1)
+
+    assert loop.events[-1] == Finished(1, Stopped())
+
+
+def test_a_place_that_is_given_up_goes_to_whoever_waits(loop: Loop) -> None:
+    loop.turn_until(lambda: loop.pool.is_up)
+    loop.pool.prepare(1, Isolation.PROCESS)
+    loop.pool.prepare(2, Isolation.PROCESS)
+    assert loop.events == [Prepared(1)]
+
+    loop.pool.kill(1)
+
+    assert loop.events == [Prepared(1), Finished(1, Killed()), Prepared(2)]
+
+
+def test_words_for_strangers_are_ignored(loop: Loop) -> None:
+    for act in (loop.pool.kill, lambda run: loop.pool.renew(run, Boot(0))):
+        act(99)
+    loop.pool.ask(99, "enough")
+    loop.pool.run(frame(99, "add"))
+
+    assert loop.events == []
