@@ -185,6 +185,25 @@ def test_a_wrong_option_is_named_and_nothing_is_written(
         work.enqueue(**options)
 
 
+def test_a_kind_of_text_counts_as_the_text_it_is(app: Application) -> None:
+    class Markup(str):
+        __slots__ = ()
+
+    @app.job(name=Markup("mail"), queue=Markup("letters"))
+    def send() -> None: ...
+
+    job = send.enqueue(
+        key=Markup("ann"), correlation_id=Markup("order-1"), trace_id=Markup("trace-1")
+    )
+    job.cancel(reason=Markup("enough"))
+    record = job.refresh()
+
+    texts = (record.kind, record.queue, record.dedupe_key, record.correlation_id)
+    assert texts == ("mail", "letters", "ann", "order-1")
+    assert (record.trace_id, record.cancel_reason) == ("trace-1", "enough")
+    assert app.enqueue(Markup("mail")).refresh().queue == "letters"
+
+
 @spec("D1")
 def test_a_key_held_by_a_live_job_gives_that_job_flagged(scene: Scene, app: Application) -> None:
     @app.job(queue="work")

@@ -419,6 +419,58 @@ def test_a_compensation_is_checked_as_deep_as_it_goes(fields: dict[str, Any], fi
     check_command(enqueue_with_policy(compensation=spec_of), LIMITS)
 
 
+# --- Types ---------------------------------------------------------------------------------------
+
+
+class Text(str):
+    """A str that is not one: no fingerprint can be made of it."""
+
+    __slots__ = ()
+
+
+class Body(bytes):
+    """Bytes that are not quite bytes."""
+
+    __slots__ = ()
+
+
+class Number(float):
+    """A float that is not quite a float."""
+
+    __slots__ = ()
+
+
+@spec("J6")
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [
+        (changed("enqueue", kind=Text("mail")), "kind"),
+        (changed("enqueue", job_id=Text(LAWFUL["enqueue"].job_id)), "job_id"),
+        (changed("enqueue", dedupe_key=Text("a")), "dedupe_key"),
+        (changed("enqueue", actor=Text("client:shop")), "actor"),
+        (changed("enqueue", payload=Body(b"1")), "payload"),
+        (changed("enqueue", policy=None), "policy"),
+        (changed("enqueue", policy={}), "policy"),
+        (enqueue_with_policy(backoff=None), "policy.backoff"),
+        (enqueue_with_policy(backoff=Backoff(factor=Number(2))), "policy.backoff.factor"),
+        (enqueue_with_policy(compensation="undo"), "policy.compensation"),
+        (
+            enqueue_with_policy(compensation=Compensation(kind="a", queue="b", policy=None)),  # type: ignore[arg-type]  # that is the point
+            "policy.compensation.policy",
+        ),
+        (changed("start", request_id=Text("r1")), "request_id"),
+        (changed("heartbeat", progress=1), "progress"),
+        (changed("fail", error=None), "error"),
+        (changed("fail", error=JobError(message=Text("a"))), "error.message"),
+        (changed("fail", error=replace(JobError(), reason_code=[])), "error.reason_code"),
+        (changed("redrive", cause=10**5000), "cause"),
+        (changed("cancel", reason=Text("a")), "reason"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_field(command: Command, field: str) -> None:
+    assert refused(command).field == field
+
+
 # --- Claims --------------------------------------------------------------------------------------
 
 
@@ -436,6 +488,11 @@ def test_a_compensation_is_checked_as_deep_as_it_goes(fields: dict[str, Any], fi
         ({"queues": ("a", "a")}, "queues"),
         ({"queues": tuple(f"q{n}" for n in range(65))}, "queues"),
         ({"kinds": ("ä",)}, "kinds[0]"),
+        ({"queues": None}, "queues"),
+        ({"queues": ["a"]}, "queues"),
+        ({"queues": "abc"}, "queues"),
+        ({"kinds": 1}, "kinds"),
+        ({"worker": Text("w1")}, "worker"),
         ({"limit": 0}, "limit"),
         ({"limit": 1001}, "limit"),
         ({"limit": True}, "limit"),

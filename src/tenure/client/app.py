@@ -26,6 +26,7 @@ from tenure.client.options import (
     EnqueueOptions,
     PolicyOptions,
     check_known,
+    plain,
     policy_from,
     queue_name,
 )
@@ -64,6 +65,7 @@ class Application:
     """Jobs by name, over a connection that is made when first needed. `tenure.Tenure` is one."""
 
     def __init__(self, connect: Callable[[], Link], *, namespace: str, name: str) -> None:
+        namespace, name = plain(namespace), plain(name)
         check_name("namespace", namespace)
         check_name("name", name)
         self.registry = Registry()
@@ -128,7 +130,7 @@ class Application:
         compensate = _compensate(options)
         handler = make_handler(
             function,
-            kind=options.get("name"),
+            kind=plain(options.get("name")),
             queue=queue_name(options.get("queue", DEFAULT_QUEUE)),
             policy=policy_from(options, Policy()),
             isolation=_isolation(options),
@@ -174,6 +176,7 @@ class Application:
     ) -> Prepared[Any]:
         """Check a call by its kind's name and give it an id, for `enqueue_many` to send."""
         check_known(dict(options), OPTION_NAMES)
+        kind = plain(kind)
         check_name("kind", kind)
         body = encode(payload, what="payload")
         known = self._functions.get(Kind(kind))
@@ -267,6 +270,7 @@ def _concurrency(options: JobOptions) -> int | None:
 def _compensate(options: JobOptions) -> str | JobFunction[..., ..., Any, Any] | None:
     wanted = options.get("compensate")
     if isinstance(wanted, str):
+        wanted = str.__str__(wanted)
         check_name("compensate", wanted)
     elif wanted is not None and not isinstance(wanted, JobFunction):
         raise InvalidInput(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NoReturn, TypeVar
 
 from tenure.client.channel import Channel, Link, poll_pauses
-from tenure.client.options import Span, duration
+from tenure.client.options import Span, duration, plain
 from tenure.core.commands import Cancel
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind
@@ -195,7 +195,7 @@ class Job(Generic[R]):
             actor=self._channel.actor,
             request_id=self._channel.new_request_id(),
             mode=CancelMode.HARD if hard else CancelMode.SOFT,
-            reason=reason,
+            reason=plain(reason),
         )
 
     def _cancelled(self, answer: Answer) -> JobStatus:

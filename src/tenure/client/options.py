@@ -132,8 +132,14 @@ def check_known(options: dict[str, Any], allowed: frozenset[str]) -> None:
         )
 
 
+def plain(value: Any) -> Any:
+    """A member of a `StrEnum`, a `Markup` … as the text it is; anything else as it is."""
+    return str.__str__(value) if isinstance(value, str) else value
+
+
 def queue_name(value: object) -> QueueName:
     """A checked queue name."""
+    value = plain(value)
     check_name("queue", value)
     return QueueName(str(value))
 
@@ -194,10 +200,10 @@ def overrides_from(options: EnqueueOptions) -> Overrides:
     return Overrides(
         queue=queue_name(options["queue"]) if "queue" in options else None,
         priority=options.get("priority"),
-        key=options.get("key"),
+        key=plain(options.get("key")),
         delay_us=duration("delay", options["delay"]) if "delay" in options else Duration(0),
         run_at=None if run_at is None else instant("run_at", run_at),
-        correlation_id=options.get("correlation_id"),
-        trace_id=options.get("trace_id"),
+        correlation_id=plain(options.get("correlation_id")),
+        trace_id=plain(options.get("trace_id")),
         job_id=None if job_id is None else JobId(str(job_id)),
     )

@@ -34,7 +34,7 @@ from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, SYSTEM, role_of
 from tenure.core.ijson import NotIJson, check_ijson
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -119,8 +119,8 @@ def check_claim(request: ClaimRequest, limits: Limits) -> None:
 
 def check_name(field: str, value: object) -> None:
     """A queue, kind, namespace, worker id or request id. [J3]"""
-    if not isinstance(value, str):
-        raise InvalidInput(field, f"{type(value).__name__} is not a name")
+    if type(value) is not str:
+        raise InvalidInput(field, f"{type(value).__name__} is not a name, a plain str is")
     if len(value) > MAX_NAME:
         raise InvalidInput(field, f"{len(value)} characters are over the limit of {MAX_NAME}")
     if NAME_PATTERN.fullmatch(value) is None:
@@ -133,7 +133,7 @@ def check_name(field: str, value: object) -> None:
 
 def check_job_id(field: str, value: object) -> None:
     """A UUID in canonical lower-case form. [J3]"""
-    if not isinstance(value, str) or JOB_ID_PATTERN.fullmatch(value) is None:
+    if type(value) is not str or JOB_ID_PATTERN.fullmatch(value) is None:
         raise InvalidInput(
             field, f"{_shown(value)} is not a job id", hint="a lower-case UUID is expected"
         )
@@ -147,7 +147,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _check_type(field: str, value: object, wanted: type) -> None:
+    """Exactly this type: a subclass may lie about its length, and no fingerprint can be made of
+    it. [J6]"""
+    if type(value) is not wanted:
+        raise InvalidInput(field, f"{type(value).__name__} is not a {wanted.__name__}")
+
+
 def _check_names(field: str, values: Sequence[str], *, most: int, least: int) -> None:
+    _check_type(field, values, tuple)
     if not least <= len(values) <= most:
         raise InvalidInput(field, f"{len(values)} names given, {least} to {most} are allowed")
     for position, value in enumerate(values):
@@ -180,8 +188,8 @@ def _check_word(field: str, value: object, words: type[StrEnum]) -> None:
 
 
 def _check_text(field: str, value: object, *, most: int = MAX_TEXT) -> None:
-    if not isinstance(value, str):
-        raise InvalidInput(field, f"{type(value).__name__} is not text")
+    if type(value) is not str:
+        raise InvalidInput(field, f"{type(value).__name__} is not text, a plain str is")
     if len(value) > most:
         raise InvalidInput(field, f"{len(value)} characters are over the limit of {most}")
     if "\x00" in value:
@@ -204,7 +212,7 @@ def _check_label(field: str, value: object, *, most: int) -> None:
 def _check_actor(actor: object) -> None:
     if actor == SYSTEM:
         return
-    if not isinstance(actor, str) or role_of(actor) not in ROLES:  # type: ignore[arg-type]  # a str is what an Actor is
+    if type(actor) is not str or role_of(actor) not in ROLES:  # type: ignore[arg-type]  # a str is what an Actor is
         raise InvalidInput(
             "actor", f"{_shown(actor)} is no principal", hint="use worker:NAME, client:NAME, …"
         )
@@ -213,7 +221,7 @@ def _check_actor(actor: object) -> None:
 
 def check_body(field: str, value: object, limits: Limits) -> None:
     """A payload, result or checkpoint: I-JSON within the limits. [J1] [J2]"""
-    if not isinstance(value, bytes):
+    if type(value) is not bytes:
         raise InvalidInput(field, f"{type(value).__name__} is not encoded JSON (bytes)")
     try:
         check_ijson(value, max_bytes=limits.body_bytes, max_depth=limits.depth)
@@ -258,6 +266,7 @@ def _is_addressed_alike(one: Enqueue, other: Enqueue) -> bool:
 
 def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
     """A job's policy: every duration, budget and word of it. [L2] [J4]"""
+    _check_type(field, policy, Policy)
     check_duration(f"{field}.lease_us", policy.lease_us)
     if not bounds.shortest_us <= policy.lease_us <= bounds.longest_us:
         raise InvalidInput(
@@ -281,14 +290,17 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
     if policy.start_within_us == 0:
         raise InvalidInput(f"{field}.start_within_us", "is 0: no claim could ever start")
     if policy.compensation is not None:
+        _check_type(f"{field}.compensation", policy.compensation, Compensation)
         check_name(f"{field}.compensation.kind", policy.compensation.kind)
         check_name(f"{field}.compensation.queue", policy.compensation.queue)
+        _check_type(f"{field}.compensation.policy", policy.compensation.policy, Policy)
         if policy.compensation.policy.compensation is not None:
             raise InvalidInput(f"{field}.compensation.policy", "names a compensation itself")
         check_policy(f"{field}.compensation.policy", policy.compensation.policy, bounds)
 
 
 def _check_backoff(field: str, backoff: Backoff) -> None:
+    _check_type(field, backoff, Backoff)
     check_duration(f"{field}.initial_us", backoff.initial_us)
     check_duration(f"{field}.cap_us", backoff.cap_us)
     _check_number(f"{field}.factor", backoff.factor, low=1.0, high=100.0)
@@ -296,15 +308,16 @@ def _check_backoff(field: str, backoff: Backoff) -> None:
 
 
 def _check_number(field: str, value: object, *, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, float):
         raise InvalidInput(field, f"{_shown(value)} is not a number")
+    assert isinstance(value, int | float)
     if not low <= value <= high:  # also where it is NaN, which is not within anything
         raise InvalidInput(field, f"{_shown(value)} is outside {low:g} to {high:g}")
 
 
 def _check_worker_command(command: WorkerCommand, limits: Limits, before: Command | None) -> None:
     check_job_id("job_id", command.job_id)
-    if not isinstance(command.lease_id, str) or not LEASE_ID_PATTERN.fullmatch(command.lease_id):
+    if type(command.lease_id) is not str or not LEASE_ID_PATTERN.fullmatch(command.lease_id):
         raise InvalidInput(
             "lease_id",
             f"{_shown(command.lease_id)} is not a lease id",
@@ -336,6 +349,7 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
 
 
 def _check_progress(progress: Progress) -> None:
+    _check_type("progress", progress, Progress)
     _check_integer("progress.done", progress.done, low=0, high=2**53 - 1)
     if progress.total is not None:
         _check_integer("progress.total", progress.total, low=0, high=2**53 - 1)
@@ -343,12 +357,16 @@ def _check_progress(progress: Progress) -> None:
 
 
 def _check_error(error: JobError) -> None:
+    _check_type("error", error, JobError)
     _check_word("error.error_class", error.error_class, ErrorClass)
     if error.stage is not None:
         _check_word("error.stage", error.stage, Stage)
     _check_text("error.type", error.type, most=MAX_NAME)
     _check_text("error.message", error.message, most=16 * MAX_TEXT)
-    if error.reason_code is not None and error.reason_code not in REPORTABLE_REASONS:
+    if error.reason_code is None:
+        return
+    _check_word("error.reason_code", error.reason_code, ReasonCode)
+    if error.reason_code not in REPORTABLE_REASONS:
         raise InvalidInput(
             "error.reason_code",
             f"{error.reason_code} is not for a worker to say",
@@ -374,6 +392,7 @@ def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) 
                 _check_word("stage", command.stage, Stage)
             _check_text("message", command.message)
         case Redrive():
+            _check_word("cause", command.cause, EventCause)
             if command.cause not in (EventCause.REDRIVE, EventCause.RERUN):
                 raise InvalidInput("cause", f"{command.cause} is neither redrive nor rerun")
             if command.payload is not None:
