@@ -135,6 +135,8 @@ class Writer:
             return
         with suppress(sqlite3.Error):
             connection.execute("PRAGMA busy_timeout = 0")
-            [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            connection.execute(self._wait_for_lock)
+            try:
+                [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                connection.execute(self._wait_for_lock)
             self._checkpoint_at = CHECKPOINT_AT_BYTES + (size if is_busy else 0)
