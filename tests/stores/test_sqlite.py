@@ -6,16 +6,19 @@ import stat
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core.claims import QueueState
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from tenure.stores.memory import host_clock
 from tenure.stores.sql import sqlite_writer
 from tenure.stores.sql.sqlite import SqliteStore
 from tenure.stores.sql.sqlite_file import connect, filesystem_of, is_network_filesystem, translated
-from tests.stores.lives import claim, enqueue, enqueue_changes, save
+from tests.stores.lives import QUEUE, claim, enqueue, enqueue_changes, save
 
 # --- Settings ------------------------------------------------------------------------------------
 
@@ -239,6 +242,53 @@ def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_pa
 
 
 # --- Forks ---------------------------------------------------------------------------------------
+
+
+class OldHints(dict[tuple[Namespace, QueueName], QueueState]):
+    """Hints as another thread left them, whatever this one has just read."""
+
+    def __setitem__(self, key: tuple[Namespace, QueueName], state: QueueState) -> None:
+        super().__setitem__(key, QueueState(name=state.name, limit=100))
+
+
+@spec("Z2", "Z3")
+@pytest.mark.parametrize(("paused", "granted"), [(True, 0), (False, 1)])
+def test_a_claim_goes_by_the_settings_it_read_not_by_what_others_noted(
+    sqlite_store: SqliteStore, paused: bool, granted: int
+) -> None:
+    enqueue(sqlite_store, 3)
+    sqlite_store._unusual_queues = OldHints()
+    sqlite_store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=1)
+
+    jobs = claim(sqlite_store, 3)
+
+    assert len(jobs) == granted
+
+
+def test_a_log_that_cannot_be_folded_back_leaves_the_writers_patience_as_it_was(
+    sqlite_path: Path,
+) -> None:
+    asked: list[str] = []
+
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            asked.append(statement)
+            if "wal_checkpoint" in statement:
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(statement, *parameters)
+
+    sqlite_path.with_name(sqlite_path.name + "-wal").write_bytes(b"")
+    writer = sqlite_writer.Writer(
+        lambda: sqlite3.connect(":memory:", factory=Failing, isolation_level=None),
+        path=sqlite_path,
+        busy_timeout_s=3.0,
+    )
+    writer._checkpoint_at = 0
+
+    writer.run(lambda connection: connection.execute("SELECT 1").fetchall())
+    writer.close()
+
+    assert [each for each in asked if "busy_timeout" in each][-1] == "PRAGMA busy_timeout = 3000"
 
 
 def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:

@@ -94,6 +94,10 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
             return 0
         return None if self.limit is None else max(0, self.limit - self.live)
 
+    def most(self, wanted: int) -> int:
+        """How many of `wanted` grants there is room for."""
+        return wanted if self.room is None else min(wanted, self.room)
+
 
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     """What the store holds locked while a claim is planned."""
@@ -131,6 +135,12 @@ class Admission(Enum):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def claim_order(job: Job) -> tuple[int, int, str]:
+    """What ready jobs are sorted by: priority descending, run_at, id. [Z1]"""
+    assert job.run_at is not None
+    return (-job.priority, job.run_at, job.id)
 
 
 def claim_fingerprint(request: ClaimRequest) -> Fingerprint:

@@ -17,6 +17,7 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    claim_order,
 )
 from tenure.core.commands import Outage
 from tenure.core.events import Event, Observation
@@ -42,12 +43,6 @@ from tenure.stores.memory_beside import MemoryBeside
 def host_clock() -> Instant:
     """The host's wall clock, which is the store's clock for a store in this process."""
     return Instant(time.time_ns() // 1000)
-
-
-def claim_order(job: Job) -> tuple[int, int, str]:
-    """Priority descending, run_at, id. [Z1]"""
-    assert job.run_at is not None
-    return (-job.priority, job.run_at, job.id)
 
 
 class MemoryStore(MemoryBeside):
@@ -232,7 +227,6 @@ class MemoryStore(MemoryBeside):
     def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
         found: list[Job] = []
         for name in scope.queues:
-            room = self._queue(scope.namespace, name).room
             ready = [
                 job
                 for job in self._jobs.values()
@@ -242,7 +236,7 @@ class MemoryStore(MemoryBeside):
                 and job.queue == name
                 and (scope.kinds is None or job.kind in scope.kinds)
             ]
-            most = wanted if room is None else min(wanted, room)
+            most = self._queue(scope.namespace, name).most(wanted)
             found.extend(sorted(ready, key=claim_order)[:most])
         return sorted(found, key=claim_order)
 
@@ -413,8 +407,9 @@ class MemoryStore(MemoryBeside):
         for job_id in ids:
             with self._lock:
                 job, events = self._jobs.get(job_id), tuple(self._events.get(job_id, ()))
+                observations = tuple(self.load_observations(job_id))
             if job is not None:
-                yield Record(job_id, job, events, tuple(self.load_observations(job_id)))
+                yield Record(job_id, job, events, observations)
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order."""

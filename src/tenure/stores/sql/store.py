@@ -15,6 +15,7 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    claim_order,
 )
 from tenure.core.commands import Outage
 from tenure.core.events import Event, Observation
@@ -249,11 +250,11 @@ class SqlStore(BesideTheLog):
             self._ask("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
             *at_once,
         )[len(locks) :]
-        self._check_settings(scope, names, answers[1], limited, at_once=bool(at_once))
-        queues = self._claim_queues(tx, scope, names)
+        settings = self._checked(scope, names, answers[1], limited, at_once=bool(at_once))
+        queues = self._counted(tx, scope, settings)
         if not at_once:
-            room = {name: _most(queues[name], wanted) for name in names}
-            answers[2:] = tx.fetch(*self._candidate_questions(scope, room))
+            most = {name: queues[name].most(wanted) for name in names}
+            answers[2:] = tx.fetch(*self._candidate_questions(scope, most))
         *candidates, [(now, epoch)] = answers[2:]
         remembered = [session_from(row) for row in answers[0]]
         view = ClaimView(
@@ -283,7 +284,7 @@ class SqlStore(BesideTheLog):
         ]
         return [*questions, self._ask("moment")]
 
-    def _check_settings(
+    def _checked(
         self,
         scope: ClaimScope,
         names: Sequence[QueueName],
@@ -291,8 +292,12 @@ class SqlStore(BesideTheLog):
         limited: set[QueueName],
         *,
         at_once: bool,
-    ) -> None:
-        """Correct the hints by what was read under the locks; restart if they misled us."""
+    ) -> dict[QueueName, QueueState]:
+        """The settings as they were read under the locks; restart if the hints misled us.
+
+        The hints are corrected for the next claim and not used for this one: a `put_queue` of
+        another thread notes its own state after it has let go of the lock. [Z2] [Z3]
+        """
         found = {name: _queue_state(name, paused, most) for name, paused, most in rows}
         for name in names:
             state = found.get(name)
@@ -302,21 +307,18 @@ class SqlStore(BesideTheLog):
             self._unusual_queues[scope.namespace, name] = state
             if at_once or (state.limit is not None and name not in limited):
                 raise _Restart
+        return {name: found.get(name, QueueState(name=name)) for name in names}
 
-    def _claim_queues(
-        self, tx: Transaction, scope: ClaimScope, names: Sequence[QueueName]
+    def _counted(
+        self, tx: Transaction, scope: ClaimScope, queues: dict[QueueName, QueueState]
     ) -> dict[QueueName, QueueState]:
-        queues = {
-            name: self._unusual_queues.get((scope.namespace, name), QueueState(name=name))
-            for name in names
-        }
-        limited = [name for name in names if queues[name].limit is not None]
+        """The queues with their live leases, where a limit makes them count."""
+        limited = [name for name, state in queues.items() if state.limit is not None]
         counts = tx.fetch(
             *[self._ask("count_live", namespace=scope.namespace, queue=name) for name in limited]
         )
-        for name, [(live,)] in zip(limited, counts, strict=True):
-            queues[name] = _with_live(queues[name], live)
-        return queues
+        live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
+        return {name: _with_live(state, live.get(name, 0)) for name, state in queues.items()}
 
     def _remember(self, session: Session) -> Asked:
         return self._ask(
@@ -559,13 +561,8 @@ def _with_live(state: QueueState, live: int) -> QueueState:
     return QueueState(name=state.name, paused=state.paused, limit=state.limit, live=live)
 
 
-def _most(state: QueueState, wanted: int) -> int:
-    return wanted if state.room is None else min(wanted, state.room)
-
-
 def _merged(candidates: Sequence[Sequence[Row]]) -> list[Job]:
-    """The candidates of all queues in claim order: priority descending, run_at, id. [Z1]"""
+    """The candidates of all queues in claim order."""
     if len(candidates) == 1:
         return [job_from(row) for row in candidates[0]]
-    jobs = [job_from(row) for rows in candidates for row in rows]
-    return sorted(jobs, key=lambda job: (-job.priority, job.run_at or 0, job.id))
+    return sorted((job_from(row) for rows in candidates for row in rows), key=claim_order)
