@@ -1,0 +1,69 @@
+"""Handlers for the end-to-end tests: each misbehaves in one way people know from production."""
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+from tenure import Context, Retry, Tenure
+
+app = Tenure()
+LEASE = "2s"
+QUICK = Retry(max_attempts=3, initial="100ms", cap="200ms")
+ONCE = Retry(max_attempts=1)
+
+
+@app.job(lease=LEASE, retry=QUICK)
+def add(one: int, two: int) -> int:
+    """Well behaved."""
+    return one + two
+
+
+@app.job(lease=LEASE, retry=QUICK)
+def linger(seconds: float, ctx: Context) -> int:
+    """Works for a while and says so; stops when asked."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ctx.check()
+        time.sleep(0.05)
+    return ctx.attempt
+
+
+@app.job(lease=LEASE, retry=ONCE)
+def fragile(seconds: float, ctx: Context) -> str:
+    """May not fail even once."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ctx.check()
+        time.sleep(0.05)
+    return "whole"
+
+
+@app.job(lease=LEASE, retry=ONCE)
+def deaf(pid_file: str) -> None:
+    """An infinite loop that never looks up."""
+    Path(pid_file).write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+
+
+@app.job(lease=LEASE, retry=ONCE)
+def hog(seconds: int) -> str:
+    """Holds the interpreter lock in a C call: no thread of this process can run."""
+    ctypes.PyDLL(None).sleep(seconds)
+    return "still mine"
+
+
+@app.job(lease=LEASE, retry=ONCE)
+def poison(how: str) -> None:
+    """Takes its process down."""
+    match how:
+        case "exit":
+            os._exit(3)
+        case "segfault":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case _:
+            poison(how)  # for ever

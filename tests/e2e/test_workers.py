@@ -1,0 +1,168 @@
+"""What happens to jobs when things go wrong, with real workers on SQLite and PostgreSQL."""
+
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
+from tenure.errors import StoreUnavailable
+from tests.e2e.workers import Site, is_gone
+from tests.support.postgres import PostgresCluster
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'e2e.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    site = Site(url)
+    yield site
+    site.close()
+
+
+def test_a_killed_workers_job_runs_again_elsewhere(site: Site) -> None:
+    job_id = site.enqueue("linger", seconds=3)
+    site.start("first")
+    site.until_status(job_id, JobStatus.RUNNING)
+
+    site.signal("first", signal.SIGKILL)
+    site.start("second")
+    job = site.until_ended(job_id)
+
+    assert (job.status, job.attempt, job.failures) == (JobStatus.SUCCEEDED, 2, 1)
+    assert job.last_owner == "second"
+    stalled = next(event for event in site.events(job_id) if event.type is EventType.STALLED)
+    assert stalled.cause is EventCause.LEASE_EXPIRED
+
+
+def test_a_frozen_workers_handler_is_stopped_and_the_other_result_stands(site: Site) -> None:
+    job_id = site.enqueue("linger", seconds=4)
+    site.start("frozen")
+    site.until_status(job_id, JobStatus.RUNNING)
+
+    site.signal("frozen", signal.SIGSTOP)
+    site.start("awake")
+    job = site.until_ended(job_id)
+    site.signal("frozen", signal.SIGCONT)
+    follow_up = site.enqueue("add", one=1, two=2)
+    site.until_ended(follow_up)
+
+    assert (job.status, job.attempt, job.last_owner) == (JobStatus.SUCCEEDED, 2, "awake")
+    assert site.job(job_id) == job
+
+
+def test_a_handler_that_hogs_the_interpreter_keeps_its_lease(site: Site) -> None:
+    job_id = site.enqueue("hog", seconds=10)  # five ttls
+    site.start("worker")
+
+    job = site.until_ended(job_id)
+
+    assert (job.status, job.attempt, job.result) == (JobStatus.SUCCEEDED, 1, b'"still mine"')
+
+
+def test_poison_fails_its_own_job_and_leaves_its_neighbours_alone(site: Site) -> None:
+    site.start("worker", concurrency=3)
+    ways = ("exit", "segfault", "kill", "recursion")
+    pills = {how: site.enqueue("poison", how=how) for how in ways}
+    good = [site.enqueue("add", one=number, two=number) for number in range(6)]
+
+    ended = {how: site.until_ended(job_id) for how, job_id in pills.items()}
+    sums = [site.until_ended(job_id) for job_id in good]
+
+    assert {job.status for job in ended.values()} == {JobStatus.DEAD_LETTERED}
+    assert [job.result for job in sums] == [str(2 * number).encode() for number in range(6)]
+    assert {job.attempt for job in sums} == {1}
+    said = {how: f"{job.error.type} {job.error.message}" for how, job in ended.items() if job.error}
+    assert "3" in said["exit"]
+    assert "SIGSEGV" in said["segfault"]
+    assert "SIGKILL" in said["kill"]
+    assert "RecursionError" in said["recursion"]
+
+
+def test_rolling_restarts_burn_no_budget(site: Site) -> None:
+    jobs = [site.enqueue("fragile", seconds=1) for _ in range(12)]
+    site.start("a", grace="5s")
+
+    for old, new in (("a", "b"), ("b", "c")):
+        site.until(partial(_has_worked, site, jobs, old), f"{old} has claimed something")
+        site.start(new, grace="5s")
+        site.signal(old, signal.SIGTERM)
+        assert site.workers[old].wait(timeout=120) == 0
+
+    ended = [site.until_ended(job_id) for job_id in jobs]
+    assert {job.status for job in ended} == {JobStatus.SUCCEEDED}
+    assert {job.failures for job in ended} == {0}
+
+
+def _has_worked(site: Site, jobs: list[JobId], name: str) -> bool:
+    rows = [site.job(job_id) for job_id in jobs]
+    return any(name in (row.owner, row.last_owner) for row in rows)
+
+
+def test_a_soft_cancel_outlives_its_worker(site: Site) -> None:
+    job_id = site.enqueue("linger", seconds=60)
+    site.start("doomed")
+    site.until_status(job_id, JobStatus.RUNNING)
+    site.signal("doomed", signal.SIGSTOP)
+
+    site.cancel(job_id, CancelMode.SOFT)
+    site.signal("doomed", signal.SIGKILL)
+    site.start("other")
+    job = site.until_ended(job_id)
+
+    assert job.status is JobStatus.CANCELLED
+    assert EventType.REQUEUED not in site.types(job_id)
+    assert job.attempt == 1
+
+
+def test_a_hard_cancel_ends_an_infinite_loop(site: Site, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    job_id = site.enqueue("deaf", pid_file=str(pid_file))
+    site.start("worker")
+    site.until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
+    pid = int(pid_file.read_text())
+
+    site.cancel(job_id, CancelMode.HARD)
+
+    site.until(lambda: is_gone(pid), "the handler's process is gone")
+    assert site.job(job_id).status is JobStatus.CANCELLED
+    after = site.enqueue("add", one=1, two=1)
+    assert site.until_ended(after).status is JobStatus.SUCCEEDED
+
+
+def test_a_store_that_is_away_longer_than_the_lease_costs_no_budget(
+    durable_postgres: PostgresCluster,
+) -> None:
+    site = Site(durable_postgres.create_database())
+    job_id: JobId = site.enqueue("fragile", seconds=20)
+    site.start("worker")
+    site.until_status(job_id, JobStatus.RUNNING)
+
+    durable_postgres.kill()
+    site.until(lambda: _is_down(site), "the server is away")
+    _wait_out_an_outage()
+    durable_postgres.restart()
+    job = site.until_ended(job_id)
+
+    assert (job.status, job.failures) == (JobStatus.SUCCEEDED, 0)
+    assert job.outage_credits <= 1
+    site.close()
+
+
+def _is_down(site: Site) -> bool:
+    try:
+        site.store.now()
+    except StoreUnavailable:
+        return True
+    return False
+
+
+def _wait_out_an_outage() -> None:
+    """Longer than the lease (2 s) and than the shortest outage (5 s)."""
+    time.sleep(8)  # real time: the outage must be longer than both

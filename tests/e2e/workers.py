@@ -1,0 +1,138 @@
+"""Real `tenure worker` processes over a real store, and a coordinator to watch them with."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Cancel, Enqueue
+from tenure.core.events import Event
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    JobId,
+    Kind,
+    RequestId,
+    client_actor,
+    new_job_id,
+)
+from tenure.core.job import Job
+from tenure.core.vocabulary import CancelMode, EventType, JobStatus
+from tenure.verify import verify
+from tenure.wiring import limits_from_environment, open_store
+from tests.e2e.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+BOUNDS = "1s,120s"
+CLIENT = client_actor("tests")
+
+
+class Site:
+    """One store, its workers, and what can be asked about its jobs."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store = open_store(url, migrate=True)
+        limits = limits_from_environment({"TENURE_LEASE_BOUNDS": BOUNDS})
+        self.coordinator = Coordinator(self.store, limits=limits)
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *, concurrency: int = 2, grace: str = "20s") -> None:
+        """A worker process; jobs wait for it, so nobody else has to."""
+        environment = os.environ | {"TENURE_URL": self.url, "TENURE_LEASE_BOUNDS": BOUNDS}
+        words = ["worker", "tests.e2e.app:app", "--name", name, "--grace", grace]
+        self.workers[name] = subprocess.Popen(
+            [sys.executable, "-m", "tenure.cli.main", *words, "-c", str(concurrency)],
+            cwd=ROOT,
+            env=environment,
+        )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a worker's supervisor alone."""
+        self.workers[name].send_signal(number)
+
+    def enqueue(self, kind: str, **arguments: object) -> JobId:
+        """A job of the test application, under the policy its decorator gave it."""
+        handler = app.registry.get(Kind(kind))
+        assert handler is not None
+        job_id = new_job_id(self.store.now(), os.urandom(16))
+        self.coordinator.execute(
+            Enqueue(
+                job_id=job_id,
+                namespace=DEFAULT_NAMESPACE,
+                queue=handler.queue,
+                kind=handler.kind,
+                actor=CLIENT,
+                payload=msgspec.json.encode(arguments),
+                policy=handler.policy,
+            )
+        )
+        return job_id
+
+    def job(self, job_id: JobId) -> Job:
+        """The row as it is."""
+        return self.store.load([job_id]).jobs[job_id]
+
+    def events(self, job_id: JobId) -> list[Event]:
+        """The job's history."""
+        return self.store.load_histories([job_id])[job_id]
+
+    def types(self, job_id: JobId) -> list[EventType]:
+        """What happened, renewals left out."""
+        renewals = (EventType.LEASE_RENEWED, EventType.HEARTBEAT)
+        return [event.type for event in self.events(job_id) if event.type not in renewals]
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Real time with a generous limit."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < deadline, f"waited in vain until {what}"
+            time.sleep(0.02)
+
+    def until_status(self, job_id: JobId, *statuses: JobStatus) -> Job:
+        """Wait until the job is in one of these."""
+        self.until(lambda: self.job(job_id).status in statuses, f"{job_id} is {statuses}")
+        return self.job(job_id)
+
+    def until_ended(self, job_id: JobId) -> Job:
+        """Wait until the job is finished."""
+        self.until(lambda: self.job(job_id).status.is_terminal, f"{job_id} has ended")
+        return self.job(job_id)
+
+    def cancel(self, job_id: JobId, mode: CancelMode) -> None:
+        """Cancel as a client."""
+        self.coordinator.execute(
+            Cancel(
+                job_id=job_id,
+                actor=CLIENT,
+                request_id=RequestId(f"cancel-{job_id}-{mode}"),
+                mode=mode,
+            )
+        )
+
+    def close(self) -> None:
+        """Stop what was started, by pid, and check what it left behind."""
+        for process in self.workers.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        self.coordinator.close()
+        report = verify(self.store)
+        self.store.close()
+        assert report.violated == [], [finding.first for finding in report.findings]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no living process has this pid (a zombie is as good as gone)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
