@@ -12,7 +12,15 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from tenure.core.beside import (
+    Artifact,
+    ArtifactUpload,
+    AttemptLog,
+    AttemptOutput,
     Resolution,
+    Staging,
+    StoredArtifact,
+    WorkerProcess,
+    WorkerSeen,
 )
 from tenure.core.claims import (
     ClaimAnswer,
@@ -25,12 +33,12 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Observation
-from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
+from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import EventType, JobStatus, ReasonCode, Stage
+from tenure.core.vocabulary import Cause, EventType, JobStatus, ReasonCode, Stage
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -122,6 +130,26 @@ class Coordination(Protocol):
     def now(self) -> Instant:
         """The store's clock, for display and for ids."""
 
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Leave a file with the attempt; it is seen once the attempt has succeeded. [B7] [B8]
+        Raises `InvalidInput` for what is over a limit."""
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name."""
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body; None if there is none of this name."""
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep what a handler wrote; None, or why it was not kept. [B11]
+        Raises `InvalidInput` for what is over a limit."""
+
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of each attempt, in order."""
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """A worker's sign of life, every ten seconds or so; whether it is to drain. [B12]"""
+
 
 class Store(Protocol):
     """What a coordinator needs of a database. `tenure.conformance` tests every sentence of it."""
@@ -199,6 +227,39 @@ class Store(Protocol):
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch: every lease of an earlier one is lost. [A5]"""
+
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Keep an artifact iff its job's current lease is the upload's, and the clock is before
+        the lease's end; the same name in the same attempt replaces. [B7]"""
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name; none before it has. [B8]"""
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
+
+    def collect_artifacts(self, *, limit: int) -> int:
+        """Look at `limit` artifacts, from where the last call stopped, and delete those of ended
+        attempts that did not succeed; how many went. [B10]"""
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep the output of the attempt that this lease was issued for, unless there is some
+        already; None, or why it was not kept. [B11]"""
+
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of each attempt, in order."""
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """Remember that this worker lives; whether it was asked to drain. [B12]"""
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers that were seen lately, by name."""
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
+
+    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget workers that were not seen for this long; how many. [B13]"""
 
     def prune_renewals(self, *, limit: int) -> int:
         """Delete renewals of ended attempts; how many went. [G1]"""

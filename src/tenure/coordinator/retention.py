@@ -1,8 +1,9 @@
 """Retention: what may be forgotten, when, and never before.
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
-expire; finished jobs are purged with all that is theirs. Refuses to keep finished jobs for less
-than a day: a history that vanishes before anybody looked proves nothing. [G3]
+expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see and
+workers that are long gone are swept up. Refuses to keep finished jobs for less than a day: a
+history that vanishes before anybody looked proves nothing. [G3]
 """
 
 import msgspec
@@ -15,6 +16,9 @@ from tenure.ports import Store
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
+UNSEEN = DAY
+"""How long a worker that gives no sign of life is still listed. [B13]"""
+
 INTERVAL = seconds(30)
 
 
@@ -32,6 +36,8 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     renewals_pruned: int = 0
     bodies_expired: int = 0
     jobs_purged: int = 0
+    artifacts_collected: int = 0
+    workers_forgotten: int = 0
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -65,4 +71,6 @@ class Retention:
                 older_than_us=policy.observation_bodies_us, limit=page
             ),
             jobs_purged=store.purge(older_than_us=policy.finished_us, limit=page),
+            artifacts_collected=store.collect_artifacts(limit=page),
+            workers_forgotten=store.forget_workers(older_than_us=UNSEEN, limit=page),
         )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from tenure.coordinator.batches import Asked, Executor, LastWritten
+from tenure.coordinator.beside import BesideTheLog
 from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
 from tenure.core.claims import (
     ClaimAnswer,
@@ -88,7 +89,7 @@ class _Claim:
         self.future: Future[ClaimAnswer] = Future()
 
 
-class Coordinator:
+class Coordinator(BesideTheLog):
     """Decides for everybody who shares this store. Thread-safe; close it when done."""
 
     def __init__(

@@ -1,13 +1,33 @@
-"""What is kept beside the log: the resolutions of dead letters.
+"""What is kept beside the log: resolutions of dead letters, artifacts, output, worker processes.
 
 None of it is part of a job's history and none of it can change a job: no seq, no rev, no event.
+The values, their limits and the few decisions about them are here; all of it is pure.
 """
+
+import hashlib
 
 import msgspec
 
-from tenure.core.ids import Actor, Fingerprint, JobId, RequestId
-from tenure.core.instants import Instant
-from tenure.core.vocabulary import ResolutionKind
+from tenure.core.ids import (
+    Actor,
+    Epoch,
+    Fingerprint,
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+    epoch_of,
+)
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job
+from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
+
+MAX_ARTIFACT_BYTES = 16 << 20
+MAX_ARTIFACTS_PER_ATTEMPT = 100
+MAX_ATTEMPT_LOG_BYTES = 64 << 10
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -21,3 +41,136 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: Fingerprint
     note: str = ""
     new_job_id: JobId | None = None
+
+
+class ArtifactUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A file that an attempt leaves behind, sent under its lease."""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    name: str
+    body: bytes
+    media_type: str = "application/octet-stream"
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is known of an artifact without its body."""
+
+    job_id: JobId
+    attempt: int
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    ts: Instant
+
+
+class StoredArtifact(msgspec.Struct, frozen=True, gc=False):
+    """An artifact with its body."""
+
+    artifact: Artifact
+    body: bytes
+
+
+class Staging(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The answer to an upload: the artifact, or why it was not taken."""
+
+    artifact: Artifact | None = None
+    cause: Cause | None = None
+
+
+def stage(
+    job: Job | None, upload: ArtifactUpload, *, now: Instant, epoch: Epoch, others: int
+) -> Staging:
+    """The artifact an upload becomes, if its lease is valid now; `others` are the attempt's
+    artifacts of other names. [B7] [B9]"""
+    if job is None:
+        return Staging(cause=Cause.UNKNOWN_JOB)
+    if job.lease_id != upload.lease_id or job.principal != upload.actor:
+        return Staging(cause=Cause.INVALID_LEASE)
+    if epoch_of(upload.lease_id) != epoch:
+        return Staging(cause=Cause.EPOCH_CHANGED)
+    if job.due_at is None or now >= job.due_at:
+        return Staging(cause=Cause.LEASE_EXPIRED)
+    if others >= MAX_ARTIFACTS_PER_ATTEMPT:
+        return Staging(cause=Cause.TOO_MANY_ARTIFACTS)
+    return Staging(
+        artifact=Artifact(
+            job_id=job.id,
+            attempt=job.attempt,
+            name=upload.name,
+            media_type=upload.media_type,
+            size=len(upload.body),
+            sha256=hashlib.sha256(upload.body).hexdigest(),
+            ts=now,
+        )
+    )
+
+
+def is_leftover(attempt: int, *, of: int | None, leased: bool, status: JobStatus | None) -> bool:
+    """Whether an attempt's artifacts can never be seen: the attempt has ended, and not well.
+
+    `of` is the job's latest attempt, None if the job is gone. [B10]
+    """
+    if attempt != of:
+        return True
+    return not leased and status is not JobStatus.SUCCEEDED
+
+
+class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a handler wrote to its standard streams during one attempt, sent under its lease."""
+
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+    text: str
+    left_out_bytes: int = 0
+
+
+class AttemptLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The kept output of one attempt, and how much of it was not kept."""
+
+    job_id: JobId
+    attempt: int
+    text: str
+    left_out_bytes: int
+
+
+class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker as it describes itself. `uptime_us` is a duration, because only the store's clock
+    is ever written."""
+
+    namespace: Namespace
+    worker: WorkerId
+    actor: Actor
+    host: str
+    pid: int
+    queues: tuple[QueueName, ...]
+    concurrency: int
+    version: str
+    uptime_us: Duration
+    kinds: tuple[Kind, ...] = ()
+
+
+class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker as the store last saw it."""
+
+    namespace: Namespace
+    worker: WorkerId
+    actor: Actor
+    host: str
+    pid: int
+    queues: tuple[QueueName, ...]
+    kinds: tuple[Kind, ...]
+    concurrency: int
+    version: str
+    started_at: Instant
+    seen_at: Instant
+    drain_requested_at: Instant | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether this process was asked to stop; a request to an earlier process of the same
+        name is not meant for it. [B12]"""
+        return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at

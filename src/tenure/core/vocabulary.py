@@ -126,6 +126,7 @@ class Cause(StrEnum):
     REVISION_MISMATCH = "revision_mismatch"
     NOT_DEAD_LETTERED = "not_dead_lettered"
     ALREADY_RESOLVED = "already_resolved"
+    TOO_MANY_ARTIFACTS = "too_many_artifacts"
 
 
 class Disposition(StrEnum):

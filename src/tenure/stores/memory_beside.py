@@ -4,19 +4,46 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
-from tenure.core.beside import Resolution
-from tenure.core.ids import JobId
+from msgspec.structs import replace
+
+from tenure.core.beside import (
+    Artifact,
+    ArtifactUpload,
+    AttemptLog,
+    AttemptOutput,
+    Resolution,
+    Staging,
+    StoredArtifact,
+    WorkerProcess,
+    WorkerSeen,
+    is_leftover,
+    stage,
+)
+from tenure.core.events import Event
+from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.vocabulary import Cause, EventType, JobStatus
+from tenure.ports import Clock
+
+_ArtifactKey = tuple[JobId, int, str]
 
 
 class MemoryBeside(ABC):
     """The part of `tenure.ports.Store` that is not about jobs and their events."""
 
     _lock: threading.RLock
+    _clock: Clock
+    _epoch: Epoch
     _jobs: dict[JobId, Job]
+    _events: dict[JobId, list[Event]]
 
     def __init__(self) -> None:
         self._resolutions: dict[JobId, Resolution] = {}
+        self._artifacts: dict[_ArtifactKey, StoredArtifact] = {}
+        self._last_looked_at: _ArtifactKey | None = None
+        self._logs: dict[tuple[JobId, int], AttemptLog] = {}
+        self._processes: dict[tuple[str, str, str], WorkerSeen] = {}
 
     @abstractmethod
     def _open(self) -> None:
@@ -25,6 +52,8 @@ class MemoryBeside(ABC):
     def _purge_beside(self, gone: Collection[JobId]) -> None:
         for job_id in gone:
             self._resolutions.pop(job_id, None)
+        self._artifacts = {k: v for k, v in self._artifacts.items() if k[0] not in gone}
+        self._logs = {k: v for k, v in self._logs.items() if k[0] not in gone}
 
     # --- resolutions ---------------------------------------------------------------------------
 
@@ -45,3 +74,155 @@ class MemoryBeside(ABC):
         with self._lock:
             self._open()
             return {each: self._resolutions[each] for each in ids if each in self._resolutions}
+
+    # --- artifacts -----------------------------------------------------------------------------
+
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Keep an artifact if its lease is valid now."""
+        with self._lock:
+            self._open()
+            job = self._jobs.get(upload.job_id)
+            others = sum(
+                job is not None
+                and (job_id, attempt) == (job.id, job.attempt)
+                and name != upload.name
+                for job_id, attempt, name in self._artifacts
+            )
+            staging = stage(job, upload, now=self._clock(), epoch=self._epoch, others=others)
+            made = staging.artifact
+            if made is not None:
+                key = (made.job_id, made.attempt, made.name)
+                self._artifacts[key] = StoredArtifact(made, upload.body)
+            return staging
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name."""
+        with self._lock:
+            self._open()
+            return [
+                stored.artifact
+                for key, stored in sorted(self._artifacts.items())
+                if key[0] == job_id and self._is_visible(stored.artifact)
+            ]
+
+    def _is_visible(self, artifact: Artifact) -> bool:
+        job = self._jobs.get(artifact.job_id)
+        return (
+            job is not None
+            and job.status is JobStatus.SUCCEEDED
+            and job.attempt == artifact.attempt
+        )
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
+        with self._lock:
+            for artifact in self.list_artifacts(job_id):
+                if artifact.name == name:
+                    return self._artifacts[job_id, artifact.attempt, name]
+            return None
+
+    def collect_artifacts(self, *, limit: int) -> int:
+        """Delete artifacts that nobody will ever see, among the next `limit` ones."""
+        with self._lock:
+            self._open()
+            after = self._last_looked_at
+            keys = sorted(key for key in self._artifacts if after is None or key > after)[:limit]
+            self._last_looked_at = keys[-1] if len(keys) == limit else None
+            leftover = [key for key in keys if self._is_leftover(key)]
+            for key in leftover:
+                del self._artifacts[key]
+            return len(leftover)
+
+    def _is_leftover(self, key: _ArtifactKey) -> bool:
+        job = self._jobs[key[0]]
+        return is_leftover(
+            key[1], of=job.attempt, leased=job.lease_id is not None, status=job.status
+        )
+
+    # --- the output of attempts ----------------------------------------------------------------
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep the output of the attempt that this lease was issued for."""
+        with self._lock:
+            self._open()
+            if output.job_id not in self._jobs:
+                return Cause.UNKNOWN_JOB
+            for event in self._events[output.job_id]:
+                if (
+                    event.type is EventType.CLAIMED
+                    and event.lease_id == output.lease_id
+                    and event.actor == output.actor
+                ):
+                    self._logs.setdefault(
+                        (output.job_id, event.attempt),
+                        AttemptLog(
+                            job_id=output.job_id,
+                            attempt=event.attempt,
+                            text=output.text,
+                            left_out_bytes=output.left_out_bytes,
+                        ),
+                    )
+                    return None
+            return Cause.INVALID_LEASE
+
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of each attempt, in order."""
+        with self._lock:
+            self._open()
+            return [log for key, log in sorted(self._logs.items()) if key[0] == job_id]
+
+    # --- worker processes ----------------------------------------------------------------------
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """Remember that this worker lives; whether it was asked to drain."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            key = (process.namespace, process.worker, process.actor)
+            before = self._processes.get(key)
+            seen = WorkerSeen(
+                namespace=process.namespace,
+                worker=process.worker,
+                actor=process.actor,
+                host=process.host,
+                pid=process.pid,
+                queues=process.queues,
+                kinds=process.kinds,
+                concurrency=process.concurrency,
+                version=process.version,
+                started_at=Instant(now - process.uptime_us),
+                seen_at=now,
+                drain_requested_at=None if before is None else before.drain_requested_at,
+            )
+            self._processes[key] = seen
+            return seen.draining
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers that were seen lately, by name."""
+        with self._lock:
+            self._open()
+            return [seen for key, seen in sorted(self._processes.items()) if key[0] == namespace]
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask the processes of this name to finish and stop; whether there is one."""
+        with self._lock:
+            self._open()
+            named = [key for key in self._processes if key[:2] == (namespace, worker)]
+            for key in named:
+                seen = self._processes[key]
+                self._processes[key] = replace(seen, drain_requested_at=self._clock())
+            return bool(named)
+
+    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget workers that were not seen for this long; how many."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            unseen = sorted(
+                (seen.seen_at, key)
+                for key, seen in self._processes.items()
+                if seen.seen_at < before
+            )[:limit]
+            for _, key in unseen:
+                del self._processes[key]
+            return len(unseen)

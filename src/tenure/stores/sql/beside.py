@@ -1,25 +1,65 @@
-"""What the SQL stores keep beside the log: resolutions of dead letters.
+"""What the SQL stores keep beside the log: resolutions, artifacts, output, worker processes.
 
 A mixin of `SqlStore`, which owns jobs and events. Nothing here changes a job or writes an event.
 """
 
 from collections.abc import Iterable, Sequence
 
-from tenure.core.beside import Resolution
-from tenure.core.ids import JobId
-from tenure.core.vocabulary import ResolutionKind
+import msgspec
+
+from tenure.core.beside import (
+    Artifact,
+    ArtifactUpload,
+    AttemptLog,
+    AttemptOutput,
+    Resolution,
+    Staging,
+    StoredArtifact,
+    WorkerProcess,
+    WorkerSeen,
+    is_leftover,
+    stage,
+)
+from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
+from tenure.core.instants import Duration, Instant
+from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
+from tenure.stores.sql.rows import Row, job_from
+from tenure.stores.sql.statements import Asked, Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
+ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
+LOG_COLUMNS: tuple[str, ...] = AttemptLog.__struct_fields__
+PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
 
-COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
+COLUMN_WORDS = {
+    "resolution_columns": ", ".join(RESOLUTION_COLUMNS),
+    "artifact_columns": ", ".join(ARTIFACT_COLUMNS),
+    "log_columns": ", ".join(LOG_COLUMNS),
+    "process_columns": ", ".join(PROCESS_COLUMNS),
+}
 
-PURGED_WITH_A_JOB = ("delete_resolutions",)
+PURGED_WITH_A_JOB = ("delete_resolutions", "delete_artifacts", "delete_attempt_logs")
 """The statements that take along what is kept beside a purged job's log. [B6]"""
+
+_FROM_THE_FIRST: Shape = (("after_artifact", ""),)
+_FROM_THE_LAST: Shape = (
+    (
+        "after_artifact",
+        "WHERE (a.job_id, a.attempt, a.name) > (CAST(:job_id AS {uuid}), :attempt, :name)",
+    ),
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class BesideTheLog(Transactional):
     """The part of `tenure.ports.Store` that is not about jobs and their events."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._last_looked_at: Row | None = None  # where the collection of artifacts goes on
 
     # --- resolutions ---------------------------------------------------------------------------
 
@@ -49,3 +89,130 @@ class BesideTheLog(Transactional):
             facts = dict(zip(RESOLUTION_COLUMNS, row, strict=True))
             found[JobId(row[0])] = Resolution(**facts | {"kind": ResolutionKind(facts["kind"])})
         return found
+
+    # --- artifacts -----------------------------------------------------------------------------
+
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Keep an artifact if its lease is valid now. [B7]"""
+        return self._write(lambda tx: self._stage(tx, upload))
+
+    def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
+        # The row is locked first: when the attempt has succeeded, nothing is added any more.
+        rows, [(now, epoch)], [(others,)] = tx.fetch(
+            self._ask("lock_job", job_id=upload.job_id),
+            self._ask("moment"),
+            self._ask("count_artifacts", job_id=upload.job_id, name=upload.name),
+        )
+        job = job_from(rows[0]) if rows else None
+        staging = stage(job, upload, now=Instant(now), epoch=Epoch(epoch), others=others)
+        if staging.artifact is not None:
+            facts = {name: getattr(staging.artifact, name) for name in ARTIFACT_COLUMNS}
+            tx.fetch(self._ask("put_artifact", body=upload.body, **facts), last=True)
+        return staging
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name. [B8]"""
+        return [_artifact(row) for row in self._rows(self._ask("list_artifacts", job_id=job_id))]
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
+        rows = self._rows(self._ask("load_artifact", job_id=job_id, name=name))
+        return StoredArtifact(_artifact(rows[0][:-1]), bytes(rows[0][-1])) if rows else None
+
+    def collect_artifacts(self, *, limit: int) -> int:
+        """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
+        after = self._last_looked_at
+        job_id, attempt, name = after or (None, None, None)
+        asked = self._ask(
+            "look_at_artifacts",
+            _FROM_THE_FIRST if after is None else _FROM_THE_LAST,
+            job_id=job_id,
+            attempt=attempt,
+            name=name,
+            limit=limit,
+        )
+        rows = self._rows(asked)
+        self._last_looked_at = rows[-1][:3] if len(rows) == limit else None
+        leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
+        if not leftover:
+            return 0
+        return sum(map(len, self._write(lambda tx: tx.fetch(*leftover, last=True))))
+
+    def _deletion(self, row: Row) -> Asked:
+        return self._ask("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
+
+    # --- the output of attempts ----------------------------------------------------------------
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep the output of the attempt that this lease was issued for. [B11]"""
+        return self._write(lambda tx: self._keep_output(tx, output))
+
+    def _keep_output(self, tx: Transaction, output: AttemptOutput) -> Cause | None:
+        job, attempts = tx.fetch(
+            self._ask("hold_job", job_id=output.job_id),
+            self._ask(
+                "attempt_of_lease",
+                job_id=output.job_id,
+                lease_id=output.lease_id,
+                actor=output.actor,
+            ),
+        )
+        if not job:
+            return Cause.UNKNOWN_JOB
+        if not attempts:
+            return Cause.INVALID_LEASE
+        kept = self._ask(
+            "keep_attempt_log",
+            job_id=output.job_id,
+            attempt=attempts[0][0],
+            text=output.text,
+            left_out_bytes=output.left_out_bytes,
+        )
+        tx.fetch(kept, last=True)
+        return None
+
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of each attempt, in order."""
+        rows = self._rows(self._ask("load_attempt_logs", job_id=job_id))
+        return [AttemptLog(**dict(zip(LOG_COLUMNS, row, strict=True))) for row in rows]
+
+    # --- worker processes ----------------------------------------------------------------------
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """Remember that this worker lives; whether it was asked to drain. [B12]"""
+        facts = {name: getattr(process, name) for name in WorkerProcess.__struct_fields__}
+        facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
+        asked = self._ask("see_worker", **facts)
+        [[row]] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return _worker(row).draining
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers that were seen lately, by name."""
+        return [_worker(row) for row in self._rows(self._ask("list_workers", namespace=namespace))]
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
+        asked = self._ask("request_drain", namespace=namespace, worker=worker)
+        [found] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return bool(found)
+
+    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget workers that were not seen for this long; how many. [B13]"""
+        asked = self._ask("forget_workers", older_than_us=older_than_us, limit=limit)
+        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(forgotten)
+
+
+def _artifact(row: Row) -> Artifact:
+    return Artifact(**dict(zip(ARTIFACT_COLUMNS, row, strict=True)))
+
+
+def _is_leftover(row: Row) -> bool:
+    _, attempt, _, of, lease_id, status = row
+    known = None if status is None else JobStatus(status)
+    return is_leftover(attempt, of=of, leased=lease_id is not None, status=known)
+
+
+def _worker(row: Row) -> WorkerSeen:
+    facts = dict(zip(PROCESS_COLUMNS, row, strict=True))
+    return WorkerSeen(**facts | {name: _decode_names(facts[name]) for name in ("queues", "kinds")})

@@ -181,3 +181,89 @@ SELECT {resolution_columns} FROM {t}dead_letter_resolution WHERE job_id {among_i
 
 -- name: delete_resolutions
 DELETE FROM {t}dead_letter_resolution WHERE job_id {among_ids};
+
+-- name: lock_job
+SELECT {job_columns} FROM {t}job WHERE id = :job_id {lock};
+
+-- name: count_artifacts
+SELECT count(*) FROM {t}artifact AS a
+ WHERE a.job_id = :job_id AND a.name <> :name
+   AND a.attempt = (SELECT j.attempt FROM {t}job AS j WHERE j.id = a.job_id);
+
+-- name: put_artifact
+INSERT INTO {t}artifact ({artifact_columns}, body)
+VALUES (:job_id, :attempt, :name, :media_type, :size, :sha256, :ts, :body)
+    ON CONFLICT (job_id, attempt, name) DO UPDATE
+   SET media_type = excluded.media_type, size = excluded.size, sha256 = excluded.sha256,
+       ts = excluded.ts, body = excluded.body;
+
+-- name: list_artifacts
+-- What the job's row says is what can be seen: no second write has to make it so. [B8]
+SELECT {artifact_columns} FROM {t}artifact AS a
+ WHERE a.job_id = :job_id
+   AND EXISTS (SELECT 1 FROM {t}job AS j
+                WHERE j.id = a.job_id AND j.attempt = a.attempt AND j.status = 'succeeded')
+ ORDER BY a.name;
+
+-- name: load_artifact
+SELECT {artifact_columns}, body FROM {t}artifact AS a
+ WHERE a.job_id = :job_id AND a.name = :name
+   AND EXISTS (SELECT 1 FROM {t}job AS j
+                WHERE j.id = a.job_id AND j.attempt = a.attempt AND j.status = 'succeeded');
+
+-- name: look_at_artifacts
+SELECT a.job_id, a.attempt, a.name, j.attempt, j.lease_id, j.status
+  FROM {t}artifact AS a LEFT JOIN {t}job AS j ON j.id = a.job_id {after_artifact}
+ ORDER BY a.job_id, a.attempt, a.name LIMIT :limit;
+
+-- name: delete_artifact
+DELETE FROM {t}artifact WHERE job_id = :job_id AND attempt = :attempt AND name = :name
+RETURNING name;
+
+-- name: delete_artifacts
+DELETE FROM {t}artifact WHERE job_id {among_ids};
+
+-- name: attempt_of_lease
+-- A claim is a transition, so it is kept for as long as its job.
+SELECT attempt FROM {t}job_event
+ WHERE job_id = :job_id AND type = 'claimed' AND lease_id = :lease_id AND actor = :actor;
+
+-- name: keep_attempt_log
+INSERT INTO {t}attempt_log ({log_columns}) VALUES (:job_id, :attempt, :text, :left_out_bytes)
+    ON CONFLICT DO NOTHING;
+
+-- name: load_attempt_logs
+SELECT {log_columns} FROM {t}attempt_log WHERE job_id = :job_id ORDER BY attempt;
+
+-- name: delete_attempt_logs
+DELETE FROM {t}attempt_log WHERE job_id {among_ids};
+
+-- name: see_worker
+INSERT INTO {t}worker_process ({process_columns})
+SELECT :namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency, :version,
+       seen.at - :uptime_us, seen.at, NULL
+  FROM (SELECT {t}clock() AS at) AS seen
+ WHERE TRUE
+    ON CONFLICT (namespace, worker, actor) DO UPDATE
+   SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, kinds = excluded.kinds,
+       concurrency = excluded.concurrency, version = excluded.version,
+       started_at = excluded.started_at, seen_at = excluded.seen_at
+RETURNING {process_columns};
+
+-- name: list_workers
+SELECT {process_columns} FROM {t}worker_process WHERE namespace = :namespace
+ ORDER BY worker, actor;
+
+-- name: request_drain
+UPDATE {t}worker_process SET drain_requested_at = {t}clock()
+ WHERE namespace = :namespace AND worker = :worker
+RETURNING worker;
+
+-- name: forget_workers
+WITH unseen AS MATERIALIZED (
+    SELECT w.namespace, w.worker, w.actor FROM {t}worker_process AS w
+     WHERE w.seen_at < (SELECT {t}clock()) - :older_than_us
+     ORDER BY w.seen_at LIMIT :limit {skip_locked})
+DELETE FROM {t}worker_process
+ WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM unseen)
+RETURNING worker;

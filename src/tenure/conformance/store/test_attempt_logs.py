@@ -1,0 +1,92 @@
+"""The output of attempts: kept once each, for whoever held the lease."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.harness import WORKER, Kit
+from tenure.conformance.spec import spec
+from tenure.coordinator.retention import DAY
+from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, AttemptLog, AttemptOutput
+from tenure.core.ids import LeaseId, worker_actor
+from tenure.core.job import Job
+from tenure.core.vocabulary import Cause
+from tenure.errors import InvalidInput
+
+
+def _put(kit: Kit, job: Job, text: str = "hello", **fields: Any) -> Cause | None:
+    lease: dict[str, Any] = {"job_id": job.id, "lease_id": job.lease_id, "actor": WORKER}
+    return kit.coordinator.put_attempt_log(AttemptOutput(text=text, **(lease | fields)))
+
+
+@spec("B11")
+def test_the_output_of_each_attempt_is_kept_also_after_its_end(kit: Kit) -> None:
+    first = kit.running_job()
+    kit.fail(first)
+    kit.advance(seconds=60)
+    (second,) = kit.claimed()
+
+    assert _put(kit, second, "two\nlines ✓", left_out_bytes=7) is None
+    kit.complete(second)
+    assert _put(kit, first, "late") is None
+
+    assert kit.store.load_attempt_logs(first.id) == [
+        AttemptLog(job_id=first.id, attempt=1, text="late", left_out_bytes=0),
+        AttemptLog(job_id=first.id, attempt=2, text="two\nlines ✓", left_out_bytes=7),
+    ]
+
+
+@spec("B11")
+def test_the_first_output_of_an_attempt_stays(kit: Kit) -> None:
+    job = kit.running_job()
+
+    assert (_put(kit, job, "first"), _put(kit, job, "second")) == (None, None)
+
+    assert [log.text for log in kit.store.load_attempt_logs(job.id)] == ["first"]
+
+
+@spec("B11")
+def test_output_under_a_lease_that_is_not_the_callers_is_refused(kit: Kit) -> None:
+    job, other = kit.running_job(), kit.running_job()
+
+    causes = [
+        _put(kit, job, actor=worker_actor("other")),
+        _put(kit, job, lease_id=LeaseId("1-" + "0" * 32)),
+        _put(kit, job, lease_id=other.lease_id),
+        _put(kit, job, job_id=kit.new_id()),
+    ]
+
+    assert causes == [Cause.INVALID_LEASE] * 3 + [Cause.UNKNOWN_JOB]
+    assert kit.store.load_attempt_logs(job.id) == []
+
+
+@spec("B11", "J6")
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("text", {"text": "x" * (MAX_ATTEMPT_LOG_BYTES + 1)}),
+        ("text", {"text": "ü" * (MAX_ATTEMPT_LOG_BYTES // 2 + 1)}),
+        ("text", {"text": "\x00"}),
+        ("left_out_bytes", {"left_out_bytes": -1}),
+        ("lease_id", {"lease_id": ""}),
+    ],
+)
+def test_output_over_a_limit_is_refused_by_name(
+    kit: Kit, field: str, fields: dict[str, Any]
+) -> None:
+    job = kit.running_job()
+
+    with pytest.raises(InvalidInput, match=f"^{field}: "):
+        _put(kit, job, **fields)
+
+
+@spec("B6", "T26")
+def test_a_purge_takes_output_along(kit: Kit) -> None:
+    job = kit.succeeded_job()
+    (claimed,) = [event for event in kit.events(job) if event.type == "claimed"]
+    assert _put(kit, job, lease_id=claimed.lease_id) is None
+    kit.advance(seconds=24 * 3600 + 1)
+
+    assert kit.store.purge(older_than_us=DAY, limit=10) == 1
+
+    assert kit.store.load_attempt_logs(job.id) == []

@@ -1,0 +1,144 @@
+"""Worker processes: what they say of themselves, and what they are asked to do."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.harness import QUEUE, WORKER, WORKER_ID, Kit
+from tenure.conformance.spec import spec
+from tenure.coordinator.retention import DAY, Retention
+from tenure.core.beside import WorkerProcess, WorkerSeen
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
+from tenure.core.instants import Instant, seconds
+from tenure.errors import InvalidInput
+
+
+def _see(kit: Kit, *, uptime_s: float = 0, **fields: Any) -> bool:
+    defaults: dict[str, Any] = {
+        "namespace": DEFAULT_NAMESPACE,
+        "worker": WORKER_ID,
+        "actor": WORKER,
+        "host": "host-1",
+        "pid": 7,
+        "queues": (QUEUE,),
+        "concurrency": 4,
+        "version": "0.1.0",
+    }
+    process = WorkerProcess(uptime_us=seconds(uptime_s), **(defaults | fields))
+    return kit.coordinator.see_worker(process)
+
+
+def _names(kit: Kit) -> list[str]:
+    return [seen.worker for seen in kit.store.list_workers(DEFAULT_NAMESPACE)]
+
+
+@spec("B13")
+def test_a_worker_is_listed_with_what_it_last_said(kit: Kit) -> None:
+    began = kit.now()
+    _see(kit)
+    kit.advance(seconds=10)
+    queues = (QueueName("a"), QueueName("b"))
+    _see(kit, uptime_s=10, queues=queues, kinds=(Kind("mail"),), concurrency=8)
+
+    assert kit.store.list_workers(DEFAULT_NAMESPACE) == [
+        WorkerSeen(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WORKER_ID,
+            actor=WORKER,
+            host="host-1",
+            pid=7,
+            queues=queues,
+            kinds=(Kind("mail"),),
+            concurrency=8,
+            version="0.1.0",
+            started_at=began,
+            seen_at=Instant(began + seconds(10)),
+        )
+    ]
+
+
+@spec("B13")
+def test_workers_are_listed_by_name_within_their_namespace(kit: Kit) -> None:
+    for name in ("b", "a"):
+        _see(kit, worker=WorkerId(name))
+    _see(kit, worker=WorkerId("c"), namespace=Namespace("elsewhere"))
+    _see(kit, worker=WorkerId("a"), actor=worker_actor("another"))
+
+    assert _names(kit) == ["a", "a", "b"]
+
+
+@spec("B12")
+def test_a_request_to_drain_is_heard_with_the_next_sign_of_life(kit: Kit) -> None:
+    other = WorkerId("other")
+    before = (_see(kit), _see(kit, worker=other))
+    kit.advance(seconds=5)
+
+    assert kit.store.request_drain(DEFAULT_NAMESPACE, WORKER_ID)
+    kit.advance(seconds=5)
+
+    assert before == (False, False)
+    assert _see(kit, uptime_s=10)
+    assert not _see(kit, worker=other, uptime_s=10)
+    assert [seen.draining for seen in kit.store.list_workers(DEFAULT_NAMESPACE)] == [True, False]
+
+
+@spec("B12")
+def test_a_process_that_started_after_the_request_goes_on(kit: Kit) -> None:
+    _see(kit)
+    kit.store.request_drain(DEFAULT_NAMESPACE, WORKER_ID)
+    kit.advance(seconds=5)
+
+    assert not _see(kit, uptime_s=1)
+    assert [seen.draining for seen in kit.store.list_workers(DEFAULT_NAMESPACE)] == [False]
+
+
+@spec("B12")
+def test_nobody_is_drained_under_a_name_nobody_has(kit: Kit) -> None:
+    _see(kit)
+
+    assert not kit.store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
+    assert not kit.store.request_drain(Namespace("elsewhere"), WORKER_ID)
+    assert not _see(kit)
+
+
+@spec("B13")
+def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(kit: Kit) -> None:
+    _see(kit, worker=WorkerId("gone"))
+    kit.advance(microseconds=1)
+    _see(kit, worker=WorkerId("just-there"))
+    kit.advance(microseconds=DAY)
+
+    report = Retention(kit.store).run_once()
+
+    assert report.workers_forgotten == 1
+    assert _names(kit) == ["just-there"]
+
+
+@spec("B13")
+def test_workers_are_forgotten_in_bites_the_longest_unseen_first(kit: Kit) -> None:
+    for name in ("c", "b", "a"):
+        _see(kit, worker=WorkerId(name))
+        kit.advance(seconds=1)
+    kit.advance(seconds=60)
+
+    assert kit.store.forget_workers(older_than_us=seconds(60), limit=2) == 2
+    assert _names(kit) == ["a"]
+    assert kit.store.forget_workers(older_than_us=seconds(60), limit=2) == 1
+
+
+@spec("J6")
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("worker", {"worker": "no spaces"}),
+        ("host", {"host": "a\nb"}),
+        ("pid", {"pid": -1}),
+        ("queues", {"queues": ()}),
+        ("version", {"version": ""}),
+    ],
+)
+def test_a_description_over_a_limit_is_refused_by_name(
+    kit: Kit, field: str, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field}: "):
+        _see(kit, **fields)

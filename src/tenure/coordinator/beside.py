@@ -1,0 +1,58 @@
+"""What a coordinator does beside the log: check what comes in, and hand it to the store.
+
+Artifacts, the output of handlers and signs of life decide nothing about a job; none of it waits
+in a queue of commands, and none of it is batched.
+"""
+
+from tenure.core.beside import (
+    Artifact,
+    ArtifactUpload,
+    AttemptLog,
+    AttemptOutput,
+    Staging,
+    StoredArtifact,
+    WorkerProcess,
+)
+from tenure.core.beside_limits import check_output, check_process, check_upload
+from tenure.core.ids import JobId
+from tenure.core.validation import Limits, check_job_id, check_name
+from tenure.core.vocabulary import Cause
+from tenure.ports import Store
+
+
+class BesideTheLog:
+    """The part of `tenure.ports.Coordination` that is not about commands."""
+
+    store: Store
+    limits: Limits
+
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Leave a file with the attempt."""
+        check_upload(upload)
+        return self.store.stage_artifact(upload)
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name."""
+        check_job_id("job_id", job_id)
+        return self.store.list_artifacts(job_id)
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
+        check_job_id("job_id", job_id)
+        check_name("name", name)
+        return self.store.load_artifact(job_id, name)
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep what a handler wrote; None, or why it was not kept."""
+        check_output(output)
+        return self.store.put_attempt_log(output)
+
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of each attempt, in order."""
+        check_job_id("job_id", job_id)
+        return self.store.load_attempt_logs(job_id)
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """A worker's sign of life; whether it is to drain."""
+        check_process(process, self.limits)
+        return self.store.see_worker(process)
