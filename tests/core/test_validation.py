@@ -179,6 +179,15 @@ def test_the_system_is_a_principal() -> None:
     check_command(changed("release", actor=SYSTEM), LIMITS)
 
 
+@spec("R13", "R22")
+@pytest.mark.parametrize("verb", ["cancel", "requeue", "dead_letter", "redrive"])
+def test_a_worker_cannot_decide_about_jobs_as_clients_and_operators_do(verb: str) -> None:
+    error = refused(changed(verb, actor=WORKER))
+
+    assert error.field == "actor"
+    assert "client:NAME" in error.hint
+
+
 @spec("D4")
 @pytest.mark.parametrize("field", ["dedupe_key", "correlation_id", "trace_id"])
 @pytest.mark.parametrize(

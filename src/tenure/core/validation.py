@@ -377,6 +377,13 @@ def _check_error(error: JobError) -> None:
 def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) -> None:
     check_job_id("job_id", command.job_id)
     _check_actor(command.actor)
+    if role_of(command.actor) == "worker":
+        # What a worker wrote at the end of a lease is read as that lease's own report. [R13] [R22]
+        raise InvalidInput(
+            "actor",
+            f"{_shown(command.actor)} is a worker, which only reports on its own leases",
+            hint="ask as client:NAME or operator:NAME",
+        )
     check_name("request_id", command.request_id)
     if command.expected_rev is not None:
         _check_integer("expected_rev", command.expected_rev, low=1, high=MAX_COUNT)
