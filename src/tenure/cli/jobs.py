@@ -35,6 +35,7 @@ from tenure.core.vocabulary import (
     Stage,
     parse_status,
 )
+from tenure.errors import UnknownJob
 from tenure.ports import JobFilter
 
 WAIT_POLL_S = 0.1
@@ -51,7 +52,7 @@ def find_job(serving: Coordinator, job_id: str) -> Job:
     check_job_id("ID", job_id)
     job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
     if job is None:
-        refuse(f"there is no job {job_id}")
+        refuse(str(UnknownJob(job_id)))
     return job
 
 
@@ -98,7 +99,8 @@ def list_jobs(
                 limit=limit,
             )
         )
-        views = [job_view(job, serving.now()) for job in found]
+        now = serving.now()
+    views = [job_view(job, now) for job in found]
     if as_json:
         print_json(views)
         return
@@ -219,26 +221,22 @@ def cancel_job(
     click.echo(f"{job_id}: {word}{coloured(reply.job.status)}")
 
 
-def _rerun(url: str | None, request_id: str | None, job_id: str, cause: EventCause) -> None:
-    with coordinator(url) as serving:
-        command = Redrive(
-            job_id=JobId(job_id),
-            actor=operator(),
-            request_id=new_request_id(request_id),
-            cause=cause,
-        )
-        reply = accepted(serving.execute(command), command.job_id)
-    assert reply.job is not None
-    click.echo(reply.job.id)
-
-
 @jobs.command(name="rerun")
 @url_option
 @request_id_option
 @click.argument("job_id", metavar="ID")
 def rerun_job(url: str | None, request_id: str | None, job_id: str) -> None:
     """Make a new job out of a finished one; prints the new id."""
-    _rerun(url, request_id, job_id, EventCause.RERUN)
+    with coordinator(url) as serving:
+        command = Redrive(
+            job_id=JobId(job_id),
+            actor=operator(),
+            request_id=new_request_id(request_id),
+            cause=EventCause.RERUN,
+        )
+        reply = accepted(serving.execute(command), command.job_id)
+    assert reply.job is not None
+    click.echo(reply.job.id)
 
 
 @jobs.command(name="requeue")
@@ -251,8 +249,9 @@ def requeue_job(url: str | None, request_id: str | None, job_id: str) -> None:
         command = Requeue(
             job_id=JobId(job_id), actor=operator(), request_id=new_request_id(request_id)
         )
-        accepted(serving.execute(command), command.job_id)
-    click.echo(f"{job_id}: {coloured('queued')}")
+        reply = accepted(serving.execute(command), command.job_id)
+    assert reply.job is not None
+    click.echo(f"{job_id}: {coloured(reply.job.status)}")  # a repeated request may find it running
 
 
 @jobs.command(name="dead-letter")
