@@ -38,7 +38,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import Cause, EventType, JobStatus, ReasonCode, Stage
+from tenure.core.vocabulary import Cause, EventType, HealthState, JobStatus, ReasonCode, Stage
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -106,6 +106,30 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant | None = None
     until: Instant | None = None
     limit: int = 500
+
+
+class HealthFact(msgspec.Struct, frozen=True, kw_only=True):
+    """Something true of a store; with advice where it should not be. [B14]"""
+
+    name: str
+    value: str | int | float | bool
+    state: HealthState = HealthState.OK
+    advice: str = ""
+
+
+def fact(
+    name: str,
+    value: str | int | float | bool,
+    *,
+    bad: bool = False,
+    warning: bool = False,
+    advice: str = "",
+) -> HealthFact:
+    """A fact whose advice is given only where it is needed."""
+    if not (bad or warning):
+        return HealthFact(name=name, value=value)
+    state = HealthState.BAD if bad else HealthState.WARNING
+    return HealthFact(name=name, value=value, state=state, advice=advice)
 
 
 class Coordination(Protocol):
@@ -285,6 +309,9 @@ class Store(Protocol):
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order, likewise."""
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the store now, and what to do about it. [B14]"""
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""

@@ -25,7 +25,8 @@ def test_each_statement_of_a_dialect_says_why_it_differs(dialect: str) -> None:
 def test_a_dialect_overrides_and_adds(dialect: str) -> None:
     texts = load_texts(dialect, {"t": "x_"})
 
-    assert set(_sections("common")) | set(_sections(dialect)) == set(texts)
+    sections = [_sections(name) for name in ("common", dialect, f"{dialect}_health")]
+    assert set().union(*sections) == set(texts)
     assert texts["moment"] == "SELECT x_clock(), epoch FROM x_meta"
 
 

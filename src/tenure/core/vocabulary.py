@@ -160,6 +160,14 @@ class ResolutionKind(StrEnum):
     DISCARDED = "discarded"
 
 
+class HealthState(StrEnum):
+    """How a fact about a store is to be taken."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BAD = "bad"
+
+
 class Stage(StrEnum):
     """Where in an attempt a failure was found."""
 

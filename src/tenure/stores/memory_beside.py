@@ -24,7 +24,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, EventType, JobStatus
-from tenure.ports import Clock
+from tenure.ports import Clock, HealthFact, fact
 
 _ArtifactKey = tuple[JobId, int, str]
 
@@ -48,6 +48,21 @@ class MemoryBeside(ABC):
     @abstractmethod
     def _open(self) -> None:
         """Raise `Closed` after `close`."""
+
+    def health(self) -> list[HealthFact]:
+        """What is true of every store in memory."""
+        with self._lock:
+            self._open()
+            return [
+                fact(
+                    "store",
+                    "memory",
+                    warning=True,
+                    advice="nothing survives this process; use sqlite:///file.db or PostgreSQL",
+                ),
+                fact("jobs", len(self._jobs)),
+                fact("epoch", self._epoch),
+            ]
 
     def _purge_beside(self, gone: Collection[JobId]) -> None:
         for job_id in gone:

@@ -17,10 +17,12 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.errors import OutcomeUnknown
-from tenure.ports import Saved
+from tenure.ports import HealthFact, Saved
+from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts
 from tenure.stores.sql.batches import Group, batch_of, groups_of
 from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
+from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
 from tenure.stores.sql.postgres_pool import Pool
 from tenure.stores.sql.postgres_schema import (
     DEFAULT_SCHEMA,
@@ -160,6 +162,13 @@ class PostgresStore(SqlStore):
     def parallelism(self) -> int:
         """The pool's size."""
         return self._pool_size
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the server now, and what to do about it."""
+        asked = [self._ask(name, schema=self._schema) for name in QUESTIONS]
+        asked_at = host_clock()
+        answers = self._read(lambda tx: tx.fetch(*asked, last=True))
+        return postgres_facts(answers, asked_at=asked_at, heard_at=host_clock())
 
     def close(self) -> None:
         """Close every connection."""

@@ -20,7 +20,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventType
 from tenure.errors import Closed, StoreError
-from tenure.ports import Clock, Saved
+from tenure.ports import Clock, HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.rows import (
     EVENT_COLUMNS,
@@ -41,6 +41,7 @@ from tenure.stores.sql.sqlite_file import (
     prepare_file,
     translated,
 )
+from tenure.stores.sql.sqlite_health import sqlite_facts
 from tenure.stores.sql.sqlite_writer import Writer
 from tenure.stores.sql.statements import Asked, Shape, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
@@ -123,6 +124,14 @@ class SqliteStore(SqlStore):
         """The injected clock."""
         self._check()
         return self._clock()
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the file now, and what to do about it."""
+        names = ("health_journal_mode", "health_synchronous", "health_meta")
+        [(mode,)], [(synchronous,)], [meta] = self._read(
+            lambda tx: tx.fetch(*[self._ask(name) for name in names])
+        )
+        return sqlite_facts(self._path, mode, synchronous, meta)
 
     def close(self) -> None:
         """End the writer and close every connection."""

@@ -46,9 +46,9 @@ def compile_statement(text: str, *, placeholder: str) -> Statement:
 
 
 def load_texts(dialect: str, words: Mapping[str, str]) -> dict[str, str]:
-    """Every statement of `common.sql`, then of the dialect's own file, by name."""
+    """Every statement of `common.sql`, then of the dialect's own files, by name."""
     texts: dict[str, str] = {}
-    for name in ("common", dialect):
+    for name in ("common", dialect, f"{dialect}_health"):
         source = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
         parts = _BEGINNING.split(source)[1:]
         for title, body in zip(parts[::2], parts[1::2], strict=True):

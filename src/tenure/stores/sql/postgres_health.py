@@ -1,0 +1,140 @@
+"""The health of a PostgreSQL store: what is true of its server now, and what to do about it.
+
+Looks and measures; changes nothing and needs no special rights.
+"""
+
+from collections.abc import Sequence
+
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.ports import HealthFact, fact
+from tenure.stores.migrations import newest_version
+from tenure.stores.sql.rows import Row
+
+OLDEST_POSTGRES = 140000
+MAX_CLOCK_DIFFERENCE_S = 2.0
+OLD_TRANSACTION_S = 300
+OLD_XMIN = 1_000_000
+MANY_DEAD_ROWS = 100_000
+HELD_WAL_BYTES = 1 << 30
+CONNECTIONS_SHARE = 0.8
+
+QUESTIONS = (
+    "health_server",
+    "health_meta",
+    "health_transactions",
+    "health_connections",
+    "health_slots",
+    "health_tables",
+)
+
+
+def postgres_facts(
+    answers: Sequence[Sequence[Row]], *, asked_at: Instant, heard_at: Instant
+) -> list[HealthFact]:
+    """What can be said of this server; the answers are those to `QUESTIONS`, and the instants
+    are this host's, around them."""
+    [server], [meta], [transactions], [connections], [slots], tables = answers
+    return [
+        *_server(server),
+        _clock(server[5], asked_at, heard_at),
+        *_meta(meta),
+        *_transactions(transactions),
+        *(_bloat(*row) for row in tables),
+        _slots(*slots),
+        _connections(*connections),
+    ]
+
+
+def _server(row: Row) -> list[HealthFact]:
+    version, number, fsync, synchronous_commit, in_recovery = row[:5]
+    return [
+        fact(
+            "server_version",
+            version,
+            warning=number < OLDEST_POSTGRES,
+            advice="Tenure is tested on PostgreSQL 14 and newer; upgrade the server",
+        ),
+        fact(
+            "in_recovery",
+            bool(in_recovery),
+            bad=bool(in_recovery),
+            advice="this is a standby: it takes no writes; connect to the primary",
+        ),
+        fact(
+            "fsync",
+            fsync,
+            bad=fsync != "on",
+            advice="a crash of the server loses or damages data; set fsync = on",
+        ),
+        fact(
+            "synchronous_commit",
+            synchronous_commit,
+            bad=synchronous_commit == "off",
+            advice="a crash loses work that was acknowledged; set synchronous_commit = on",
+        ),
+    ]
+
+
+def _clock(server_now: int, asked_at: Instant, heard_at: Instant) -> HealthFact:
+    """Only what the wait for the answer cannot explain is a difference."""
+    difference = max(asked_at - server_now, server_now - heard_at, 0) / MICROSECONDS_PER_SECOND
+    return fact(
+        "clock_difference_s",
+        round(difference, 3),
+        warning=difference > MAX_CLOCK_DIFFERENCE_S,
+        advice="the server's clock is the one that counts; synchronise the clocks of both hosts",
+    )
+
+
+def _meta(row: Row) -> list[HealthFact]:
+    schema_version, epoch = row
+    return [
+        fact(
+            "schema_version",
+            schema_version,
+            bad=schema_version != newest_version("postgres"),
+            advice="run `tenure migrate`",
+        ),
+        fact("epoch", epoch),
+    ]
+
+
+def _transactions(row: Row) -> list[HealthFact]:
+    oldest_s, xmin_age = row
+    advice = "while it is open no dead row of any table is removed, and claims slow down; end it"
+    return [
+        fact(
+            "oldest_transaction_s",
+            oldest_s,
+            warning=oldest_s > OLD_TRANSACTION_S,
+            advice=advice,
+        ),
+        fact("xmin_age", xmin_age, warning=xmin_age > OLD_XMIN, advice=advice),
+    ]
+
+
+def _bloat(table: str, live: int, dead: int) -> HealthFact:
+    return fact(
+        f"dead_rows_{table}",
+        dead,
+        warning=dead > MANY_DEAD_ROWS and dead > live,
+        advice=f"more dead than live rows; see what keeps autovacuum from {table}",
+    )
+
+
+def _slots(count: int, held_bytes: int) -> HealthFact:
+    return fact(
+        "replication_slots",
+        f"{count}, holding {held_bytes} bytes" if count else "none",
+        warning=held_bytes > HELD_WAL_BYTES,
+        advice="a slot that nobody reads fills the disk; drop it, or start its reader",
+    )
+
+
+def _connections(used: int, most: int) -> HealthFact:
+    return fact(
+        "connections",
+        f"{used} of {most}",
+        warning=used > CONNECTIONS_SHARE * most,
+        advice="the server will refuse connections soon; use a pooler or raise max_connections",
+    )
