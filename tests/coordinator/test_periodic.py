@@ -20,10 +20,11 @@ def test_a_run_that_fails_is_logged_and_followed_by_the_next(
 ) -> None:
     failures, went_on = [failure], threading.Event()
 
-    def work() -> None:
+    def work() -> bool:
         if failures:
             raise failures.pop()
         went_on.set()
+        return False
 
     periodic = Periodic("test", work, interval_us=seconds(0.001))
     with caplog.at_level(logging.WARNING, logger="tenure.periodic"):
@@ -41,7 +42,7 @@ def test_a_run_that_fails_is_logged_and_followed_by_the_next(
 def test_it_ends_when_what_it_works_on_is_closed() -> None:
     runs = []
 
-    def work() -> None:
+    def work() -> bool:
         runs.append(1)
         raise Closed
 
@@ -51,3 +52,21 @@ def test_it_ends_when_what_it_works_on_is_closed() -> None:
 
     assert not periodic._thread.is_alive()
     assert len(runs) == 1
+
+
+def test_a_run_that_leaves_more_to_do_is_followed_soon() -> None:
+    left, caught_up = [1, 2, 3], threading.Event()
+
+    def work() -> bool:
+        left.pop()
+        if not left:
+            caught_up.set()
+        return bool(left)
+
+    periodic = Periodic("test", work, interval_us=seconds(1_000_000))
+    periodic.start()
+    is_done = caught_up.wait(LIMIT_S)
+    periodic.stop()
+
+    assert is_done
+    assert left == []

@@ -5,9 +5,10 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
 from tenure.core.commands import Heartbeat
-from tenure.core.ids import worker_actor
+from tenure.core.ids import DEFAULT_NAMESPACE, worker_actor
 from tenure.core.instants import Duration, seconds
 from tenure.errors import InvalidInput
+from tenure.ports import JobFilter
 from tests.support.coordinators import World
 
 W1 = worker_actor("w1")
@@ -42,4 +43,18 @@ def test_a_run_forgets_renewals_then_bodies_then_jobs_each_in_its_time() -> None
     assert (finally_.renewals_pruned, finally_.bodies_expired, finally_.jobs_purged) == (0, 0, 0)
     assert list(world.store.load([grant.job_id, live.job_id]).jobs) == [live.job_id]
     assert world.store.load_histories([grant.job_id])[grant.job_id] == []
+    world.coordinator.close()
+
+
+def test_a_run_says_whether_there_is_more_to_forget() -> None:
+    world = World()
+    for _ in range(5):
+        world.complete(world.running(), actor=W1)
+    world.clock.advance(31 * 86400)
+    keeping = Retention(world.store, page=2)
+
+    is_behind = [keeping._run() for _ in range(3)]
+
+    assert is_behind == [True, True, False]
+    assert world.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)) == []
     world.coordinator.close()

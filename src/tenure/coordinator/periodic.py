@@ -4,19 +4,25 @@ import logging
 import threading
 from collections.abc import Callable
 
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.errors import Closed, TenureError
 
 _log = logging.getLogger("tenure.periodic")
 
 
-class Periodic:
-    """Runs `work` every interval until it is stopped or what it works on is closed."""
+BEHIND_INTERVAL = seconds(0.1)
+"""The pause while there is more to do: it leaves the store to others in between."""
 
-    def __init__(self, name: str, work: Callable[[], object], *, interval_us: Duration) -> None:
+
+class Periodic:
+    """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
+    a run that says there is more to do."""
+
+    def __init__(self, name: str, work: Callable[[], bool], *, interval_us: Duration) -> None:
         self._name = name
         self._work = work
         self._interval_s = interval_us / MICROSECONDS_PER_SECOND
+        self._behind_s = min(interval_us, BEHIND_INTERVAL) / MICROSECONDS_PER_SECOND
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tenure-{name}", daemon=True)
 
@@ -32,8 +38,9 @@ class Periodic:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            is_behind = False
             try:
-                self._work()
+                is_behind = self._work()
             except Closed:
                 return
             except TenureError as failure:
@@ -41,4 +48,4 @@ class Periodic:
             except Exception:
                 # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
                 _log.exception("%s failed unexpectedly, will try again", self._name)
-            self._stop.wait(self._interval_s)
+            self._stop.wait(self._behind_s if is_behind else self._interval_s)

@@ -31,6 +31,7 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one pass did."""
 
     swept: int = 0
+    is_behind: bool = False
     distrusts_clock: bool = False
     outage: Outage | None = None
 
@@ -105,8 +106,11 @@ class Sweeper:
         self._monotonic = monotonic
         self._guard = ClockGuard(threshold_us=jump_threshold_us, interval_us=interval_us)
         self._watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
-        self._periodic = Periodic("sweeper", self.sweep_once, interval_us=interval_us)
+        self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
         self.start, self.stop = self._periodic.start, self._periodic.stop
+
+    def _sweep_often(self) -> bool:
+        return self.sweep_once().is_behind
 
     def sweep_once(self) -> SweepReport:
         """One pass. Raises what the store raises, after taking note of it."""
@@ -125,13 +129,14 @@ class Sweeper:
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
             _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
-        swept = 0
+        swept, is_behind = 0, True
         for _ in range(PAGES_PER_PASS):
             due = store.due(limit=PAGE)
             swept += self._sweep(due.jobs)
-            if len(due.jobs) < PAGE:
+            is_behind = len(due.jobs) == PAGE
+            if not is_behind:
                 break
-        return SweepReport(swept=swept, outage=outage)
+        return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
 
     def _sweep(self, jobs: dict[JobId, Job]) -> int:
         if not jobs:
