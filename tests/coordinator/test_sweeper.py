@@ -191,6 +191,37 @@ def test_an_outage_is_recorded_and_excuses_the_leases_it_overlapped() -> None:
     world.coordinator.close()
 
 
+@spec("O1", "O2")
+def test_an_outage_counts_also_when_the_store_fails_again_as_it_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    store = FlakyStore(clock=clock)
+    world = World(store, clock)
+    grant = world.running(policy=Policy(max_attempts=1))
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+    store.is_down = True
+    with pytest.raises(StoreUnavailable):
+        sweeping.sweep_once()
+    store.is_down = False
+    clock.advance(61)
+
+    def fail(outage: Outage) -> None:
+        raise StoreUnavailable("the test cut the network again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "record_outage", fail)
+        with pytest.raises(StoreUnavailable):
+            sweeping.sweep_once()
+    clock.advance(1)
+    sweeping.sweep_once()
+
+    job = world.reload(grant.job_id)
+    assert (job.status, job.failures, job.outage_credits) == (JobStatus.QUEUED, 0, 1)
+    world.coordinator.close()
+
+
 @spec("O1")
 def test_a_short_failure_is_no_outage() -> None:
     watch = OutageWatch(shortest_us=seconds(5))

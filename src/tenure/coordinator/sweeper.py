@@ -106,6 +106,7 @@ class Sweeper:
         self._monotonic = monotonic
         self._guard = ClockGuard(threshold_us=jump_threshold_us, interval_us=interval_us)
         self._watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
+        self._unrecorded: list[Outage] = []
         self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
         self.start, self.stop = self._periodic.start, self._periodic.stop
 
@@ -125,7 +126,10 @@ class Sweeper:
         last_tick, now = store.tick()
         outage = self._watch.answered(now, self._monotonic())
         if outage is not None:
-            store.record_outage(outage)
+            self._unrecorded.append(outage)
+        while self._unrecorded:  # the store may fail again just now, and the outage still counts
+            store.record_outage(self._unrecorded[0])
+            del self._unrecorded[0]
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
             _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
