@@ -8,7 +8,8 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.coordinator.batches import MAX_TRIES
-from tenure.coordinator.service import Coordinator
+from tenure.coordinator.service import Coordinator, _Claim
+from tenure.core.claims import SessionKey
 from tenure.core.commands import Cancel, Complete, Enqueue
 from tenure.core.events import Event
 from tenure.core.ids import (
@@ -299,3 +300,23 @@ def test_an_enqueue_repeated_while_its_job_is_purged_makes_the_job_anew(world: W
     assert again.job is not None
     assert (again.job.status, again.replayed) == (JobStatus.QUEUED, False)
     coordinator.close()
+
+
+@spec("Q1")
+def test_a_repeated_claim_that_cannot_be_answered_costs_its_own_caller_only(
+    world: World, store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.enqueue()
+    world.enqueue()
+    first, other = world.claim_request("w1"), world.claim_request("w2")
+    world.coordinator.claim(first)
+
+    def fail(session: SessionKey) -> Loaded:
+        raise StoreUnavailable("the test cut the network")
+
+    monkeypatch.setattr(store, "load_leased", fail)
+    calls = [_Claim(first), _Claim(other)]
+    world.coordinator._run_claims(calls)
+
+    assert isinstance(calls[0].future.exception(), StoreUnavailable)
+    assert len(calls[1].future.result().grants) == 1

@@ -262,9 +262,21 @@ class Coordinator(BesideTheLog):
                 call.future.set_exception(failure)
             return
         for call, answer in zip(calls, answers, strict=True):
+            if answer.is_repeat:
+                self._run_repeat(call)
+            else:
+                call.future.set_result(answer)
+
+    def _run_repeat(self, call: _Claim) -> None:
+        # On its own: if the store fails now, the grants of the others are committed nevertheless.
+        try:
+            answer = self._repeat(call.request)
+        except Exception as failure:  # handed to the caller that waits, never swallowed
+            call.future.set_exception(failure)
+        else:
             call.future.set_result(answer)
 
-    def _plan_and_claim(self, requests: list[ClaimRequest]) -> list[ClaimAnswer]:
+    def _plan_and_claim(self, requests: list[ClaimRequest]) -> Sequence[ClaimAnswer]:
         def plan(view: ClaimView) -> ClaimPlan:
             self._clock.heard(view.now, view.epoch)
             luck = self._entropy(ENTROPY_BYTES * len(view.candidates))
@@ -275,10 +287,7 @@ class Coordinator(BesideTheLog):
         sessions = list(dict.fromkeys(request.session for request in requests))
         planned = self.store.claim(requests[0].scope, sessions, wanted(requests), plan)
         self._last_written.wrote(change.job for change in planned.changes)
-        return [
-            self._repeat(request) if answer.is_repeat else answer
-            for request, answer in zip(requests, planned.answers, strict=True)
-        ]
+        return planned.answers
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received. [Q1]"""
