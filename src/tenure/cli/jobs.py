@@ -1,12 +1,15 @@
 """`tenure jobs …` and `tenure enqueue`: look at jobs, make them, stop them, let them go again."""
 
 import os
+import sys
 import time
+from pathlib import Path
 
 import click
 
 from tenure.cli.common import (
     accepted,
+    check_filter,
     client,
     coordinator,
     duration_value,
@@ -20,7 +23,7 @@ from tenure.cli.common import (
 )
 from tenure.cli.printing import coloured, print_facts, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.views import event_view, iso, job_view
+from tenure.coordinator.views import artifact_view, event_view, iso, job_view
 from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, new_job_id
@@ -88,6 +91,7 @@ def list_jobs(
     with coordinator(url) as serving:
         if before is not None:
             check_job_id("--before", before)
+        check_filter(namespace=namespace, queue=queue, kind=kind, correlation_id=correlation_id)
         found = serving.store.list_jobs(
             JobFilter(
                 namespace=Namespace(namespace),
@@ -195,6 +199,75 @@ def job_events(url: str | None, as_json: bool, job_id: str) -> None:
         print_json([event_view(event) for event in events])
     else:
         print_timeline(events)
+
+
+@jobs.command(name="artifacts")
+@url_option
+@json_option
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the artifact to this file.",
+)
+@click.argument("job_id", metavar="ID")
+@click.argument("name", required=False)
+def job_artifacts(
+    url: str | None, as_json: bool, output: Path | None, job_id: str, name: str | None
+) -> None:
+    """List the files a succeeded job left behind, or fetch the one called NAME."""
+    if output is not None and name is None:
+        raise click.UsageError("-o needs a NAME.")
+    with coordinator(url) as serving:
+        job = find_job(serving, job_id)
+        if name is not None:
+            _fetch_artifact(serving, job, name, output)
+            return
+        views = [artifact_view(each) for each in serving.list_artifacts(job.id)]
+    if as_json:
+        print_json(views)
+        return
+    print_table(
+        ["NAME", "TYPE", "BYTES", "SHA256", "STAGED"],
+        [(v.name, v.media_type, v.size, v.sha256, v.ts) for v in views],
+    )
+
+
+def _fetch_artifact(serving: Coordinator, job: Job, name: str, output: Path | None) -> None:
+    stored = serving.load_artifact(job.id, name)
+    if stored is None:
+        refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")
+    if output is not None:
+        output.write_bytes(stored.body)
+        click.echo(f"{output}: {stored.artifact.size} bytes", err=True)
+    elif sys.stdout.isatty():
+        refuse(f"{name} may hold anything, and this is a terminal; give -o FILE, or redirect it")
+    else:
+        sys.stdout.buffer.write(stored.body)
+
+
+@jobs.command(name="logs")
+@url_option
+@json_option
+@click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
+@click.argument("job_id", metavar="ID")
+def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -> None:
+    """Show what a job's handler wrote, attempt by attempt."""
+    with coordinator(url) as serving:
+        job = find_job(serving, job_id)
+        logs = [
+            log
+            for log in serving.load_attempt_logs(job.id)
+            if attempt is None or log.attempt == attempt
+        ]
+    if as_json:
+        print_json(logs)
+        return
+    for log in logs:
+        left_out = f", {log.left_out_bytes} bytes left out" if log.left_out_bytes else ""
+        click.secho(f"attempt {log.attempt}{left_out}", bold=True, err=True)
+        for line in log.text.splitlines():
+            click.echo(printable(line))
 
 
 @jobs.command(name="cancel")

@@ -17,6 +17,8 @@ COMMANDS = {
     "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
     "dlq": ("tenure.cli.dlq:dlq", "Look at dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "Look at queues, pause them, limit them."),
+    "workers": ("tenure.cli.workers:workers", "Look at workers, ask them to stop."),
+    "doctor": ("tenure.cli.doctor:doctor", "Examine the store, and say what to do."),
     "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
     "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),
 }

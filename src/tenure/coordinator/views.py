@@ -8,14 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from tenure.core.beside import Resolution
+from tenure.core.beside import Artifact, Resolution, WorkerSeen
 from tenure.core.events import Event, Facts
 from tenure.core.ids import LeaseId
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import is_suspect
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SILENT_AFTER = seconds(60)
+"""How long a worker may give no sign of life before it is shown as silent."""
+
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -207,4 +210,63 @@ def resolution_view(resolution: Resolution | None) -> ResolutionView | None:
         request_id=resolution.request_id,
         note=resolution.note,
         new_job_id=resolution.new_job_id,
+    )
+
+
+class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact as it is shown, without its body."""
+
+    job_id: str
+    attempt: int
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    ts: str | None
+
+
+def artifact_view(artifact: Artifact) -> ArtifactView:
+    """What is shown of an artifact."""
+    return ArtifactView(
+        job_id=artifact.job_id,
+        attempt=artifact.attempt,
+        name=artifact.name,
+        media_type=artifact.media_type,
+        size=artifact.size,
+        sha256=artifact.sha256,
+        ts=iso(artifact.ts),
+    )
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as it is shown; `state` is `alive`, `draining` or `silent`."""
+
+    worker: str
+    actor: str
+    state: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+    concurrency: int
+    version: str
+    started_at: str | None
+    seen_at: str | None
+
+
+def worker_view(seen: WorkerSeen, now: Instant) -> WorkerView:
+    """What is shown of a worker at `now`."""
+    state = "draining" if seen.draining else "alive"
+    return WorkerView(
+        worker=seen.worker,
+        actor=seen.actor,
+        state="silent" if now - seen.seen_at > SILENT_AFTER else state,
+        host=seen.host,
+        pid=seen.pid,
+        queues=seen.queues,
+        kinds=seen.kinds,
+        concurrency=seen.concurrency,
+        version=seen.version,
+        started_at=iso(seen.started_at),
+        seen_at=iso(seen.seen_at),
     )

@@ -1,0 +1,54 @@
+"""`tenure doctor`: what is true of the store, what is wrong with it, and what to do.
+
+Exit codes: 0 nothing is bad, 1 something is, 2 the store could not be asked.
+"""
+
+import platform
+from importlib.metadata import version
+
+import click
+
+from tenure.cli.common import REFUSED, coordinator, json_option, url_option
+from tenure.cli.printing import print_json, print_table, printable
+from tenure.core.vocabulary import HealthState
+from tenure.ports import HealthFact, fact
+
+_COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.BAD: "red"}
+
+
+@click.command()
+@url_option
+@json_option
+def doctor(url: str | None, as_json: bool) -> None:
+    """Examine the store: durability, versions, room, clocks, what slows it down."""
+    with coordinator(url) as serving:
+        facts = [
+            fact("tenure", version("tenure")),
+            fact("python", platform.python_version()),
+            *serving.store.health(),
+        ]
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+    if any(each.state is HealthState.BAD for each in facts):
+        raise click.exceptions.Exit(REFUSED)
+
+
+def _show(facts: list[HealthFact]) -> None:
+    print_table(["FACT", "VALUE", "STATE"], [(f.name, _shown(f), f.state) for f in facts])
+    for each in facts:
+        if each.advice:
+            state = click.style(each.state.value, fg=_COLOURS[each.state], bold=True)
+            click.echo(f"\n{state}  {each.name}: {printable(each.advice)}")
+
+
+def _shown(each: HealthFact) -> str:
+    """Sizes as people read them; JSON has the numbers."""
+    if not each.name.endswith("_bytes") or not isinstance(each.value, int):
+        return str(each.value)
+    size, units = float(each.value), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.4g} {units[0]}"

@@ -1,0 +1,65 @@
+"""`tenure workers …`: who works here, and asking one of them to finish and stop."""
+
+import click
+
+from tenure.cli.common import coordinator, json_option, namespace_option, refuse, url_option
+from tenure.cli.printing import print_json, print_table, printable
+from tenure.coordinator.views import worker_view
+from tenure.core.ids import Namespace, WorkerId
+from tenure.core.validation import check_name
+
+
+@click.group()
+def workers() -> None:
+    """Look at workers, ask them to stop."""
+
+
+@workers.command(name="ls")
+@url_option
+@json_option
+@namespace_option
+def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
+    """List the workers that were seen within a day."""
+    with coordinator(url) as serving:
+        now = serving.now()
+        views = [
+            worker_view(seen, now) for seen in serving.store.list_workers(Namespace(namespace))
+        ]
+    if as_json:
+        print_json(views)
+        return
+    print_table(
+        ["WORKER", "STATE", "HOST", "PID", "QUEUES", "JOBS AT ONCE", "VERSION", "STARTED", "SEEN"],
+        [
+            (
+                v.worker,
+                v.state,
+                v.host,
+                v.pid,
+                ",".join(v.queues),
+                v.concurrency,
+                v.version,
+                v.started_at,
+                v.seen_at,
+            )
+            for v in views
+        ],
+    )
+
+
+@workers.command(name="drain")
+@url_option
+@namespace_option
+@click.argument("worker")
+def drain_worker(url: str | None, namespace: str, worker: str) -> None:
+    """Ask WORKER to claim nothing more, finish what it runs, and end.
+
+    It hears of it with its next sign of life, within seconds. A process that starts under the
+    same name afterwards is not meant.
+    """
+    with coordinator(url) as serving:
+        check_name("namespace", namespace)
+        check_name("WORKER", worker)
+        if not serving.store.request_drain(Namespace(namespace), WorkerId(worker)):
+            refuse(f"there is no worker {worker}; see `tenure workers ls`")
+    click.echo(f"{printable(worker)}: draining")

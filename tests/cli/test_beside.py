@@ -1,0 +1,192 @@
+"""`tenure workers`, `tenure doctor`, `tenure jobs artifacts` and `logs`, against a SQLite file."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+from tenure.coordinator.service import Coordinator
+from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Complete
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    QueueName,
+    RequestId,
+    WorkerId,
+    worker_actor,
+)
+from tenure.core.instants import Duration
+from tenure.core.verdicts import Grant
+from tenure.stores.sql.sqlite import SqliteStore
+
+Run = Callable[..., Result]
+WORKER = worker_actor("cli")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tenure.db"
+
+
+@pytest.fixture
+def run(path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{path}")
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def serving(path: Path) -> Iterator[Coordinator]:
+    store = SqliteStore(path)
+    coordinator = Coordinator(store)
+    yield coordinator
+    coordinator.close()
+    store.close()
+
+
+def claimed(serving: Coordinator) -> Grant:
+    (grant,) = serving.claim(
+        ClaimRequest(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=WORKER,
+            queues=(QueueName("default"),),
+            limit=1,
+            claim_seq=1,
+            request_id=RequestId("claim"),
+        )
+    ).grants
+    return grant
+
+
+@pytest.fixture
+def job_id(run: Run, serving: Coordinator) -> str:
+    """A job that succeeded and left a file and some output behind."""
+    run("enqueue", "mail")
+    grant = claimed(serving)
+    serving.stage_artifact(
+        ArtifactUpload(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=WORKER,
+            name="report.bin",
+            body=b"\x00\xff\x1b[31m",
+        )
+    )
+    serving.put_attempt_log(
+        AttemptOutput(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=WORKER,
+            text="step 1\nstep 2 \x1b[31mred",
+            left_out_bytes=5,
+        )
+    )
+    serving.execute(
+        Complete(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=WORKER,
+            request_id=RequestId("done"),
+            result=b"1",
+        )
+    )
+    return grant.job_id
+
+
+def test_artifacts_are_listed_and_fetched_byte_for_byte(
+    run: Run, job_id: str, tmp_path: Path
+) -> None:
+    listed = json.loads(run("jobs", "artifacts", job_id, "--json").stdout)
+    piped = run("jobs", "artifacts", job_id, "report.bin")
+    saved = run("jobs", "artifacts", job_id, "report.bin", "-o", str(tmp_path / "out"))
+
+    assert [(each["name"], each["size"], each["attempt"]) for each in listed] == [
+        ("report.bin", 7, 1)
+    ]
+    assert "report.bin" in run("jobs", "artifacts", job_id).stdout
+    assert piped.stdout_bytes == (tmp_path / "out").read_bytes() == b"\x00\xff\x1b[31m"
+    assert (saved.exit_code, saved.stdout) == (0, "")
+
+
+def test_an_artifact_that_is_not_there_is_one_clear_line(run: Run, job_id: str) -> None:
+    result = run("jobs", "artifacts", job_id, "other")
+
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"tenure: job {job_id}, which is succeeded, has no artifact other\n",
+    )
+    assert run("jobs", "artifacts", job_id, "-o", "x").exit_code == 2
+
+
+def test_output_is_shown_without_what_it_could_do_to_a_terminal(run: Run, job_id: str) -> None:
+    shown = run("jobs", "logs", job_id)
+
+    assert shown.stdout == "step 1\nstep 2 \\x1b[31mred\n"
+    assert shown.stderr == "attempt 1, 5 bytes left out\n"
+    assert run("jobs", "logs", job_id, "--attempt", "2").stdout == ""
+    assert json.loads(run("jobs", "logs", job_id, "--json").stdout)[0]["left_out_bytes"] == 5
+
+
+def test_workers_are_listed_and_drained(run: Run, serving: Coordinator) -> None:
+    process = WorkerProcess(
+        namespace=DEFAULT_NAMESPACE,
+        worker=WorkerId("w-1"),
+        actor=WORKER,
+        host="host-1",
+        pid=7,
+        queues=(QueueName("a"), QueueName("b")),
+        concurrency=4,
+        version="0.1.0",
+        uptime_us=Duration(1_000_000),
+    )
+    before = serving.see_worker(process)
+
+    drained = run("workers", "drain", "w-1")
+
+    (view,) = json.loads(run("workers", "ls", "--json").stdout)
+    assert (before, drained.exit_code, serving.see_worker(process)) == (False, 0, True)
+    assert (view["worker"], view["state"], view["queues"]) == ("w-1", "draining", ["a", "b"])
+    assert "host-1" in run("workers", "ls").stdout
+
+
+def test_draining_nobody_is_refused(run: Run, serving: Coordinator) -> None:
+    result = run("workers", "drain", "nobody")
+
+    assert (result.exit_code, "there is no worker nobody" in result.stderr) == (1, True)
+
+
+def test_the_doctor_names_facts_and_gives_advice(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.stores.sql.sqlite_health.SAFE_SQLITE", (99,))
+    monkeypatch.setattr("tenure.stores.sql.sqlite_health.NO_SPACE_BYTES", 0)
+
+    shown = run("doctor")
+    facts = {fact["name"]: fact for fact in json.loads(run("doctor", "--json").stdout)}
+
+    assert shown.exit_code == 0
+    assert "warning  sqlite_version: before 3.51.3" in shown.stdout
+    assert (facts["journal_mode"]["value"], facts["journal_mode"]["state"]) == ("wal", "ok")
+
+
+def test_the_doctor_exits_with_1_when_something_is_bad(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.stores.sql.sqlite_health.NO_SPACE_BYTES", 1 << 62)
+
+    result = run("doctor")
+
+    assert result.exit_code == 1
+    assert "bad  free_bytes: the disk is nearly full" in result.stdout
+
+
+def test_the_doctor_exits_with_2_when_there_is_nobody_to_examine(run: Run) -> None:
+    assert run("doctor").exit_code == 2
