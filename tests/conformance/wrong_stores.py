@@ -5,13 +5,21 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tenure.conformance.harness import MemoryFactory
+from tenure.core.beside import (
+    Artifact,
+    ArtifactUpload,
+    AttemptOutput,
+    Resolution,
+    Staging,
+    WorkerProcess,
+)
 from tenure.core.claims import ClaimScope, QueueState
 from tenure.core.events import Observation
-from tenure.core.ids import Epoch, Namespace, QueueName
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import EventClass, EventType
+from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.ports import Clock, Loaded, Saved, Store
 from tenure.stores.memory import MemoryStore
 
@@ -149,6 +157,62 @@ class SharesKeysAcrossKinds(MemoryStore):
         return not is_taken and super()._matches(change, now)
 
 
+class LastResolutionWins(MemoryStore):
+    """Lets a later redrive overwrite what became of a dead letter. [B1]"""
+
+    def _keep_resolution(self, resolution: Resolution) -> bool:
+        self._resolutions.pop(resolution.job_id, None)
+        return super()._keep_resolution(resolution)
+
+
+class ForgetsTheRedriven(MemoryStore):
+    """Writes the new job and not what it resolves. [B2]"""
+
+    def _write(self, change: Change) -> None:
+        super()._write(replace(change, resolution=None))
+
+
+class ShowsWhatIsOnlyStaged(MemoryStore):
+    """Does not wait for success. [B8]"""
+
+    def _is_visible(self, artifact: Artifact) -> bool:
+        return True
+
+
+class StagesAfterTheEnd(MemoryStore):
+    """Takes an artifact of a lease that has just ended. [B7]"""
+
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        clock = self._clock
+        self._clock = lambda: Instant(clock() - 1)
+        try:
+            return super().stage_artifact(upload)
+        finally:
+            self._clock = clock
+
+
+class CollectsTheSeen(MemoryStore):
+    """Takes every artifact of a job that does not run for a leftover. [B10]"""
+
+    def _is_leftover(self, key: tuple[JobId, int, str]) -> bool:
+        return self._jobs[key[0]].lease_id is None
+
+
+class TakesTheLatestOutput(MemoryStore):
+    """Overwrites what an attempt said before. [B11]"""
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        self._logs.clear()
+        return super().put_attempt_log(output)
+
+
+class DrainsForEver(MemoryStore):
+    """Takes a new process for the one that was asked to stop. [B12]"""
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        return super().see_worker(replace(process, uptime_us=Duration(10**9)))
+
+
 WRONG: dict[type[MemoryStore], str] = {
     IgnoresNotAfter: "saving",
     OneMicrosecondLate: "saving",
@@ -166,6 +230,13 @@ WRONG: dict[type[MemoryStore], str] = {
     PurgesTooEarly: "retention",
     SweepsInAnyOrder: "sweeping",
     SharesKeysAcrossKinds: "dedupe",
+    LastResolutionWins: "dead_letters",
+    ForgetsTheRedriven: "dead_letters",
+    ShowsWhatIsOnlyStaged: "artifacts",
+    StagesAfterTheEnd: "artifacts",
+    CollectsTheSeen: "artifacts",
+    TakesTheLatestOutput: "attempt_logs",
+    DrainsForEver: "workers",
 }
 """Each wrong store and the subject of the kit that must catch it."""
 

@@ -1,0 +1,119 @@
+"""Beside the log: what the schema refuses, and by which index dead letters are found."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.job import Job
+from tenure.core.vocabulary import JobStatus
+from tenure.ports import JobFilter
+from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sql.statements import Asked
+from tests.stores.hands import ForeignHand, Refused
+from tests.stores.lives import claim, complete, enqueue, start
+
+RESOLVE = (
+    "INSERT INTO {{t}}dead_letter_resolution"
+    " (job_id, kind, ts, actor, request_id, fingerprint, note, new_job_id)"
+    " VALUES ('{job_id}', '{kind}', 1, 'operator:x', 'r', 'f', '', {new})"
+)
+DEAD = JobFilter(
+    namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,), resolved=False, limit=50
+)
+
+
+def _finished(hand: ForeignHand) -> Job:
+    enqueue(hand.store)
+    [job] = complete(hand.store, start(hand.store, claim(hand.store, 1)))
+    return job
+
+
+@spec("B1")
+def test_a_resolution_is_never_changed_nor_written_twice(hand: ForeignHand) -> None:
+    job = _finished(hand)
+    statement = RESOLVE.format(job_id=job.id, kind="discarded", new="NULL")
+    hand.run(statement)
+
+    with pytest.raises(Refused, match="never changed"):
+        hand.run("UPDATE {t}dead_letter_resolution SET note = 'x'")
+    with pytest.raises(Refused):
+        hand.run(statement)
+
+
+@pytest.mark.parametrize(
+    ("kind", "new"), [("forgotten", "NULL"), ("redriven", "NULL"), ("discarded", "'{job_id}'")]
+)
+def test_a_resolution_that_contradicts_itself_is_refused(
+    hand: ForeignHand, kind: str, new: str
+) -> None:
+    job = _finished(hand)
+    given = new.format(job_id=job.id)
+
+    with pytest.raises(Refused):
+        hand.run(RESOLVE.format(job_id=job.id, kind=kind, new=given))
+
+
+def test_an_artifact_whose_size_is_not_its_bodys_is_refused(hand: ForeignHand) -> None:
+    job = _finished(hand)
+
+    with pytest.raises(Refused):
+        hand.run(
+            "INSERT INTO {t}artifact (job_id, attempt, name, media_type, size, sha256, ts, body)"
+            f" VALUES ('{job.id}', 1, 'a', 'text/plain', 3, '', 1, '')"
+        )
+
+
+# --- Plans ---------------------------------------------------------------------------------------
+
+
+def _listing(store: PostgresStore | SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The statement by which a store lists dead letters."""
+    asked: list[Asked] = []
+    rows = store._rows
+
+    def remember(each: Asked) -> list[tuple[object, ...]]:
+        asked.append(each)
+        return rows(each)
+
+    monkeypatch.setattr(store, "_rows", remember)
+    store.list_jobs(DEAD)
+    return asked[0]
+
+
+def test_sqlite_finds_dead_letters_by_their_index(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(sqlite_path)
+    asked = _listing(store, monkeypatch)
+
+    with closing(sqlite3.connect(sqlite_path)) as raw:
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    store.close()
+
+    plan = "\n".join(str(row) for row in rows)
+    assert "USING INDEX tenure_job_dead_letter" in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def test_postgres_finds_dead_letters_by_their_index(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(postgres_url, migrate=True)
+    enqueue(store, 2000)
+    asked = _listing(store, monkeypatch)
+
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
+        raw.execute("ANALYZE tenure.job")
+        raw.execute("SET enable_seqscan = off")
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+    store.close()
+
+    plan = "\n".join(str(row[0]) for row in rows)
+    assert "job_dead_letter" in plan
+    assert "Seq Scan on job" not in plan
