@@ -141,3 +141,12 @@ def test_a_violation_names_the_first_offending_seq() -> None:
         record.job_id,
         events[2].seq,
     )
+
+
+@names("I9", "I10", "P3")
+def test_no_violation_shows_a_lease_id_that_could_be_used(name: str) -> None:
+    for record in corrupted(name):
+        told = "\n".join(violation.message for violation in check_record(record))
+        leases = {event.lease_id for event in record.events if event.lease_id is not None}
+
+        assert not [lease_id for lease_id in leases if lease_id in told]

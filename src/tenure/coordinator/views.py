@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.core.beside import Artifact, Resolution, WorkerSeen
 from tenure.core.events import Event, Facts
-from tenure.core.ids import LeaseId
+from tenure.core.ids import shown_lease
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import is_suspect
@@ -154,16 +154,12 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
-def _hidden(lease_id: LeaseId) -> str:
-    """A lease id is the right to report: who reads a history must not be able to use it."""
-    return lease_id[:10] + "…"
-
-
 def event_view(event: Event) -> EventView:
     """What is shown of an event. [E1]"""
     lease_id, request_id = event.lease_id, str(event.request_id)
     if lease_id is not None:
-        request_id = request_id.replace(lease_id, _hidden(lease_id))  # a heartbeat's holds it [Q6]
+        # A heartbeat's request id is made of it. [Q6]
+        request_id = request_id.replace(lease_id, shown_lease(lease_id))
     return EventView(
         id=f"{event.job_id}:{event.seq}",
         job_id=event.job_id,
@@ -173,7 +169,7 @@ def event_view(event: Event) -> EventView:
         ts=iso(event.ts),
         actor=event.actor,
         attempt=event.attempt,
-        lease_id=None if lease_id is None else _hidden(lease_id),
+        lease_id=None if lease_id is None else shown_lease(lease_id),
         owner=event.owner,
         lease_expires_at=iso(event.lease_expires_at),
         from_status=event.from_status,

@@ -82,6 +82,12 @@ def epoch_of(lease_id: LeaseId) -> Epoch:
     return Epoch(int(lease_id.partition("-")[0]))
 
 
+def shown_lease(lease_id: LeaseId | str | None) -> str:
+    """A lease id as it may be shown: it is the right to report, so who reads of it must not be
+    able to use it."""
+    return "none" if lease_id is None else lease_id[:10] + "…"
+
+
 def fence(epoch: Epoch, attempt: int) -> int:
     """The fencing token: rises with every attempt, also across a failover. [A6]"""
     return (epoch << 32) + attempt

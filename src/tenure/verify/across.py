@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import TypeVar
 
-from tenure.core.ids import JobId
+from tenure.core.ids import JobId, shown_lease
 from tenure.core.job import Job
 from tenure.ports import DedupeKey, Record
 from tenure.verify.source import Source
@@ -20,7 +20,7 @@ _K = TypeVar("_K")
 def leases_are_not_shared(store: Source) -> Iterator[Violation]:
     """No two jobs share a live lease. [I9]"""
     for lease_id, one, other in _shared(store, store.lease_holders(), lambda job: job.lease_id):
-        what = f"lease {lease_id} is also held by job {one.id}"
+        what = f"lease {shown_lease(lease_id)} is also held by job {one.id}"
         yield broken("I9", Record(other.id, other, ()), other.rev, what)
 
 

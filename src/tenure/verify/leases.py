@@ -7,7 +7,7 @@ in `across`.
 from collections.abc import Iterator
 
 from tenure.core.events import Event
-from tenure.core.ids import role_of
+from tenure.core.ids import role_of, shown_lease
 from tenure.core.policy import Policy
 from tenure.core.settling import MAX_OUTAGE_CREDITS
 from tenure.core.vocabulary import EventCause, EventType
@@ -20,14 +20,20 @@ def one_live_lease(record: Record) -> Iterator[Violation]:
     """One live lease if claimed or running, none otherwise. [I9]"""
     live = [attempt for attempt in attempts_of(record.events) if attempt.end is None]
     for attempt in live[1:]:
-        what = f"lease {attempt.lease_id} was granted while {live[0].lease_id} was live"
+        what = (
+            f"lease {shown_lease(attempt.lease_id)} was granted "
+            f"while {shown_lease(live[0].lease_id)} was live"
+        )
         yield broken("I9", record, attempt.claimed.seq, what)
     if record.job is None:
         return
     job = record.job
     of_log = live[-1].lease_id if live else None
     if job.lease_id != of_log:
-        what = f"the row's lease is {job.lease_id}, the log's live lease is {of_log}"
+        what = (
+            f"the row's lease is {shown_lease(job.lease_id)}, "
+            f"the log's live lease is {shown_lease(of_log)}"
+        )
         yield broken("I9", record, rev_of(record), what)
     if (job.lease_id is not None) != job.status.is_leased:
         what = f"{job.status} with{'out' if job.lease_id is None else ''} a lease"
@@ -44,10 +50,10 @@ def leases_are_disjoint(record: Record) -> Iterator[Violation]:
         if lease_id is None:
             yield broken("I10", record, attempt.claimed.seq, "claimed without a lease")
         elif lease_id in known:
-            what = f"lease {lease_id} is granted again"
+            what = f"lease {shown_lease(lease_id)} is granted again"
             yield broken("I10", record, attempt.claimed.seq, what)
         if before is not None and (before.end is None or attempt.claimed.ts < before.end.ts):
-            what = f"the lease begins before lease {before.lease_id} has ended"
+            what = f"the lease begins before lease {shown_lease(before.lease_id)} has ended"
             yield broken("I10", record, attempt.claimed.seq, what)
         if policy is not None:
             yield from _acts_within(record, attempt, policy)
@@ -60,7 +66,10 @@ def _acts_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[V
     ts = attempt.claimed.ts
     for event, end in lease_ends(attempt, policy):
         if event.lease_id != attempt.lease_id:
-            what = f"{event.type} under lease {event.lease_id} while {attempt.lease_id} is live"
+            what = (
+                f"{event.type} under lease {shown_lease(event.lease_id)} "
+                f"while {shown_lease(attempt.lease_id)} is live"
+            )
             yield broken("I10", record, event.seq, what)
         if event.ts < ts:
             yield broken("I10", record, event.seq, f"{event.type} is dated before its predecessor")
@@ -87,7 +96,7 @@ def _acts_under_no_lease(record: Record) -> Iterator[Violation]:
         if event.type is EventType.CLAIMED:
             is_open = True
         elif not is_open and event.lease_id is not None:
-            what = f"{event.type} under lease {event.lease_id}, which is not live"
+            what = f"{event.type} under lease {shown_lease(event.lease_id)}, which is not live"
             yield broken("I10", record, event.seq, what)
         if event.type in ATTEMPT_ENDS:
             is_open = False

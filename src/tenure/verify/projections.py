@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from tenure.core.events import Event
-from tenure.core.ids import role_of
+from tenure.core.ids import role_of, shown_lease
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 from tenure.ports import Record
 from tenure.verify.attempts import ATTEMPT_ENDS
@@ -219,10 +219,14 @@ def projects_onto_c(record: Record) -> Iterator[Violation]:
             continue
         if event.type is EventType.CLAIMED:
             if leased is not None:
-                what = f"lease {lease_id} is granted, lease {leased} has not ended"
+                what = (
+                    f"lease {shown_lease(lease_id)} is granted, "
+                    f"lease {shown_lease(leased)} has not ended"
+                )
                 yield broken("P3", record, event.seq, what)
             if lease_id in attempts:
-                yield broken("P3", record, event.seq, f"lease {lease_id} is granted twice")
+                what = f"lease {shown_lease(lease_id)} is granted twice"
+                yield broken("P3", record, event.seq, what)
             attempts[lease_id] = CState.LEASED
             leased = lease_id
             continue
