@@ -1,8 +1,9 @@
 """Leases: where a worker's report stands before anything is decided about it.
 
-Answers the first eight questions of docs/spec/responses.md in their order; the ninth, the state
-guard, is `lifecycle`'s. A lease that is not the job's current one is looked up in the log: the
-log is the memory, so no second table can disagree with it.
+Answers questions three to eight of docs/spec/responses.md in their order; the first two are asked
+before a command gets here, the ninth, the state guard, is `lifecycle`'s. A lease that is not the
+job's current one is looked up in the log: the log is the memory, so no second table can disagree
+with it.
 """
 
 from enum import StrEnum
