@@ -7,10 +7,10 @@ from threading import Thread
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.coordinator.batches import MAX_TRIES
+from tenure.coordinator.batches import LARGEST_REMEMBERED_BYTES, MAX_TRIES
 from tenure.coordinator.service import Coordinator, _Claim
 from tenure.core.claims import SessionKey
-from tenure.core.commands import Cancel, Complete, Enqueue
+from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat
 from tenure.core.events import Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -105,6 +105,25 @@ def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore
 
     assert verdict.kind is VerdictKind.COMMITTED
     assert len(store.loads) == loads
+
+
+def test_a_large_row_is_loaded_again_rather_than_kept(world: World, store: ScriptedStore) -> None:
+    grant = world.running()
+    world.coordinator.execute(
+        Heartbeat(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=W1,
+            hb_seq=1,
+            checkpoint=b'"' + b"x" * LARGEST_REMEMBERED_BYTES + b'"',
+        )
+    )
+    loads = len(store.loads)
+
+    verdict = world.complete(grant, actor=W1)
+
+    assert verdict.kind is VerdictKind.COMMITTED
+    assert len(store.loads) == loads + 1
 
 
 @spec("K1", "K4")

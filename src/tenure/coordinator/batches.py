@@ -45,6 +45,9 @@ from tenure.errors import Contended, StoreRefused
 from tenure.ports import DedupeKey, Entropy, Store
 
 MAX_TRIES = 8
+LARGEST_REMEMBERED_BYTES = 16 * 1024
+"""Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
+
 _WORKER_COMMANDS = (Start, Heartbeat, Complete, Fail, Release)
 
 
@@ -68,7 +71,8 @@ class Asked:
 class LastWritten:
     """The rows this process wrote last, so that most reports need no load: CAS is the judge.
 
-    Measured: saves about a third of the round trips of a drain. Bounded; holds leased rows only.
+    Measured: saves about a third of the round trips of a drain. Bounded in number and in size;
+    holds leased rows only.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -81,10 +85,11 @@ class LastWritten:
         return self._jobs.get(job_id)
 
     def wrote(self, jobs: Iterable[Job]) -> None:
-        """Remember leased rows, forget the others."""
+        """Remember leased rows that are small, forget the others."""
         with self._lock:
             for job in jobs:
-                if job.lease_id is not None and self._capacity:
+                size = len(job.payload) + len(job.checkpoint or b"")
+                if job.lease_id is not None and size <= LARGEST_REMEMBERED_BYTES and self._capacity:
                     self._jobs[job.id] = job
                 else:
                     self._jobs.pop(job.id, None)
