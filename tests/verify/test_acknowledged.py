@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -290,6 +291,28 @@ def test_a_row_that_is_older_than_an_answer_is_noticed() -> None:
     found = [v.message for v in check_record(world.record(job_id), [ack])]
 
     assert found == ["enqueue was answered at rev 7, the job is back at 1"]
+
+
+@spec("I21")
+@pytest.mark.parametrize("heard", [{}, {"hb_seq": 0}, {"hb_seq": 1, "settled": True}])
+def test_an_acknowledged_heartbeat_under_a_lease_nobody_has_is_noticed(
+    heard: dict[str, Any],
+) -> None:
+    world = Told()
+    beaten(world)
+    lost = LeaseId("1-" + "0" * 32)
+    ack = Ack(
+        op=Op.HEARTBEAT,
+        job_id=world.job_id,
+        at=world.now,
+        answer=VerdictKind.OK,
+        lease_id=lost,
+        **heard,
+    )
+
+    found = [v.invariant for v in check_record(world.record(world.job_id), [ack])]
+
+    assert found == ["I21"]
 
 
 @spec("I21")

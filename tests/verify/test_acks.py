@@ -75,6 +75,10 @@ def test_a_torn_last_line_is_skipped_and_cut_by_the_next_writer(tmp_path: Path) 
         '{"op":"complete","job_id":"j","at":1,"request_id":"r"}',
         '{"op":"cancel","job_id":"j","at":1}',
         '{"op":"enqueue","job_id":"\\ud800","at":1}',
+        '{"op":"enqueue","job_id":"j","at":-1}',
+        '{"op":"enqueue","job_id":"j","at":18446744073709551616}',
+        '{"op":"enqueue","job_id":"j","at":1,"rev":99999999999999999999}',
+        '{"op":"redrive","job_id":"j","at":1,"answer":"OK","request_id":"r"}',
         "x" * 70_000,
     ],
 )

@@ -66,6 +66,12 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"{self.op} without a lease_id")
         if self.op in _NEEDS_REQUEST_ID and self.request_id is None:
             raise ValueError(f"{self.op} without a request_id")
+        if self.op is Op.REDRIVE and self.is_accepted and self.answered_id is None:
+            raise ValueError(f"{self.op} was accepted, without the answered_id of the new job")
+        for name in ("at", "hb_seq", "rev"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < 2**63:
+                raise ValueError(f"{name} is out of range")
 
     @property
     def is_accepted(self) -> bool:
