@@ -37,6 +37,7 @@ from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.validation import check_correlation_id, check_name
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Cause, EventType, HealthState, JobStatus, ReasonCode, Stage
 
@@ -95,6 +96,16 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     resolved: bool | None = None
     before: JobId | None = None
     limit: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing can be called: bytes that are no text cannot be asked for. [J6]"""
+        check_name("namespace", self.namespace)
+        for field in ("queue", "kind"):
+            name = getattr(self, field)
+            if name is not None:
+                check_name(field, name)
+        if self.correlation_id is not None:
+            check_correlation_id("correlation_id", self.correlation_id)
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):

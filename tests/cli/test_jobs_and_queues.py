@@ -104,6 +104,14 @@ def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
     )
 
 
+def test_a_user_whose_name_is_too_long_for_a_principal_still_acts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "a" * 129)
+
+    enqueued(run, "mail")
+
+
 @pytest.mark.parametrize(
     ("words", "field"),
     [
@@ -113,6 +121,12 @@ def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
         (("enqueue", "mail", "--priority", "99999"), "priority"),
         (("enqueue", "mail", "--id", "7"), "job_id"),
         (("jobs", "show", "7"), "ID"),
+        (("jobs", "ls", "--namespace", "\udcff"), "namespace"),
+        (("jobs", "ls", "--queue", "\udcff"), "queue"),
+        (("jobs", "ls", "--kind", "\udcff"), "kind"),
+        (("jobs", "ls", "--correlation-id", "\udcff"), "correlation_id"),
+        (("dlq", "ls", "--kind", "\udcff"), "kind"),
+        (("queues", "ls", "--namespace", "\udcff"), "namespace"),
         (("queues", "pause", "a b"), "QUEUE"),
     ],
 )

@@ -15,7 +15,7 @@ from tenure.cli.printing import printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
 from tenure.core.instants import Duration, parse_duration
-from tenure.core.validation import NAME_PATTERN
+from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import TenureError
 from tenure.wiring import limits_from_environment, open_store, url_from_environment
@@ -100,7 +100,7 @@ def _user() -> str:
         name = getpass.getuser()
     except (KeyError, OSError):
         name = str(os.getuid())
-    return name if NAME_PATTERN.fullmatch(name) else "cli"
+    return name if NAME_PATTERN.fullmatch(name) and len(name) <= MAX_NAME else "cli"
 
 
 def client() -> Actor:

@@ -21,6 +21,7 @@ def queues() -> None:
 def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
     """List queues with their live leases."""
     with coordinator(url) as serving:
+        check_name("namespace", namespace)
         found = serving.store.queues(Namespace(namespace))
     if as_json:
         print_json(found)

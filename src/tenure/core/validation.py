@@ -209,6 +209,11 @@ def _check_label(field: str, value: object, *, most: int) -> None:
         raise InvalidInput(field, f"{_shown(value)} is empty or has control characters")
 
 
+def check_correlation_id(field: str, value: object) -> None:
+    """What the jobs of one undertaking have in common."""
+    _check_label(field, value, most=MAX_DEDUPE_KEY)
+
+
 def _check_actor(actor: object) -> None:
     if actor == SYSTEM:
         return
@@ -248,7 +253,7 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
     if command.dedupe_key is not None:
         _check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
     if command.correlation_id is not None:
-        _check_label("correlation_id", command.correlation_id, most=MAX_DEDUPE_KEY)
+        check_correlation_id("correlation_id", command.correlation_id)
     if command.trace_id is not None:
         _check_label("trace_id", command.trace_id, most=MAX_DEDUPE_KEY)
 
