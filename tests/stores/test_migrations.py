@@ -54,6 +54,24 @@ def test_a_database_of_something_else_is_refused_and_not_written_to(sqlite_path:
     assert sqlite_path.read_bytes() == before
 
 
+@pytest.mark.parametrize("row", [None, "two"])
+def test_a_file_that_does_not_say_its_version_is_refused_in_one_line(
+    sqlite_path: Path, row: str | None
+) -> None:
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as raw:
+        raw.execute("CREATE TABLE tenure_meta (schema_version)")
+        if row is not None:
+            raw.execute("INSERT INTO tenure_meta VALUES (?)", (row,))
+
+    result = _migrate("--url", f"sqlite:///{sqlite_path}")
+
+    assert result.exit_code == 2
+    assert "tenure_meta" in result.stderr
+    assert result.stderr.count("\n") == 1
+    with pytest.raises(StoreError, match="tenure_meta"):
+        SqliteStore(sqlite_path)
+
+
 def test_a_database_of_something_else_can_be_shared_when_asked_for(sqlite_path: Path) -> None:
     with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as raw:
         raw.execute("CREATE TABLE theirs (x)")

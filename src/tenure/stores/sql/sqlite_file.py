@@ -205,8 +205,14 @@ def _version(connection: sqlite3.Connection) -> int:
     tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tenure_meta'")
     if not tables.fetchall():
         return 0
-    [(version,)] = connection.execute("SELECT schema_version FROM tenure_meta").fetchall()
-    return int(version)
+    found = connection.execute("SELECT schema_version FROM tenure_meta").fetchall()
+    if len(found) != 1 or type(found[0][0]) is not int:
+        raise StoreError(
+            "the table tenure_meta does not say which schema version this is",
+            hint="name another file, or restore a backup",
+        )
+    version: int = found[0][0]
+    return version
 
 
 def check_schema(path: Path) -> None:
