@@ -6,7 +6,9 @@ never from a caller.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from functools import lru_cache
+from operator import attrgetter
 
 import msgspec
 from msgspec.inspect import IntType, StructType, UnionType, type_info
@@ -61,6 +63,8 @@ def groups_of(changes: Iterable[Change]) -> list[Group]:
         else:
             types = tuple([event.type for event in change.events])
             updates.setdefault(types, []).append(change)
+    for found in updates.values():
+        found.sort(key=_id_of)  # rows are written in this order, so that batches do not cross
     groups = [Group(types, found) for types, found in updates.items()]
     if inserts:
         # In the order of their keys, so that two batches do not wait for each other; the sort
@@ -68,6 +72,9 @@ def groups_of(changes: Iterable[Change]) -> list[Group]:
         inserts.sort(key=lambda change: change.job.dedupe_key or "")
         groups.append(Group((EventType.ENQUEUED,), inserts))
     return groups
+
+
+_id_of = attrgetter("job.id")
 
 
 def batch_of(group: Group) -> Batch:
@@ -81,6 +88,7 @@ def batch_of(group: Group) -> Batch:
     parameters: dict[str, object] = {
         "ids": texts([job.id for job in jobs]),
         "count": len(jobs),
+        "first_end": min((end for end in turned[-1] if end is not None), default=None),
     }
     job_arrays = _spread((*names, *_CONDITIONS), turned, _JOB_ENCODERS, "j_", parameters)
     events = [event for change in changes for event in change.events]
@@ -94,7 +102,7 @@ def batch_of(group: Group) -> Batch:
         job_arrays,
         event_arrays,
         has_limit=turned[-1].count(None) < len(jobs),
-        one_event_each=len(events) == len(jobs),
+        source=_source_of_events(group, len(events)),
     )
     return Batch(shape, parameters)
 
@@ -147,6 +155,20 @@ def _spread(
     return tuple(arrays)
 
 
+class EventSource(Enum):
+    """Where a statement finds the values of its events."""
+
+    UPDATED_ROWS = auto()  # one event each: they travel with the rows, and are returned by them
+    SAME_IDS = auto()  # one event each, but an INSERT returns nothing that it did not store
+    OWN_IDS = auto()
+
+
+def _source_of_events(group: Group, events: int) -> EventSource:
+    if events != len(group.changes):
+        return EventSource.OWN_IDS
+    return EventSource.SAME_IDS if group.is_insert else EventSource.UPDATED_ROWS
+
+
 # --- Words -------------------------------------------------------------------------------------
 
 
@@ -157,38 +179,46 @@ def _shape(
     event_arrays: tuple[str, ...],
     *,
     has_limit: bool,
-    one_event_each: bool,
+    source: "EventSource",
 ) -> Shape:
     values = {name: _value(name, "j_", "i", job_arrays) for name in (*names, *_CONDITIONS)}
     logged = {name: _value(name, "e_", "e", event_arrays) for name in _LOGGED}
     not_after = values["not_after"]
+    inputs = [("j_", job_arrays)]
+    if source is EventSource.UPDATED_ROWS:
+        inputs.append(("e_", event_arrays))
+        returned = "".join([f", i.e_{name}" for name in event_arrays])
+        event_source = "written AS e"
+    else:
+        returned = ""
+        ids = "ids" if source is EventSource.SAME_IDS else "event_ids"
+        event_source = _input(ids, [("e_", event_arrays)], "e") + " JOIN written USING (id)"
     return (
         ("assignments", ", ".join(f"{name} = {values[name]}" for name in names)),
         ("inserted_columns", ", ".join(("id", *names))),
         ("inserted_values", ", ".join(["i.id", *[values[name] for name in names]])),
-        ("job_input", _input("id", "ids", job_arrays, "j_", "i")),
+        ("job_input", _input("ids", inputs, "i")),
+        ("returned", returned),
         ("expected_rev", values["expected_rev"]),
         (
             "in_time",
             f"({not_after} IS NULL OR judged.now < {not_after})" if has_limit else "TRUE",
         ),
         ("logged_columns", ", ".join(("job_id", *logged))),
-        ("logged_values", ", ".join(("e.job_id", *logged.values()))),
-        (
-            "event_input",
-            _input("job_id", "ids" if one_event_each else "event_ids", event_arrays, "e_", "e"),
-        ),
+        ("logged_values", ", ".join(("e.id", *logged.values()))),
+        ("event_source", event_source),
     )
 
 
 def _value(name: str, prefix: str, alias: str, arrays: tuple[str, ...]) -> str:
     if name in arrays:
-        return f"{alias}.{name}"
+        return f"{alias}.{prefix}{name}"
     return f"CAST(:{prefix}{name} AS {_TYPES.get(name, 'text')})"
 
 
-def _input(key: str, ids: str, arrays: tuple[str, ...], prefix: str, alias: str) -> str:
-    """One unnest of all arrays, the ids first."""
-    columns = [f"CAST(:{prefix}{name} AS {_TYPES.get(name, 'text')}[])" for name in arrays]
-    listed = ", ".join([f"CAST(:{ids} AS uuid[])", *columns])
-    return f"unnest({listed}) AS {alias}({', '.join((key, *arrays))})"
+def _input(ids: str, inputs: Sequence[tuple[str, tuple[str, ...]]], alias: str) -> str:
+    """One unnest of all arrays, the ids first; columns are named like their parameters."""
+    names = [(prefix + name, name) for prefix, arrays in inputs for name in arrays]
+    casts = [f"CAST(:{column} AS {_TYPES.get(name, 'text')}[])" for column, name in names]
+    listed = ", ".join([f"CAST(:{ids} AS uuid[])", *casts])
+    return f"unnest({listed}) AS {alias}({', '.join(['id', *[column for column, _ in names]])})"

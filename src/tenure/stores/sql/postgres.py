@@ -68,6 +68,13 @@ _INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
 _T = TypeVar("_T")
 
 
+_VETO = "TN001"
+
+
+class _Vetoed(Exception):
+    """Something of a transaction was written too late, and all of it was undone."""
+
+
 class _PostgresTransaction:
     """Statements in one transaction, as many as possible in one round trip.
 
@@ -128,6 +135,8 @@ class _PostgresTransaction:
 
 class PostgresStore(SqlStore):
     """`tenure.ports.Store` in a schema of a PostgreSQL database."""
+
+    _may_undo = True  # whether a transaction of ours may be undone as a whole
 
     def __init__(
         self,
@@ -198,6 +207,8 @@ class PostgresStore(SqlStore):
                 except psycopg.Error as problem:
                     if not connection.closed:
                         tx.undo()
+                        if problem.sqlstate == _VETO:
+                            raise _Vetoed from problem
                         raise translate(problem) from problem
                     if tx.may_have_written:
                         raise OutcomeUnknown(
@@ -250,6 +261,10 @@ class PostgresStore(SqlStore):
             return Saved(self.now(), frozenset())
         new_queues = self._unregistered(changes)
         groups = groups_of(changes)
+        if len(groups) == 1 and not groups[0].is_insert and self._may_undo:
+            alone = self._ask_group(groups[0], epoch, statement="update_jobs_alone")
+            with suppress(_Vetoed):
+                return self._write(lambda tx: self._save(tx, groups, [alone], epoch))
         asked = self._register(new_queues)
         # Several statements lock rows in several goes: lock all of them first, in id order.
         updates = [group for group in groups if not group.is_insert]
@@ -292,16 +307,19 @@ class PostgresStore(SqlStore):
         for group, [(_, ids)] in zip(groups, answers, strict=False):
             assert len(_stuck(group, ids)) == len(group.changes), "the rows were locked by us"
 
-    def _ask_group(self, group: Group, epoch: Epoch, *, held: bool) -> Asked:
+    def _ask_group(
+        self, group: Group, epoch: Epoch, *, held: bool = False, statement: str = "update_jobs"
+    ) -> Asked:
         batch = batch_of(group)
         text = self._statements.text
         shape = (
             *batch.shape,
             ("held", text("rows_are_held" if held else "rows_to_lock")),
-            ("verdict", text("verdict")),
+            ("stuck", text("stuck")),
+            ("unless_all_stuck", text("unless_all_stuck")),
         )
         return self._ask(
-            "insert_jobs" if group.is_insert else "update_jobs",
+            "insert_jobs" if group.is_insert else statement,
             shape,
             epoch=epoch,
             epoch_lock=self._key("epoch"),

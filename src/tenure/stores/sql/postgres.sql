@@ -49,11 +49,28 @@ written AS (
       FROM {job_input}, judged
      WHERE j.id = i.id AND CASE WHEN j.rev = {expected_rev} THEN TRUE ELSE FALSE END
        AND judged.epoch = CAST(:epoch AS bigint) AND {in_time}
-    RETURNING j.id),
+    RETURNING j.id{returned}),
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
-    SELECT {logged_values} FROM {event_input} JOIN written ON written.id = e.job_id)
-{verdict};
+    SELECT {logged_values} FROM {event_source})
+SELECT judged.now, {unless_all_stuck} FROM judged, (SELECT {stuck} FROM written) AS w;
+
+-- name: update_jobs_alone
+-- Differs: update_jobs for a statement that is all of a transaction of ours. It writes first, in id
+-- order, and is judged afterwards, when the rows are locked by having been written; a veto undoes
+-- the transaction, and update_jobs sorts out what was in time.
+WITH written AS (
+    UPDATE {t}job AS j SET {assignments}
+      FROM {job_input}
+     WHERE j.id = i.id AND CASE WHEN j.rev = {expected_rev} THEN TRUE ELSE FALSE END
+    RETURNING j.id{returned}),
+logged AS (
+    INSERT INTO {t}job_event ({logged_columns})
+    SELECT {logged_values} FROM {event_source})
+SELECT judged.now, {unless_all_stuck}
+  FROM (SELECT {stuck} FROM written) AS w,
+       LATERAL {t}veto(w.n, CAST(:epoch_lock AS bigint), CAST(:epoch AS bigint),
+                       CAST(:first_end AS bigint)) AS judged;
 
 -- name: insert_jobs
 -- Differs: see update_jobs. ON CONFLICT names no index: an id and a live dedupe key both count.
@@ -67,8 +84,8 @@ written AS (
     RETURNING id),
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
-    SELECT {logged_values} FROM {event_input} JOIN written ON written.id = e.job_id)
-{verdict};
+    SELECT {logged_values} FROM {event_source})
+SELECT judged.now, {unless_all_stuck} FROM judged, (SELECT {stuck} FROM written) AS w;
 
 -- name: rows_to_lock
 -- Differs: part of update_jobs, for a statement that is alone in its transaction.
@@ -80,9 +97,10 @@ held AS MATERIALIZED (SELECT count(*) AS n FROM locked);
 -- Differs: part of update_jobs, for rows that this transaction has locked already.
 held AS MATERIALIZED (SELECT 0::bigint AS n);
 
--- name: verdict
+-- name: stuck
 -- Differs: part of update_jobs and insert_jobs. The ids are sent only if some change did not stick.
-SELECT judged.now,
-       (SELECT CASE WHEN count(*) = CAST(:count AS bigint) THEN NULL
-                    ELSE coalesce(array_to_string(array_agg(id), ','), '') END FROM written)
-  FROM judged;
+count(*) AS n, array_agg(id) AS ids;
+
+-- name: unless_all_stuck
+-- Differs: see stuck.
+CASE WHEN w.n = CAST(:count AS bigint) THEN NULL ELSE coalesce(array_to_string(w.ids, ','), '') END;

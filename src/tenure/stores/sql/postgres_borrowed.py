@@ -41,6 +41,8 @@ class _Borrowed:
 class BorrowedPostgresStore(PostgresStore):
     """Loads and saves by `fetch`, within the transaction that is open there."""
 
+    _may_undo = False
+
     def __init__(self, lender: PostgresStore, fetch: Fetch) -> None:
         SqlStore.__init__(self, lender._statements)
         self._statements = lender._statements

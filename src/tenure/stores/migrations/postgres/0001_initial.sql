@@ -31,6 +31,19 @@ BEGIN
     SELECT {t}clock(), m.epoch INTO now, epoch FROM {t}meta AS m;
 END $$;
 
+-- The same after the rows were written, and so locked: what came too late is undone by an error of
+-- its own code. Locking a row before it is written costs a fifth of the write.
+CREATE FUNCTION {t}veto(
+    written bigint, epoch_lock bigint, granted_epoch bigint, not_after bigint, OUT now bigint)
+    LANGUAGE plpgsql VOLATILE AS $$
+DECLARE epoch bigint;
+BEGIN
+    SELECT j.now, j.epoch INTO now, epoch FROM {t}judge(written, epoch_lock) AS j;
+    IF epoch <> granted_epoch OR now >= not_after THEN
+        RAISE EXCEPTION 'tenure: written too late' USING ERRCODE = 'TN001';
+    END IF;
+END $$;
+
 CREATE TABLE {t}job (
     id                    uuid     NOT NULL PRIMARY KEY,
     enqueued_at           bigint   NOT NULL,
