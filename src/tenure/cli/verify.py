@@ -13,9 +13,10 @@ import msgspec
 
 from tenure.cli.printing import print_json, printable
 from tenure.core.instants import Duration, parse_duration
+from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
 from tenure.verify import Finding, Report, State, Violation, verify
-from tenure.verify.checking import DEFAULT_LIMIT, SHORTEST_RETENTION
+from tenure.verify.checking import DEFAULT_LIMIT
 from tenure.wiring import open_store, url_from_environment
 
 HOLDS, VIOLATED, COULD_NOT_CHECK = 0, 1, 2
@@ -100,10 +101,14 @@ def verify_command(
         _give_up("interrupted, not everything was checked")
     except Exception as error:  # An unforeseen failure must not exit with 1, "violated".
         _give_up(f"cannot verify: {type(error).__name__}: {error}")
-    if as_json:
-        print_json(document(report))
-    else:
-        _print(report)
+    try:
+        if as_json:
+            print_json(document(report))
+        else:
+            _print(report)
+    except OSError as error:  # a full disk, a reader that left: neither is a violation
+        if report.holds:
+            _give_up(f"the report cannot be written: {error.strerror}")
     sys.exit(HOLDS if report.holds else VIOLATED)
 
 

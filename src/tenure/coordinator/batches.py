@@ -263,7 +263,8 @@ class Executor:
             for pair in applied:  # one bad change must not take its neighbours down
                 self._save([pair], epoch)
             return
-        self._clock.heard(saved.now, epoch)
+        if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
+            self._clock.heard(saved.now, epoch)
         written: list[Job] = []
         for asked, outcome in applied:
             job = outcome.change.job

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 
 from tenure.core.ids import Epoch
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
+
+OLDEST_READING = seconds(30)
 
 Monotonic = Callable[[], int]
 """Microseconds from anywhere, never backwards."""
@@ -38,8 +40,10 @@ class StoreClock:
         self._reading = (now, self._monotonic(), epoch)
 
     def estimate(self) -> tuple[Instant, Epoch] | None:
-        """The clock and the epoch as they should be by now; None before the first reading."""
+        """The clock and the epoch as they should be by now; None without a recent reading, since
+        the store's clock may have been set in the meantime."""
         if self._reading is None:
             return None
         now, read_at, epoch = self._reading
-        return Instant(now + self._monotonic() - read_at), epoch
+        elapsed = self._monotonic() - read_at
+        return None if elapsed > OLDEST_READING else (Instant(now + elapsed), epoch)

@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.coordinator.periodic import Periodic
 from tenure.core.instants import Duration, seconds
+from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.validation import check_duration
 from tenure.errors import InvalidInput
 from tenure.ports import Store
@@ -44,7 +45,7 @@ def check_retention(policy: RetentionPolicy) -> None:
     """Raise `InvalidInput` for a retention that is too short to be one. [G3]"""
     check_duration("retention.finished_us", policy.finished_us)
     check_duration("retention.observation_bodies_us", policy.observation_bodies_us)
-    if policy.finished_us < DAY:
+    if policy.finished_us < SHORTEST_RETENTION:
         raise InvalidInput(
             "retention.finished_us",
             "finished jobs are kept for at least a day",

@@ -21,18 +21,17 @@ from tenure.core.claims import (
     ClaimScope,
     ClaimView,
     plan_claims,
+    repeated_claim,
     wanted,
 )
 from tenure.core.commands import Command, Enqueue
 from tenure.core.events import Event
-from tenure.core.ids import ENTROPY_BYTES, JobId, epoch_of
+from tenure.core.ids import ENTROPY_BYTES, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.lifecycle import grant_of
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import EventType
 from tenure.errors import Closed
 from tenure.ports import Entropy, Store
 
@@ -293,19 +292,6 @@ class Coordinator(BesideTheLog):
         """What is left of the grants an earlier, equal claim received. [Q1]"""
         loaded = self.store.load_leased(request.session)
         histories = self.store.load_histories(list(loaded.jobs))
-        grants = []
-        for job in loaded.jobs.values():
-            lease = job.lease
-            granted_by = [
-                event.request_id
-                for event in histories[job.id]
-                if event.type is EventType.CLAIMED and event.lease_id == job.lease_id
-            ]
-            if lease is None or not lease.is_live(loaded.now):
-                continue
-            if epoch_of(lease.id) != loaded.epoch:
-                continue
-            if granted_by == [request.request_id]:
-                at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
-                grants.append(grant_of(job, at))
-        return ClaimAnswer(grants=tuple(grants), is_repeat=True)
+        at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
+        jobs = [(job, histories[job.id]) for job in loaded.jobs.values()]
+        return repeated_claim(request, jobs, at)

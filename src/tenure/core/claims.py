@@ -6,7 +6,7 @@ found it, never past a queue's limit [Z3]; each grant is still `decide`'s.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
 import msgspec
@@ -21,13 +21,14 @@ from tenure.core.ids import (
     QueueName,
     RequestId,
     WorkerId,
+    epoch_of,
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.lifecycle import decide, grant_of
+from tenure.core.outcomes import Applied, Change, History, Moment
 from tenure.core.verdicts import Grant
-from tenure.core.vocabulary import Cause
+from tenure.core.vocabulary import Cause, EventType
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +184,26 @@ def plan_claims(
     return ClaimPlan(
         changes=tuple(pool.changes), sessions=tuple(changed.values()), answers=tuple(answers)
     )
+
+
+def repeated_claim(
+    request: ClaimRequest, leased: Iterable[tuple[Job, History]], at: Moment
+) -> ClaimAnswer:
+    """What is left of the grants an earlier, equal claim received: those of its leases that are
+    still valid, never other jobs and never a revived lease. [Q1]"""
+    grants = []
+    for job, history in leased:
+        lease = job.lease
+        if lease is None or not lease.is_live(at.now) or epoch_of(lease.id) != at.epoch:
+            continue
+        granted_by = [
+            event.request_id
+            for event in history
+            if event.type is EventType.CLAIMED and event.lease_id == lease.id
+        ]
+        if granted_by == [request.request_id]:
+            grants.append(grant_of(job, at))
+    return ClaimAnswer(grants=tuple(grants), is_repeat=True)
 
 
 def _remember(request: ClaimRequest, now: Instant) -> Session:

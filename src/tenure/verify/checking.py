@@ -7,7 +7,8 @@ was acknowledged before the pass began must be found by it, whatever happens mea
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import Duration
+from tenure.core.policy import SHORTEST_RETENTION
 from tenure.verify.ack_index import AckIndex
 from tenure.verify.acknowledged import binds, gone, may_be_purged
 from tenure.verify.invariants import check_across, check_record
@@ -16,8 +17,6 @@ from tenure.verify.source import Source
 
 DEFAULT_LIMIT = 10
 PAGE_SIZE = 200
-SHORTEST_RETENTION = seconds(24 * 3600)
-"""No job may be purged sooner after its end. [G3]"""
 
 Progress = Callable[[int, int], None]
 """Called with the number of jobs and of events read so far."""
