@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -128,6 +130,19 @@ def test_a_wrong_argument_exits_with_2_and_makes_no_file(
     assert result.exit_code == 2
     assert result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@spec("X2")
+def test_a_report_that_cannot_be_written_is_no_violation(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    assert CliRunner().invoke(main, ["migrate", "--url", url]).exit_code == 0
+    words = [sys.executable, "-m", "tenure.cli.main", "verify", "--url", url]
+
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[0].startswith("tenure: the report cannot be written")
 
 
 @spec("X1")
