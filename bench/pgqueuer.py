@@ -67,4 +67,3 @@ def drain(
 def _settle(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("ANALYZE")
-        connection.execute("CHECKPOINT")
