@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.commands import Outage
+from tenure.core.deadlines import is_suspect, revocation
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
-from tenure.core.leases import is_suspect, revocation
 from tenure.core.outcomes import Applied
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, VerdictKind

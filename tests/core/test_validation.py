@@ -10,8 +10,15 @@ from tenure.conformance import lives
 from tenure.conformance.driver import QUEUE
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimRequest
-from tenure.core.commands import Command
-from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, RequestId
+from tenure.core.commands import Command, Discard
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    SYSTEM,
+    RequestId,
+    client_actor,
+    operator_actor,
+    role_of,
+)
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
@@ -27,7 +34,6 @@ NAN = float("nan")
 
 LAWFUL: dict[str, Command] = {
     "enqueue": DRIVER.enqueue(),
-    "claim": DRIVER.claim(),
     "start": DRIVER.start(),
     "heartbeat": DRIVER.heartbeat(progress=Progress(done=1, total=2), checkpoint=b"{}"),
     "complete": DRIVER.complete(),
@@ -38,6 +44,9 @@ LAWFUL: dict[str, Command] = {
     "requeue": DRIVER.requeue(),
     "dead_letter": DRIVER.dead_letter(),
     "redrive": DRIVER.redrive(payload=b"[]"),
+    "discard": Discard(
+        job_id=DRIVER.job.id, actor=operator_actor("olga"), request_id=RequestId("d1"), note="x"
+    ),
 }
 CLAIM = ClaimRequest(
     namespace=DEFAULT_NAMESPACE,
@@ -179,13 +188,38 @@ def test_the_system_is_a_principal() -> None:
     check_command(changed("release", actor=SYSTEM), LIMITS)
 
 
-@spec("R13", "R22")
-@pytest.mark.parametrize("verb", ["cancel", "requeue", "dead_letter", "redrive"])
-def test_a_worker_cannot_decide_about_jobs_as_clients_and_operators_do(verb: str) -> None:
-    error = refused(changed(verb, actor=WORKER))
+@spec("R13", "R22", "T14", "T21", "T23")
+@pytest.mark.parametrize(
+    ("verb", "allowed"),
+    [
+        ("cancel", {"client", "operator", "system"}),
+        ("requeue", {"operator", "system"}),
+        ("dead_letter", {"operator", "system"}),
+        ("redrive", {"operator"}),
+        ("discard", {"operator"}),
+    ],
+)
+def test_only_those_the_table_names_may_decide_about_a_job(verb: str, allowed: set[str]) -> None:
+    everybody = [WORKER, client_actor("carl"), operator_actor("olga"), SYSTEM]
 
-    assert error.field == "actor"
-    assert "client:NAME" in error.hint
+    for actor in everybody:
+        command = changed(verb, actor=actor)
+        if role_of(actor) in allowed:
+            check_command(command, LIMITS)
+        else:
+            error = refused(command)
+            assert error.field == "actor"
+            assert all(role in error.hint for role in allowed)
+
+
+@spec("Z2", "Z3")
+def test_a_grant_cannot_be_asked_for_beside_the_claim_that_keeps_the_limits() -> None:
+    assert refused(DRIVER.claim()).field == "command"
+
+
+@spec("W1")
+def test_only_the_system_sweeps() -> None:
+    assert refused(changed("sweep", actor=client_actor("carl"))).field == "actor"
 
 
 @spec("D4")

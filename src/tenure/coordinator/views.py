@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from tenure.core.beside import Artifact, Resolution, WorkerSeen
+from tenure.core.deadlines import is_suspect
 from tenure.core.events import Event, Facts
 from tenure.core.ids import shown_lease
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.leases import is_suspect
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SILENT_AFTER = seconds(60)

@@ -28,11 +28,12 @@ from tenure.core.ids import (
     RequestId,
     WorkerId,
     derived_job_id,
+    role_of,
 )
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job
 from tenure.core.outcomes import Applied, Change, Moment
-from tenure.core.transitions import is_lawful
+from tenure.core.transitions import BY_ID, is_lawful
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
 
@@ -104,6 +105,7 @@ def apply(
     source = job.status if job is not None else None
     path = tuple([(draft.type, draft.to) for draft in drafts])
     assert is_lawful(rule, source, path), f"{rule} does not lead from {source} along {path}"
+    assert role_of(origin.actor) in BY_ID[rule].actors, f"{rule} is not for {origin.actor}"
     expected_rev = job.rev if job is not None else 0
     events: list[Event] = []
     current = job

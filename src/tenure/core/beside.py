@@ -8,6 +8,7 @@ import hashlib
 
 import msgspec
 
+from tenure.core.deadlines import lateness
 from tenure.core.ids import (
     Actor,
     Epoch,
@@ -91,8 +92,9 @@ def stage(
         return Staging(cause=Cause.INVALID_LEASE)
     if epoch_of(upload.lease_id) != epoch:
         return Staging(cause=Cause.EPOCH_CHANGED)
-    if job.due_at is None or now >= job.due_at:
-        return Staging(cause=Cause.LEASE_EXPIRED)
+    late = lateness(job, now)
+    if late is not None:
+        return Staging(cause=late)
     if others >= MAX_ARTIFACTS_PER_ATTEMPT:
         return Staging(cause=Cause.TOO_MANY_ARTIFACTS)
     return Staging(
@@ -106,6 +108,13 @@ def stage(
             ts=now,
         )
     )
+
+
+def shown_attempt(job: Job | None) -> int | None:
+    """The attempt whose artifacts can be seen: the one that succeeded, or none. [B8]"""
+    if job is None or job.status is not JobStatus.SUCCEEDED:
+        return None
+    return job.attempt
 
 
 def is_leftover(attempt: int, *, of: int | None, leased: bool, status: JobStatus | None) -> bool:

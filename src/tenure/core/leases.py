@@ -12,9 +12,10 @@ from typing import assert_never
 import msgspec
 
 from tenure.core.commands import Release, WorkerCommand
+from tenure.core.deadlines import lateness
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, epoch_of, role_of
-from tenure.core.instants import Instant, later
+from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import History, Moment, NeedsHistory
 from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, ReleaseKind
@@ -90,9 +91,9 @@ def _takes_back(command: WorkerCommand) -> bool:
 
 
 def _current(job: Job, now: Instant) -> Standing:
-    revoked_by = revocation(job, now)
-    if revoked_by is not None:
-        return Standing(situation=Situation.EXPIRED, cause=_CAUSE_OF_REVOCATION[revoked_by])
+    late = lateness(job, now)
+    if late is not None:
+        return Standing(situation=Situation.EXPIRED, cause=late)
     if job.status is JobStatus.CLAIMED:
         return _CLAIMED
     return _RUNNING if job.cancel_requested_at is None else _CANCELLING
@@ -102,45 +103,6 @@ def _current(job: Job, now: Instant) -> Standing:
 _CLAIMED = Standing(situation=Situation.CLAIMED)
 _RUNNING = Standing(situation=Situation.RUNNING)
 _CANCELLING = Standing(situation=Situation.CANCELLING)
-
-_CAUSE_OF_REVOCATION = {
-    EventCause.GRACE_OVER: Cause.JOB_CANCELLED,
-    EventCause.TIMEOUT: Cause.TIMED_OUT,
-    EventCause.START_TIMEOUT: Cause.TIMED_OUT,
-    EventCause.LEASE_EXPIRED: Cause.LEASE_EXPIRED,
-}
-
-
-def revocation(job: Job, now: Instant) -> EventCause | None:
-    """What has taken the lease's authority by `now`, if anything. [L4]
-
-    Cancel grace before time-out before expiry, so that a report refused before the sweep hears
-    the same as one refused after it. [N2] Judged at the instant the event will bear: a clock that
-    was set back must not date a report after the end of its own lease. [E2] [I10]
-    """
-    now = later(now, job.updated_at)
-    assert job.lease_expires_at is not None
-    assert job.claimed_at is not None
-    if job.cancel_deadline is not None and now >= job.cancel_deadline:
-        return EventCause.GRACE_OVER
-    if job.started_at is not None:
-        timeout_us = job.policy.timeout_us
-        if timeout_us is not None and now >= job.started_at + timeout_us:
-            return EventCause.TIMEOUT
-    elif now >= job.claimed_at + job.policy.start_within_us:
-        return EventCause.START_TIMEOUT
-    if now >= job.lease_expires_at:
-        return EventCause.LEASE_EXPIRED
-    return None
-
-
-def is_suspect(job: Job, now: Instant) -> bool:
-    """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
-    if job.lease_expires_at is None:
-        return False
-    renewed_at = job.lease_expires_at - job.policy.lease_us
-    return now >= renewed_at + 2 * job.policy.heartbeat_us
-
 
 _ATTEMPT_ENDS = frozenset(
     {

@@ -10,11 +10,12 @@ from typing import assert_never
 
 from tenure.core.applying import Draft, Origin, apply, attempt_summary, origin_of
 from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
+from tenure.core.deadlines import revocation
 from tenure.core.events import Event, Facts, Observation, digest
 from tenure.core.ids import SYSTEM
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.leases import Situation, Standing, revocation, stand
+from tenure.core.leases import Situation, Standing, stand
 from tenure.core.outcomes import Applied, History, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.retry import backoff_us, spread
 from tenure.core.verdicts import Reply, Verdict

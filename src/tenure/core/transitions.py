@@ -324,6 +324,11 @@ def is_lawful(rule: str, source: JobStatus | None, path: Path) -> bool:
     return (rule, source, path) in _WAYS  # one look-up: asked for every change of every job
 
 
+def roles(*rules: str) -> frozenset[str]:
+    """Who may do what these rows do."""
+    return frozenset(role for rule in rules for role in BY_ID[rule].actors)
+
+
 def mermaid() -> str:
     """The state diagram of the documentation."""
     lines = ["stateDiagram-v2"]

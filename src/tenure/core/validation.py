@@ -35,6 +35,7 @@ from tenure.core.ijson import NotIJson, check_ijson
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
+from tenure.core.transitions import roles
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -95,8 +96,13 @@ def check_command(command: Command, limits: Limits, before: Command | None = Non
             _check_worker_command(command, limits, before)
         case Cancel() | Requeue() | DeadLetter() | Redrive() | Discard():
             _check_operator_command(command, limits)
-        case Sweep() | Claim():
+        case Sweep():
             check_job_id("job_id", command.job_id)
+            if command.actor != SYSTEM:
+                raise InvalidInput("actor", "only the system sweeps")
+        case Claim():
+            # A grant outside a claim would pass by pauses, limits and the session. [Z2] [Z3] [Q1]
+            raise InvalidInput("command", "a claim is asked for as a claim, not as a command")
         case _:
             assert_never(command)
 
@@ -379,15 +385,28 @@ def _check_error(error: JobError) -> None:
         )
 
 
+_MAY_ASK: dict[type[object], frozenset[str]] = {
+    Cancel: roles("T16", "T17", "T18", "T19", "T20"),
+    Requeue: roles("T14"),
+    DeadLetter: roles("T21"),
+    Redrive: roles("T23"),
+    Discard: roles("T23"),
+}
+"""Who may ask for what, out of THE table. Resolving a dead letter is one right."""
+
+
 def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) -> None:
     check_job_id("job_id", command.job_id)
     _check_actor(command.actor)
-    if role_of(command.actor) == "worker":
-        # What a worker wrote at the end of a lease is read as that lease's own report. [R13] [R22]
+    allowed = _MAY_ASK[type(command)]
+    if role_of(command.actor) not in allowed:
+        # A worker least of all: what it wrote at the end of a lease is read as that lease's own
+        # report. [R13] [R22]
+        what = type(command).__name__.lower()
         raise InvalidInput(
             "actor",
-            f"{_shown(command.actor)} is a worker, which only reports on its own leases",
-            hint="ask as client:NAME or operator:NAME",
+            f"{_shown(command.actor)} may not ask for {what}",
+            hint=f"ask as one of: {', '.join(sorted(allowed))}",
         )
     check_name("request_id", command.request_id)
     if command.expected_rev is not None:

@@ -17,13 +17,14 @@ from tenure.core.beside import (
     WorkerProcess,
     WorkerSeen,
     is_leftover,
+    shown_attempt,
     stage,
 )
 from tenure.core.events import Event
 from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.vocabulary import Cause, EventType, JobStatus
+from tenure.core.vocabulary import Cause, EventType
 from tenure.ports import Clock, HealthFact, fact
 
 _ArtifactKey = tuple[JobId, int, str]
@@ -114,19 +115,12 @@ class MemoryBeside(ABC):
         """The artifacts of the attempt that succeeded, by name."""
         with self._lock:
             self._open()
+            attempt = shown_attempt(self._jobs.get(job_id))
             return [
                 stored.artifact
                 for key, stored in sorted(self._artifacts.items())
-                if key[0] == job_id and self._is_visible(stored.artifact)
+                if key[:2] == (job_id, attempt)
             ]
-
-    def _is_visible(self, artifact: Artifact) -> bool:
-        job = self._jobs.get(artifact.job_id)
-        return (
-            job is not None
-            and job.status is JobStatus.SUCCEEDED
-            and job.attempt == artifact.attempt
-        )
 
     def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""

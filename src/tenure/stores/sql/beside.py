@@ -18,6 +18,7 @@ from tenure.core.beside import (
     WorkerProcess,
     WorkerSeen,
     is_leftover,
+    shown_attempt,
     stage,
 )
 from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
@@ -112,12 +113,21 @@ class BesideTheLog(Transactional):
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name. [B8]"""
-        return [_artifact(row) for row in self._rows(self._ask("list_artifacts", job_id=job_id))]
+        rows = self._of_shown_attempt("list_artifacts", job_id)
+        return [_artifact(row) for row in rows]
 
     def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""
-        rows = self._rows(self._ask("load_artifact", job_id=job_id, name=name))
+        rows = self._of_shown_attempt("load_artifact", job_id, name=name)
         return StoredArtifact(_artifact(rows[0][:-1]), bytes(rows[0][-1])) if rows else None
+
+    def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
+        # Two reads: a job whose artifacts are shown is finished, and its row changes no more.
+        jobs = self._rows(self._ask("load_jobs", ids=self._pack([job_id])))
+        attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
+        if attempt is None:
+            return []
+        return self._rows(self._ask(statement, job_id=job_id, attempt=attempt, **more))
 
     def collect_artifacts(self, *, limit: int) -> int:
         """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""

@@ -1,0 +1,53 @@
+"""Deadlines: what has taken a lease's authority by now, and what its owner is told of it.
+
+The one judge of lateness: reports, sweeps, uploads and displays all ask here. Knows rows and
+instants, no commands.
+"""
+
+from tenure.core.instants import Instant, later
+from tenure.core.job import Job
+from tenure.core.vocabulary import Cause, EventCause
+
+_CAUSE_OF_REVOCATION = {
+    EventCause.GRACE_OVER: Cause.JOB_CANCELLED,
+    EventCause.TIMEOUT: Cause.TIMED_OUT,
+    EventCause.START_TIMEOUT: Cause.TIMED_OUT,
+    EventCause.LEASE_EXPIRED: Cause.LEASE_EXPIRED,
+}
+
+
+def revocation(job: Job, now: Instant) -> EventCause | None:
+    """What has taken the lease's authority by `now`, if anything. [L4]
+
+    Cancel grace before time-out before expiry, so that a report refused before the sweep hears
+    the same as one refused after it. [N2] Judged at the instant the event will bear: a clock that
+    was set back must not date a report after the end of its own lease. [E2] [I10]
+    """
+    now = later(now, job.updated_at)
+    assert job.lease_expires_at is not None
+    assert job.claimed_at is not None
+    if job.cancel_deadline is not None and now >= job.cancel_deadline:
+        return EventCause.GRACE_OVER
+    if job.started_at is not None:
+        timeout_us = job.policy.timeout_us
+        if timeout_us is not None and now >= job.started_at + timeout_us:
+            return EventCause.TIMEOUT
+    elif now >= job.claimed_at + job.policy.start_within_us:
+        return EventCause.START_TIMEOUT
+    if now >= job.lease_expires_at:
+        return EventCause.LEASE_EXPIRED
+    return None
+
+
+def lateness(job: Job, now: Instant) -> Cause | None:
+    """What the owner of a lease that is no longer valid is told; None while it is. [R10]"""
+    revoked_by = revocation(job, now)
+    return None if revoked_by is None else _CAUSE_OF_REVOCATION[revoked_by]
+
+
+def is_suspect(job: Job, now: Instant) -> bool:
+    """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
+    if job.lease_expires_at is None:
+        return False
+    renewed_at = job.lease_expires_at - job.policy.lease_us
+    return now >= renewed_at + 2 * job.policy.heartbeat_us
