@@ -14,10 +14,10 @@ import typing
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from enum import StrEnum
-from types import MappingProxyType, NoneType
-from typing import Any
+from types import MappingProxyType, NoneType, TracebackType
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -52,6 +52,53 @@ class Isolation(StrEnum):
     THREAD = "thread"
 
 
+_R = TypeVar("_R")
+
+
+class Transaction(ABC):
+    """A handler's own transaction, which the success of its attempt becomes part of."""
+
+    @abstractmethod
+    def complete(self, result: _R) -> _R:
+        """Give the attempt's result. It is stored when the block ends, and committed with it."""
+
+
+class TransactionScope:
+    """`with` on a synchronous connection, `async with` on an asynchronous one."""
+
+    def __init__(
+        self,
+        open_: Callable[[], AbstractContextManager[Transaction]],
+        aopen: Callable[[], AbstractAsyncContextManager[Transaction]],
+    ) -> None:
+        self._open = open_
+        self._aopen = aopen
+
+    def __enter__(self) -> Transaction:
+        self._opened = self._open()
+        return self._opened.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._opened.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Transaction:
+        self._aopened = self._aopen()
+        return await self._aopened.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._aopened.__aexit__(kind, error, traceback)
+
+
 class Context(ABC):
     """What a handler knows about its attempt and may ask of it; injected by annotation."""
 
@@ -82,6 +129,10 @@ class Context(ABC):
     @abstractmethod
     def log(self, message: str) -> None:
         """A line for the attempt's log."""
+
+    @abstractmethod
+    def transaction(self, connection: Any) -> TransactionScope:
+        """Complete the attempt in a transaction of your own: both are committed, or neither."""
 
 
 # --- The signature of a job function -----------------------------------------------------------

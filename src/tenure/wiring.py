@@ -4,7 +4,8 @@ Drivers are imported when a URL asks for them, so that a SQLite user never loads
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,22 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from tenure.client.app import Application
-from tenure.client.channel import Link
+from tenure.client.channel import AsyncScope, Link, Scope
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.estimate import StoreClock, host_monotonic
 from tenure.coordinator.retention import Retention
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
-from tenure.core.commands import Enqueue
+from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import parse_duration
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits, check_command
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
 from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
+from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
 
 DEFAULT_URL = "sqlite:///tenure.db"
@@ -69,12 +71,18 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
 
 def sqlite_path(url: str) -> str:
     """The file of a `sqlite:///relative` or `sqlite:////absolute` URL."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as wrong:  # such as a bracket that is never closed
+        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db") from wrong
     if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
         raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db or sqlite:////absolute/file.db")
     if parts.query or parts.fragment:
         raise UnknownStoreUrl("a SQLite URL takes no options")
-    return unquote(parts.path[1:])
+    path = unquote(parts.path[1:])
+    if "\x00" in path:
+        raise UnknownStoreUrl("a file's name cannot contain NUL")
+    return path
 
 
 def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limits:
@@ -106,9 +114,30 @@ class Tenure(Application):
     def __init__(
         self, url: str | None = None, *, namespace: str = DEFAULT_NAMESPACE, name: str = "app"
     ) -> None:
-        super().__init__(
-            lambda: open_link(url or url_from_environment()), namespace=namespace, name=name
-        )
+        self._url = url
+        super().__init__(lambda: open_link(self._chosen_url()), namespace=namespace, name=name)
+
+    def _chosen_url(self) -> str:
+        return self._url or url_from_environment()
+
+    def transaction_on(self, connection: Any) -> Scope:
+        """A transaction on a connection to this application's database; see `ctx.transaction`."""
+        if self._chosen_url() == WITHHELD_URL:
+            return transaction_on(_unopened_store(), limits_from_environment(), connection)
+        return super().transaction_on(connection)
+
+    def atransaction_on(self, connection: Any) -> AsyncScope:
+        """The same on an asynchronous connection."""
+        if self._chosen_url() == WITHHELD_URL:
+            return atransaction_on(_unopened_store(), limits_from_environment(), connection)
+        return super().atransaction_on(connection)
+
+
+def _unopened_store() -> Store:
+    """Only a PostgreSQL URL has a password that a worker would keep to itself."""
+    from tenure.stores.sql.unopened import UnopenedPostgresStore
+
+    return UnopenedPostgresStore()
 
 
 def open_link(url: str) -> Link:
@@ -131,6 +160,8 @@ def open_link(url: str) -> Link:
         close=close,
         enqueue_within=partial(enqueue_within, coordinator),
         aenqueue_within=partial(aenqueue_within, coordinator),
+        transaction_on=partial(transaction_on, store, coordinator.limits),
+        atransaction_on=partial(atransaction_on, store, coordinator.limits),
     )
 
 
@@ -142,7 +173,7 @@ def enqueue_within(
 
     _check(coordinator, commands)
     with on_connection(coordinator.store, connection) as store:
-        return _decide_on(store, commands)
+        return _replies(_decide_on(store, commands))
 
 
 async def aenqueue_within(
@@ -153,8 +184,47 @@ async def aenqueue_within(
 
     _check(coordinator, commands)
     return await on_async_connection(
-        coordinator.store, connection, lambda store: _decide_on(store, commands)
+        coordinator.store, connection, lambda store: _replies(_decide_on(store, commands))
     )
+
+
+@contextmanager
+def transaction_on(
+    store: Store, limits: Limits, connection: Any
+) -> Iterator[Callable[[Complete], Verdict]]:
+    """A transaction on the caller's connection; what is yielded completes a job in it."""
+    from tenure.stores.sql.borrowing import on_connection
+    from tenure.stores.sql.owning import own_transaction
+
+    with own_transaction(connection) as check_open:
+
+        def settle(command: Complete) -> Verdict:
+            check_open()
+            check_command(command, limits)
+            with on_connection(store, connection) as lent:
+                return _verdict(_decide_on(lent, [command]))
+
+        yield settle
+
+
+@asynccontextmanager
+async def atransaction_on(
+    store: Store, limits: Limits, connection: Any
+) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
+    """A transaction on the caller's asynchronous connection."""
+    from tenure.stores.sql.borrowing import on_async_connection
+    from tenure.stores.sql.owning import own_async_transaction
+
+    async with own_async_transaction(connection) as check_open:
+
+        async def settle(command: Complete) -> Verdict:
+            check_open()
+            check_command(command, limits)
+            return await on_async_connection(
+                store, connection, lambda lent: _verdict(_decide_on(lent, [command]))
+            )
+
+        yield settle
 
 
 def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
@@ -162,7 +232,7 @@ def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
         check_command(command, coordinator.limits)
 
 
-def _decide_on(store: Store, commands: Sequence[Enqueue]) -> list[Reply]:
+def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
     """Decide as a coordinator does, but on one connection and with nothing remembered: what is
     written may yet be rolled back."""
     executor = Executor(
@@ -170,13 +240,23 @@ def _decide_on(store: Store, commands: Sequence[Enqueue]) -> list[Reply]:
     )
     batch = [Asked(command) for command in commands]
     executor.run(batch)
-    replies = []
+    answers = []
     for asked in batch:
         if asked.error is not None:
             raise asked.error
-        assert isinstance(asked.answer, Reply)
-        replies.append(asked.answer)
-    return replies
+        assert asked.answer is not None
+        answers.append(asked.answer)
+    return answers
+
+
+def _replies(answers: Sequence[Answer]) -> list[Reply]:
+    return [answer for answer in answers if isinstance(answer, Reply)]
+
+
+def _verdict(answers: Sequence[Answer]) -> Verdict:
+    [answer] = answers
+    assert isinstance(answer, Verdict)
+    return answer
 
 
 def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:

@@ -75,6 +75,16 @@ def test_a_job_is_committed_or_rolled_back_with_an_atomic_block(url: str, connec
             work.enqueue(4, connection=connection)
 
 
+def test_a_transaction_of_its_own_is_an_atomic_block(url: str, connection: Any) -> None:
+    with Tenure(url) as app:
+        with transaction.atomic(), pytest.raises(InvalidInput, match="open transaction already"):
+            app.transaction_on(connection).__enter__()
+
+        with app.transaction_on(connection):
+            assert connection.in_atomic_block
+        assert not connection.in_atomic_block
+
+
 def test_djangos_own_proxy_is_understood(url: str, connection: Any) -> None:
     proxy = ConnectionProxy({"default": connection}, "default")
     with Tenure(url) as app, transaction.atomic():

@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 from tenure import Context, Retry, Tenure
+from tests.e2e import ledger
 
 app = Tenure()
 LEASE = "2s"
 QUICK = Retry(max_attempts=3, initial="100ms", cap="200ms")
 ONCE = Retry(max_attempts=1)
+ledger.add_to(app, lease=LEASE, retry=QUICK)
 
 
 @app.job(lease=LEASE, retry=QUICK)

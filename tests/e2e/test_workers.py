@@ -2,28 +2,14 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.errors import StoreUnavailable
 from tests.e2e.workers import Site, is_gone
 from tests.support.postgres import PostgresCluster
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'e2e.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-    site = Site(url)
-    yield site
-    site.close()
 
 
 def test_a_killed_workers_job_runs_again_elsewhere(site: Site) -> None:

@@ -45,8 +45,13 @@ class Site:
 
     def start(self, name: str, *, concurrency: int = 2, grace: str = "20s") -> None:
         """A worker process; jobs wait for it, so nobody else has to."""
-        environment = os.environ | {"TENURE_URL": self.url, "TENURE_LEASE_BOUNDS": BOUNDS}
+        environment = os.environ | {
+            "TENURE_URL": self.url,
+            "TENURE_LEASE_BOUNDS": BOUNDS,
+            "LEDGER_URL": self.url,
+        }
         words = ["worker", "tests.e2e.app:app", "--name", name, "--grace", grace]
+        words += ["--pass-env", "LEDGER_*"]
         self.workers[name] = subprocess.Popen(
             [sys.executable, "-m", "tenure.cli.main", *words, "-c", str(concurrency)],
             cwd=ROOT,

@@ -52,6 +52,13 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
     callback=duration_value,
     help="From SIGTERM to the end: running jobs may finish, the rest is handed back.",
 )
+@click.option(
+    "--pass-env",
+    "passed",
+    metavar="NAME",
+    multiple=True,
+    help="A variable, or a pattern such as AWS_*, that handlers get to see; may be repeated.",
+)
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
 @click.argument("app", metavar="MODULE:APP")
 def worker(
@@ -60,6 +67,7 @@ def worker(
     queues: dict[QueueName, int],
     concurrency: int,
     grace: Duration,
+    passed: tuple[str, ...],
     name: str | None,
     app: str,
 ) -> None:
@@ -71,6 +79,7 @@ def worker(
             queues=queues,
             concurrency=concurrency,
             grace_us=grace,
+            pass_environment=passed,
             namespace=Namespace(namespace),
             worker_id=None if name is None else WorkerId(name),
         )

@@ -5,7 +5,8 @@ coordinator connects. What it connects to is given from outside (`tenure.wiring`
 """
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import FrameType, TracebackType
 from typing import (
     Any,
@@ -18,7 +19,7 @@ from typing import (
     overload,
 )
 
-from tenure.client.channel import Channel, Link
+from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.functions import JobFunction, Prepared, Sender, check_compensation
 from tenure.client.jobs import Job
 from tenure.client.options import (
@@ -30,9 +31,11 @@ from tenure.client.options import (
     policy_from,
     queue_name,
 )
+from tenure.core.commands import Complete
 from tenure.core.ids import JobId, Kind, Namespace, client_actor
 from tenure.core.policy import Policy
 from tenure.core.validation import check_job_id, check_name
+from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
 from tenure.handlers import (
     DEFAULT_QUEUE,
@@ -82,6 +85,24 @@ class Application:
     def close(self) -> None:
         """Let go of the connection. A later call opens a new one."""
         self.channel.close()
+
+    # --- for a worker's child, which completes a job in the handler's own transaction ------------
+
+    def transaction_on(self, connection: Any) -> Scope:
+        """A transaction on a connection to this application's database; see `ctx.transaction`."""
+        return self.channel.link().transaction_on(connection)
+
+    def atransaction_on(self, connection: Any) -> AsyncScope:
+        """The same on an asynchronous connection."""
+        return self._atransaction_on(connection)
+
+    @asynccontextmanager
+    async def _atransaction_on(
+        self, connection: Any
+    ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
+        link = await self.channel.alink()
+        async with link.atransaction_on(connection) as settle:
+            yield settle
 
     def __enter__(self) -> Self:
         return self

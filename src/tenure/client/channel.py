@@ -9,17 +9,17 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Any
 
 import msgspec
 
-from tenure.core.commands import Command, Enqueue
+from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.verdicts import Answer, Reply
+from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
 from tenure.ports import Coordination, Entropy
 
@@ -31,12 +31,26 @@ LONGEST_POLL_S = 0.25
 POLL_FACTOR = 1.5
 
 
+Scope = AbstractContextManager[Callable[[Complete], Verdict]]
+AsyncScope = AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]
+"""A transaction on a caller's connection, and the way to complete a job in it."""
+
+
+def _no_database(hint: str) -> InvalidInput:
+    problem = "this deployment has no database that a caller's transaction could reach"
+    return InvalidInput("connection", problem, hint=f"use a sqlite: or postgresql: URL, or {hint}")
+
+
 def _no_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
-    raise InvalidInput(
-        "connection",
-        "this deployment has no database that a caller's transaction could reach",
-        hint="use a sqlite: or postgresql: URL, or leave connection= out",
-    )
+    raise _no_database("leave connection= out")
+
+
+def _no_scope(connection: Any) -> Scope:
+    raise _no_database("return the result as any handler does")
+
+
+def _no_async_scope(connection: Any) -> AsyncScope:
+    raise _no_database("return the result as any handler does")
 
 
 async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
@@ -52,6 +66,8 @@ class Link(msgspec.Struct, kw_only=True):
     aenqueue_within: Callable[[Any, Sequence[Enqueue]], Awaitable[list[Reply]]] = (
         _no_async_transactions
     )
+    transaction_on: Callable[[Any], Scope] = _no_scope
+    atransaction_on: Callable[[Any], AsyncScope] = _no_async_scope
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -1,12 +1,17 @@
 """A context to call a job function with directly, in a plain unit test."""
 
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId, Kind, QueueName, fence, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Progress
-from tenure.errors import Cancelled
-from tenure.handlers import DEFAULT_QUEUE, Context, encode
+from tenure.errors import Cancelled, LeaseConflictError
+from tenure.handlers import DEFAULT_QUEUE, Context, Transaction, TransactionScope, encode
+from tenure.stores.sql.owning import own_async_transaction, own_transaction
+
+_R = TypeVar("_R")
 
 
 class FakeContext(Context):
@@ -31,6 +36,7 @@ class FakeContext(Context):
         self.saved: list[Any] = []
         self.progressed: list[Progress] = []
         self.logged: list[str] = []
+        self.completed: list[Any] = []
         self._reason: str | None = None
         self._is_lost = False
 
@@ -65,3 +71,37 @@ class FakeContext(Context):
     def log(self, message: str) -> None:
         """Remember a line."""
         self.logged.append(message)
+
+    def transaction(self, connection: Any) -> TransactionScope:
+        """A real transaction on the connection, which remembers its result once committed."""
+        return TransactionScope(lambda: self._within(connection), lambda: self._awithin(connection))
+
+    @contextmanager
+    def _within(self, connection: Any) -> Iterator[Transaction]:
+        transaction = _FakeTransaction()
+        with own_transaction(connection):
+            yield transaction
+            self._refuse_if_lost()
+        self.completed += transaction.results
+
+    @asynccontextmanager
+    async def _awithin(self, connection: Any) -> AsyncIterator[Transaction]:
+        transaction = _FakeTransaction()
+        async with own_async_transaction(connection):
+            yield transaction
+            self._refuse_if_lost()
+        self.completed += transaction.results
+
+    def _refuse_if_lost(self) -> None:
+        if self._is_lost:
+            raise LeaseConflictError("the attempt has lost its authority")
+
+
+class _FakeTransaction(Transaction):
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+
+    def complete(self, result: _R) -> _R:
+        encode(result, what="result")
+        self.results.append(result)
+        return result

@@ -7,7 +7,7 @@ right to report) and the handler (a process, a task, a thread); an attempt is ov
 from enum import Enum, auto
 
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start
-from tenure.core.ids import Actor, RequestId
+from tenure.core.ids import Actor, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant
@@ -76,6 +76,22 @@ def fence_at(
     return Boot(sent_at + max(0, min(ttl_us, lease_us) - margin))
 
 
+def report_id(lease_id: LeaseId, what: str) -> RequestId:
+    """Follows from the lease, so that it is the same in every retry, whoever sends it."""
+    return RequestId(f"{lease_id}:{what}")
+
+
+def completion(*, job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) -> Complete:
+    """Success, as the supervisor reports it and as a handler's own transaction does."""
+    return Complete(
+        job_id=job_id,
+        lease_id=lease_id,
+        actor=actor,
+        request_id=report_id(lease_id, "complete"),
+        result=result,
+    )
+
+
 class Attempt:
     """What the session keeps of one grant."""
 
@@ -95,6 +111,8 @@ class Attempt:
         self.kill_at: Boot | None = None
         self.stop_for: StopFor | None = None
         self.sends_alone = False  # a batch it was part of was refused
+        self.is_lent = False  # the handler may complete the attempt itself
+        self.settled: bytes | None = None  # ... and has: this is the committed result
         self.report: Settle | None = None
         self.tries = 0
         self.first_try_at: Boot | None = None
@@ -196,8 +214,7 @@ class Attempt:
     # --- commands ------------------------------------------------------------------------------
 
     def _request_id(self, what: str) -> RequestId:
-        # Follows from the lease, so that it is the same in every retry, whoever sends it.
-        return RequestId(f"{self.grant.lease_id}:{what}")
+        return report_id(self.grant.lease_id, what)
 
     def start(self, now: Boot) -> Start:
         """The start of this attempt; the same one every time."""
@@ -212,11 +229,10 @@ class Attempt:
 
     def complete(self, result: bytes) -> Complete:
         """Success."""
-        return Complete(
+        return completion(
             job_id=self.grant.job_id,
             lease_id=self.grant.lease_id,
             actor=self.actor,
-            request_id=self._request_id("complete"),
             result=result,
         )
 

@@ -4,26 +4,37 @@ Knows the lease only by the instant it ends, on the clock that child and supervi
 handler notices a lost lease even while its supervisor is stopped or gone.
 """
 
+import asyncio
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
-from tenure.errors import Cancelled
-from tenure.handlers import Context, encode
+from tenure.errors import Cancelled, InvalidInput
+from tenure.handlers import Context, Handler, TransactionScope, encode
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.text import clean
-from tenure.worker.wire import Progressed, Run, Saved, ToSupervisor
+from tenure.worker.transacting import Authority, Transactions, atransact, transact
+from tenure.worker.wire import LeaseWanted, Progressed, Run, Saved, Settled, ToSupervisor
 
 MAX_COUNT = 2**53 - 1
+LOOK_AGAIN_S = 0.1
 
 
 class AttemptContext(Context):
     """Handed to the handler; told by the child's reader thread what the supervisor says."""
 
-    def __init__(self, run: Run, *, send: Callable[[ToSupervisor], None], limits: Limits) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        send: Callable[[ToSupervisor], None],
+        limits: Limits,
+        transactions: Transactions | None = None,
+    ) -> None:
         self.job_id = run.job_id
         self.kind = run.kind
         self.queue = run.queue
@@ -38,6 +49,11 @@ class AttemptContext(Context):
         self._reason: str | None = None
         self._is_lost = False
         self._on_stop: Callable[[], object] | None = None
+        self._transactions = transactions
+        self._handler: Handler | None = None
+        self._authority: Authority | None = None
+        self._is_lent = threading.Event()
+        self.result: bytes | None = None  # committed in the handler's own transaction
 
     # --- for the handler -----------------------------------------------------------------------
 
@@ -73,7 +89,59 @@ class AttemptContext(Context):
         sys.stderr.write(message.rstrip("\n") + "\n")
         sys.stderr.flush()
 
+    def transaction(self, connection: Any) -> TransactionScope:
+        """Complete the attempt in a transaction of the handler's own."""
+        transactions = self._transactions
+        if transactions is None:
+            raise InvalidInput(
+                "transaction",
+                "this application has no database that its handlers could share",
+                hint="return the result as any handler does",
+            )
+        if self.result is not None:
+            raise InvalidInput("transaction", "this attempt is completed already")
+        return TransactionScope(
+            lambda: transact(self, transactions, connection),
+            lambda: atransact(self, transactions, connection),
+        )
+
+    # --- for its transaction -------------------------------------------------------------------
+
+    def encode_result(self, value: Any) -> bytes:
+        """The result as its annotation wants it, within the limits."""
+        assert self._handler is not None
+        body = self._handler.encode_result(value)
+        check_body("result", body, self._limits)
+        return body
+
+    def authority(self) -> Authority:
+        """The lease, which the supervisor lends on request; `Cancelled` if it is lost."""
+        self._send(LeaseWanted(self._run))
+        while not self._is_lent.wait(LOOK_AGAIN_S):
+            if not self.still_mine():
+                raise Cancelled("the lease is lost")
+        assert self._authority is not None
+        return self._authority
+
+    async def aauthority(self) -> Authority:
+        """The lease, without blocking the loop."""
+        return await asyncio.to_thread(self.authority)
+
+    def settled(self, result: bytes) -> None:
+        """Committed: from here on the attempt has succeeded, whatever the handler still does."""
+        self.result = result
+        self._send(Settled(self._run, result))
+
     # --- for the child -------------------------------------------------------------------------
+
+    def serves(self, handler: Handler) -> None:
+        """Which handler it is for."""
+        self._handler = handler
+
+    def lend(self, authority: Authority) -> None:
+        """The supervisor lends the lease."""
+        self._authority = authority
+        self._is_lent.set()
 
     @property
     def should_stop(self) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError
-from tenure.core.validation import MAX_DURATION, MAX_NAME, Limits, check_body
+from tenure.core.validation import MAX_DURATION, MAX_NAME, Limits
 from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
 from tenure.errors import (
     Cancelled,
@@ -29,6 +29,7 @@ from tenure.handlers import Handler, Registry
 from tenure.worker.context import AttemptContext
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.text import clean, message_of, traceback_of
+from tenure.worker.transacting import Transactions
 from tenure.worker.wire import Run, ToSupervisor
 
 
@@ -42,11 +43,11 @@ class Execution:
         *,
         send: Callable[[ToSupervisor], None],
         limits: Limits,
+        transactions: Transactions | None = None,
     ) -> None:
         self.run = run
-        self.context = AttemptContext(run, send=send, limits=limits)
+        self.context = AttemptContext(run, send=send, limits=limits, transactions=transactions)
         self._registry = registry
-        self._limits = limits
         self._stage = Stage.FETCH
 
     def perform(self) -> FromChild:
@@ -58,7 +59,7 @@ class Execution:
                 value = asyncio.run(self._as_task(handler, arguments))
             else:
                 value = handler.function(**arguments)
-            return self._returned(handler, value)
+            return self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
             return self.outcome_of(error)
 
@@ -71,7 +72,7 @@ class Execution:
                 value = await handler.function(**arguments)
             else:
                 value = await asyncio.to_thread(handler.function, **arguments)
-            return self._returned(handler, value)
+            return self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
             return self.outcome_of(error)
 
@@ -91,16 +92,17 @@ class Execution:
         if self.run.checkpoint is not None:
             self.context.checkpoint = msgspec.json.decode(self.run.checkpoint)
         self._stage = Stage.INPUT
+        self.context.serves(handler)
         arguments = handler.decode_arguments(self.run.payload)
         if handler.context_parameter is not None:
             arguments[handler.context_parameter] = self.context
         return handler, arguments
 
-    def _returned(self, handler: Handler, value: Any) -> Returned:
+    def _returned(self, value: Any) -> Returned:
+        if self.context.result is not None:
+            return Returned(self.context.result)
         self._stage = Stage.OUTPUT
-        result = handler.encode_result(value)
-        check_body("result", result, self._limits)
-        return Returned(result)
+        return Returned(self.context.encode_result(value))
 
     # --- exceptions ----------------------------------------------------------------------------
 
@@ -108,6 +110,10 @@ class Execution:
         """What an exception out of a handler means."""
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
+        if self.context.result is not None:
+            # The success is committed and nothing undoes it; what came after is only printed.
+            self.context.log(f"after the job was completed: {traceback_of(error, skip=1)}")
+            return Returned(self.context.result)
         if _is_stop(error) and self.context.should_stop:
             return Stopped()
         match error:

@@ -7,6 +7,7 @@ import msgspec
 
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
+from tenure.core.ids import Actor, LeaseId
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
 from tenure.core.verdicts import Grant, Verdict
@@ -94,6 +95,19 @@ class ProgressMade(msgspec.Struct, frozen=True):
     progress: Progress
 
 
+class LeaseAsked(msgspec.Struct, frozen=True):
+    """The handler wants to complete its attempt itself."""
+
+    run: int
+
+
+class SelfCompleted(msgspec.Struct, frozen=True):
+    """The handler has: its success is committed."""
+
+    run: int
+    result: bytes
+
+
 class DrainAsked(msgspec.Struct, frozen=True):
     """Finish within the grace, then stop."""
 
@@ -124,6 +138,8 @@ Event = (
     | Finished
     | CheckpointSaved
     | ProgressMade
+    | LeaseAsked
+    | SelfCompleted
     | DrainAsked
     | StopAsked
     | Broken
@@ -168,6 +184,14 @@ class Renew(msgspec.Struct, frozen=True):
     until: Boot
 
 
+class Lend(msgspec.Struct, frozen=True):
+    """Give the handler the lease of its own attempt."""
+
+    run: int
+    lease_id: LeaseId
+    actor: Actor
+
+
 class AskToStop(msgspec.Struct, frozen=True):
     """Ask the handler to stop."""
 
@@ -188,4 +212,4 @@ class Note(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
-Action = SendClaim | Send | Prepare | RunHandler | Renew | AskToStop | Kill | Note
+Action = SendClaim | Send | Prepare | RunHandler | Renew | Lend | AskToStop | Kill | Note

@@ -23,8 +23,10 @@ from tenure.worker.messages import (
     CheckpointSaved,
     Event,
     Finished,
+    LeaseAsked,
     Prepared,
     ProgressMade,
+    SelfCompleted,
 )
 from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned
@@ -33,6 +35,8 @@ from tenure.worker.stats import Stats
 from tenure.worker.wire import (
     Blocked,
     Ended,
+    LeaseWanted,
+    Lent,
     Lost,
     Progressed,
     Ready,
@@ -41,6 +45,7 @@ from tenure.worker.wire import (
     Run,
     Said,
     Saved,
+    Settled,
     Setup,
     SoftCancel,
     ToSupervisor,
@@ -150,6 +155,12 @@ class Pool:
         place.reason = reason
         if place.is_sent and place.child is not None:
             place.child.send(SoftCancel(run, reason))
+
+    def lend(self, message: Lent) -> None:
+        """Pass a lease on to the handler that works under it."""
+        place = self._places.get(message.run)
+        if place is not None and place.is_sent and place.child is not None:
+            place.child.send(message)
 
     def kill(self, run: int) -> None:
         """End a handler by the means its lane has; `Finished` follows when it is gone."""
@@ -277,6 +288,12 @@ class Pool:
             case Progressed():
                 if message.run in child.runs:
                     self._emit(ProgressMade(message.run, message.progress))
+            case LeaseWanted():
+                if message.run in child.runs:
+                    self._emit(LeaseAsked(message.run))
+            case Settled():
+                if message.run in child.runs:
+                    self._emit(SelfCompleted(message.run, message.result))
             case Said():
                 if message.run in child.runs:
                     self._places[message.run].output.write(message.text.encode())

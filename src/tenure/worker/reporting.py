@@ -26,6 +26,8 @@ from tenure.worker.stats import Stats
 
 def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
     """The report of an attempt whose lease is still believed in; None: say nothing."""
+    if attempt.settled is not None:
+        return attempt.complete(attempt.settled)  # a replay, however the handler then ended
     match outcome:
         case Returned():
             return attempt.complete(outcome.result)

@@ -30,12 +30,14 @@ from tenure.handlers import Isolation, Registry
 from tenure.worker.clock import boot_now
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import FromChild
+from tenure.worker.transacting import Authority, Transactions
 from tenure.worker.wire import (
     FRAME_OVERHEAD_BYTES,
     SAID_BYTES,
     Blocked,
     Channel,
     Ended,
+    Lent,
     Lost,
     Ready,
     Renewed,
@@ -72,6 +74,11 @@ def ignore_termination() -> None:
 
 def load_registry(import_string: str) -> Registry:
     """The handlers of `module:app`: named by whoever started the worker, never by a job."""
+    return load_application(import_string)[0]
+
+
+def load_application(import_string: str) -> tuple[Registry, Transactions | None]:
+    """The handlers of `module:app`, and its way to their transactions if it has one."""
     module_name, separator, attribute = import_string.partition(":")
     if not (module_name and separator and attribute):
         raise InvalidInput(
@@ -88,7 +95,7 @@ def load_registry(import_string: str) -> Registry:
             hint="name the Tenure object of your application, as in myapp.jobs:app",
         )
     registry.check()
-    return registry
+    return registry, found if isinstance(found, Transactions) else None
 
 
 def resident_bytes() -> int:
@@ -102,6 +109,8 @@ def resident_bytes() -> int:
 
 class Lane(ABC):
     """How a child runs its attempts."""
+
+    transactions: Transactions | None = None  # those of the application, if it has any
 
     def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -130,11 +139,15 @@ class Lane(ABC):
                     os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
                 case Run():
                     execution = Execution(
-                        self._registry, message, send=self.channel.send, limits=self._limits
+                        self._registry,
+                        message,
+                        send=self.channel.send,
+                        limits=self._limits,
+                        transactions=self.transactions,
                     )
                     self._running[message.run] = execution
                     self.start(execution)
-                case Renewed() | SoftCancel() | Lost():
+                case Renewed() | SoftCancel() | Lost() | Lent():
                     self._tell(message)
                 case Retire():
                     self.retire()
@@ -143,7 +156,7 @@ class Lane(ABC):
                 case _:
                     assert_never(message)
 
-    def _tell(self, message: Renewed | SoftCancel | Lost) -> None:
+    def _tell(self, message: Renewed | SoftCancel | Lost | Lent) -> None:
         execution = self._running.get(message.run)
         if execution is None:
             return
@@ -154,12 +167,14 @@ class Lane(ABC):
                 execution.context.ask(message.reason)
             case Lost():
                 execution.context.lose()
+            case Lent():
+                execution.context.lend(Authority(message.lease_id, message.actor))
 
     def end(self, execution: Execution, outcome: FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
         del self._running[execution.run.run]
         for stream in (sys.stdout, sys.stderr):
-            with suppress(ValueError, OSError):  # the handler may have closed it
+            with suppress(Exception):  # the handler may have closed it, or put None in its place
                 stream.flush()
         self.channel.send(Ended(run=execution.run.run, outcome=outcome, rss_bytes=resident_bytes()))
 
@@ -349,10 +364,16 @@ def serve(descriptor: int, parent: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    lane = _lane(setup, channel, load_registry(setup.app))
+    registry, transactions = load_application(setup.app)
+    lane = _lane(setup, channel, registry)
+    lane.transactions = transactions
     if setup.lane is not Isolation.PROCESS:
         sys.stdout = RoutedStream(sys.stdout, channel.send)
         sys.stderr = RoutedStream(sys.stderr, channel.send)
     threading.Thread(target=lane.listen, name="tenure-reader", daemon=True).start()
     channel.send(Ready())
-    lane.serve()
+    try:
+        lane.serve()
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(1)  # at once: a thread that a handler left behind would keep the process alive

@@ -16,7 +16,7 @@ from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import VerdictKind
+from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.worker.attempts import Attempt, Phase, StopFor
 from tenure.worker.claiming import Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import Boot
@@ -34,12 +34,15 @@ from tenure.worker.messages import (
     Event,
     Finished,
     Kill,
+    LeaseAsked,
+    Lend,
     Note,
     Prepare,
     Prepared,
     ProgressMade,
     Renew,
     RunHandler,
+    SelfCompleted,
     Send,
     SendClaim,
     SendFailed,
@@ -62,6 +65,7 @@ LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
 QUICK_STOP = seconds(3)
 SHUTDOWN = "shutdown"
+_SELF_COMPLETED = (Cause.DUPLICATE_COMPLETION,)
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -148,7 +152,7 @@ class Session:
                 self._prepared(event.run)
             case Finished():
                 self._finished(event)
-            case CheckpointSaved() | ProgressMade():
+            case CheckpointSaved() | ProgressMade() | LeaseAsked() | SelfCompleted():
                 self._news(event)
             case DrainAsked():
                 self._begin_drain(event.grace_us)
@@ -359,6 +363,10 @@ class Session:
                 self.stats.cancelled += 1
                 self._note(f"{attempt.name}: CANCELLED ({verdict.cause}), discarding it")
                 self._lose(attempt)
+            case VerdictKind.REJECTED if attempt.is_lent and verdict.cause in _SELF_COMPLETED:
+                # It died between its commit and saying so.
+                self.stats.succeeded += 1
+                self._close(attempt)
             case VerdictKind.REJECTED:
                 self.stats.rejected += 1
                 what = type(command).__name__.lower()
@@ -451,14 +459,20 @@ class Session:
 
     # --- handlers ------------------------------------------------------------------------------
 
-    def _news(self, event: CheckpointSaved | ProgressMade) -> None:
+    def _news(self, event: CheckpointSaved | ProgressMade | LeaseAsked | SelfCompleted) -> None:
         attempt = self._attempts.get(event.run)
         if attempt is None or not attempt.is_open:
             return
-        if isinstance(event, CheckpointSaved):
-            attempt.heard_checkpoint(event.checkpoint, self._now)
-        else:
-            attempt.heard_progress(event.progress, self._now)
+        match event:
+            case CheckpointSaved():
+                attempt.heard_checkpoint(event.checkpoint, self._now)
+            case ProgressMade():
+                attempt.heard_progress(event.progress, self._now)
+            case LeaseAsked():
+                attempt.is_lent = True
+                self._actions.append(Lend(attempt.run, attempt.grant.lease_id, self._actor))
+            case SelfCompleted():
+                attempt.settled = event.result
         self._wake_by(attempt.heartbeat_at)
 
     def _ask_to_stop(self, attempt: Attempt, reason: str, kill_at: Boot) -> None:

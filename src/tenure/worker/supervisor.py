@@ -39,6 +39,7 @@ from tenure.worker.messages import (
     Event,
     Finished,
     Kill,
+    Lend,
     Note,
     Prepare,
     Renew,
@@ -56,7 +57,7 @@ from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
 from tenure.worker.text import one_line
-from tenure.worker.wire import Run
+from tenure.worker.wire import Lent, Run
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
@@ -215,6 +216,8 @@ class Supervisor:
                 self._pool.run(_frame(action))
             case Renew():
                 self._pool.renew(action.run, action.until)
+            case Lend():
+                self._pool.lend(Lent(action.run, action.lease_id, action.actor))
             case AskToStop():
                 self._pool.ask(action.run, action.reason)
             case Kill():

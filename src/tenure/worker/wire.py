@@ -1,7 +1,7 @@
 """What supervisor and child say to each other: length-prefixed msgpack frames on a socket pair.
 
-No pickle, and no lease id: a child knows its attempts by a local number, so user code that gets
-hold of the socket can at most spoil the attempts of its own process.
+No pickle, and no lease id unless a handler asks for its own: a child knows its attempts by a local
+number, so user code that gets hold of the socket can at most spoil the attempts of its own process.
 """
 
 import socket
@@ -10,7 +10,7 @@ import threading
 
 import msgspec
 
-from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
 from tenure.handlers import Isolation
@@ -68,6 +68,14 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
     run: int
 
 
+class Lent(msgspec.Struct, frozen=True, tag="lent"):
+    """The lease of an attempt whose handler completes it in a transaction of its own."""
+
+    run: int
+    lease_id: LeaseId
+    actor: Actor
+
+
 class Retire(msgspec.Struct, frozen=True, tag="retire"):
     """Finish what runs, then exit."""
 
@@ -98,6 +106,19 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     progress: Progress
 
 
+class LeaseWanted(msgspec.Struct, frozen=True, tag="lease_wanted"):
+    """The handler is about to complete its attempt in a transaction of its own."""
+
+    run: int
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """The handler has committed its attempt's success; the report will be a replay."""
+
+    run: int
+    result: bytes
+
+
 class Said(msgspec.Struct, frozen=True, tag="said"):
     """Output of an attempt that shares its process with others."""
 
@@ -112,8 +133,8 @@ class Blocked(msgspec.Struct, frozen=True, tag="blocked"):
     stack: str
 
 
-ToChild = Setup | Run | Renewed | SoftCancel | Lost | Retire
-ToSupervisor = Ready | Ended | Saved | Progressed | Said | Blocked
+ToChild = Setup | Run | Renewed | SoftCancel | Lost | Lent | Retire
+ToSupervisor = Ready | Ended | Saved | Progressed | LeaseWanted | Settled | Said | Blocked
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)

@@ -1,0 +1,134 @@
+"""Completing an attempt inside the handler's own transaction, inside its child.
+
+The child decides nothing: the application's coordinator does, on the handler's connection, under
+the request id that the supervisor will use, so that the supervisor's report is a replay. The lease
+is asked for only here; other handlers never hold one.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from tenure.core.commands import Complete
+from tenure.core.ids import Actor, JobId, LeaseId
+from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import InvalidInput, LeaseConflictError
+from tenure.handlers import Transaction
+from tenure.worker.attempts import completion
+
+_R = TypeVar("_R")
+
+
+class Authority(msgspec.Struct, frozen=True):
+    """What the supervisor lends a handler that completes itself."""
+
+    lease_id: LeaseId
+    actor: Actor
+
+
+@runtime_checkable
+class Transactions(Protocol):
+    """What an application can do if its jobs are in a database that handlers can reach."""
+
+    def transaction_on(
+        self, connection: Any
+    ) -> AbstractContextManager[Callable[[Complete], Verdict]]:
+        """Begin on a connection of the handler's; commit at the end, roll back on an error."""
+
+    def atransaction_on(
+        self, connection: Any
+    ) -> AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]:
+        """The same on an asynchronous connection."""
+
+
+class AttemptTransaction(Transaction):
+    """Takes the result; the end of the block does the rest."""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        self._encode = encode
+        self._result: bytes | None = None
+
+    def complete(self, result: _R) -> _R:
+        """Give the attempt's result, checked here and now; stored at the end of the block."""
+        if self._result is not None:
+            raise InvalidInput("transaction", "it has its result already")
+        self._result = self._encode(result)
+        return result
+
+    @property
+    def result(self) -> bytes:
+        """The result as JSON."""
+        if self._result is None:
+            raise InvalidInput(
+                "transaction",
+                "the block ended without a result, and is rolled back",
+                hint="call tx.complete(result) in it",
+            )
+        return self._result
+
+
+class Holder(Protocol):
+    """What the block needs of its attempt's context."""
+
+    job_id: JobId
+
+    def encode_result(self, value: Any) -> bytes:
+        """The result as its annotation wants it."""
+
+    def authority(self) -> Authority:
+        """The lease; waits for the supervisor's answer."""
+
+    async def aauthority(self) -> Authority:
+        """The lease, without blocking the loop."""
+
+    def settled(self, result: bytes) -> None:
+        """It is committed."""
+
+
+@contextmanager
+def transact(holder: Holder, transactions: Transactions, connection: Any) -> Iterator[Transaction]:
+    """The block of `with ctx.transaction(connection)`."""
+    authority = holder.authority()
+    with transactions.transaction_on(connection) as settle:
+        transaction = AttemptTransaction(holder.encode_result)
+        yield transaction
+        _judge(settle(_command(holder, authority, transaction)))
+    holder.settled(transaction.result)
+
+
+@asynccontextmanager
+async def atransact(
+    holder: Holder, transactions: Transactions, connection: Any
+) -> AsyncIterator[Transaction]:
+    """The block of `async with ctx.transaction(connection)`."""
+    authority = await holder.aauthority()
+    async with transactions.atransaction_on(connection) as settle:
+        transaction = AttemptTransaction(holder.encode_result)
+        yield transaction
+        _judge(await settle(_command(holder, authority, transaction)))
+    holder.settled(transaction.result)
+
+
+def _command(holder: Holder, authority: Authority, transaction: AttemptTransaction) -> Complete:
+    return completion(
+        job_id=holder.job_id,
+        lease_id=authority.lease_id,
+        actor=authority.actor,
+        result=transaction.result,
+    )
+
+
+def _judge(verdict: Verdict) -> None:
+    """Anything but COMMITTED takes the handler's own writes down with it."""
+    if verdict.kind is not VerdictKind.COMMITTED:
+        raise LeaseConflictError(
+            f"the attempt has lost its authority ({verdict.cause}), and its writes are rolled back"
+        )

@@ -1,0 +1,80 @@
+"""Handlers that post to a ledger in the database of their jobs, in a transaction of their own.
+
+Served beside the others of `tests.e2e.app`, which imports this module.
+"""
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tenure import Context, LeaseConflictError, PermanentError, Retry, Tenure
+
+TABLE = "CREATE TABLE ledger (entry TEXT, attempt INTEGER)"
+INSERT = "INSERT INTO ledger VALUES ('{entry}', {attempt})"
+
+
+def connect(url: str) -> Any:
+    """A connection as an application makes one: no business of Tenure's."""
+    if url.startswith("sqlite"):
+        return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)
+    return psycopg.connect(url)
+
+
+def entries(url: str) -> list[tuple[str, int]]:
+    """What is in the ledger."""
+    with closing(connect(url)) as connection:
+        rows = connection.execute("SELECT entry, attempt FROM ledger ORDER BY 2").fetchall()
+        return [(row[0], row[1]) for row in rows]
+
+
+def _wait_for(file: str) -> None:
+    while not Path(file).exists():
+        time.sleep(0.02)
+
+
+def add_to(app: Tenure, *, lease: str, retry: Retry) -> None:
+    """Register the handlers."""
+
+    @app.job(lease=lease, retry=retry)
+    def post(entry: str, how: str, ctx: Context, note: str = "") -> str:
+        """Post once; `how` says what goes wrong in the first attempt."""
+        goes_wrong = how if ctx.attempt == 1 else "well"
+        try:
+            with closing(connect(os.environ["LEDGER_URL"])) as connection:
+                with ctx.transaction(connection) as tx:
+                    connection.execute(INSERT.format(entry=entry, attempt=ctx.attempt))
+                    if goes_wrong == "raises":
+                        raise PermanentError("the books do not balance")
+                    if goes_wrong == "frozen":
+                        os.kill(os.getppid(), signal.SIGSTOP)  # nobody renews, nobody kills
+                        Path(note + ".ready").touch()
+                        _wait_for(note)
+                    tx.complete(f"posted {entry}")
+                if goes_wrong == "raises later":
+                    raise RuntimeError("too late to matter")
+                if goes_wrong == "dies later":
+                    os._exit(3)
+        except LeaseConflictError as conflict:
+            Path(note + ".conflict").write_text(str(conflict))
+            raise
+        return "not the result"
+
+    @app.job(lease=lease, retry=retry)
+    async def apost(entry: str, how: str, ctx: Context) -> str:
+        """The same in an async handler."""
+        url = os.environ["LEDGER_URL"]
+        async with (
+            await psycopg.AsyncConnection.connect(url) as connection,
+            ctx.transaction(connection) as tx,
+        ):
+            statement = INSERT.format(entry=entry, attempt=ctx.attempt)
+            await connection.execute(statement.encode())
+            if how == "raises":
+                raise PermanentError("the books do not balance")
+            return tx.complete(f"posted {entry}")
