@@ -1,7 +1,7 @@
 """The sweeper: what time revoked is recorded once, never on a clock that jumped."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Barrier, Thread
 
 import pytest
@@ -9,12 +9,14 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, OutageWatch, Sweeper
 from tenure.core.commands import Outage
-from tenure.core.ids import worker_actor
+from tenure.core.ids import Epoch, JobId, worker_actor
 from tenure.core.instants import Instant, seconds
+from tenure.core.outcomes import Change
 from tenure.core.policy import Backoff, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
-from tenure.errors import StoreUnavailable
+from tenure.errors import StoreRefused, StoreUnavailable
+from tenure.ports import Saved
 from tenure.stores.memory import MemoryStore
 from tests.support.coordinators import VirtualClock, World
 
@@ -269,4 +271,31 @@ def test_the_thread_sweeps_until_it_is_stopped() -> None:
     sweeping.stop()
 
     assert world.reload(grant.job_id).status is JobStatus.QUEUED
+    world.coordinator.close()
+
+
+class StubbornStore(MemoryStore):
+    """A store whose guard refuses one job's every change."""
+
+    stubborn: JobId | None = None
+
+    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+        if any(change.job.id == self.stubborn for change in changes):
+            raise StoreRefused("a guard said no")
+        return super().save(changes, epoch=epoch)
+
+
+def test_a_job_that_cannot_be_swept_does_not_keep_the_others() -> None:
+    clock = VirtualClock()
+    store = StubbornStore(clock=clock)
+    world = World(store, clock)
+    grants = [world.running() for _ in range(3)]
+    store.stubborn = grants[0].job_id
+    clock.advance(61)
+
+    report = sweeper(world).sweep_once()
+
+    assert report.swept == 2
+    statuses = [world.reload(grant.job_id).status for grant in grants]
+    assert statuses == [JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.QUEUED]
     world.coordinator.close()

@@ -6,6 +6,7 @@ confirms it [W2], and records an outage it lived through before it sweeps. [O1]
 """
 
 import logging
+from concurrent.futures import Future
 
 import msgspec
 
@@ -16,7 +17,8 @@ from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.errors import StoreUnavailable
+from tenure.core.verdicts import Answer, Reply
+from tenure.errors import Closed, StoreUnavailable
 
 SWEEP_INTERVAL = seconds(1)
 SHORTEST_OUTAGE = seconds(5)
@@ -151,6 +153,21 @@ class Sweeper:
             if job.lease_expires_at is not None
         )
         outages = tuple(self._coordinator.store.outages(since=since))
-        commands = [Sweep(job_id=job_id, outages=outages) for job_id in jobs]
-        self._coordinator.submit_many(commands).result()
-        return len(commands)
+        # One call each, coalesced anyway: a job that cannot be swept must not stop the others.
+        calls = [
+            (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
+            for job in jobs.values()
+        ]
+        return sum(_was_swept(job, call) for job, call in calls)
+
+
+def _was_swept(job: Job, call: "Future[list[Answer]]") -> bool:
+    """Whether this sweep, or another at the same time, moved the job on."""
+    try:
+        (answer,) = call.result()
+    except (StoreUnavailable, Closed):
+        raise
+    except Exception:
+        _log.exception("job %s could not be swept", job.id)
+        return False
+    return isinstance(answer, Reply) and answer.job is not None and answer.job.rev != job.rev
