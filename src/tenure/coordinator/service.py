@@ -39,6 +39,11 @@ MAX_BATCH = 1000
 SHARE = 250
 """A large enqueue is cut into shares, so that one is decided while another is being written."""
 LAST_WRITTEN = 20_000
+WORTHWHILE = 100
+"""Commands and wanted jobs that are worth a transaction while others are on their way: each has a
+price of its own, two milliseconds of CPU, that a load shares."""
+ALWAYS_FLYING = 2
+"""So many flights leave with whatever there is: one is decided while another is being written."""
 
 
 class _Commands:
@@ -113,6 +118,8 @@ class Coordinator(BesideTheLog):
         self._commands: deque[_Commands] = deque()
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
         self._idle = 0
+        self._airborne = 0
+        self._gathered = 0  # commands and wanted jobs that wait for a flight
         self._closed = False
         self._threads = [
             threading.Thread(target=self._fly, name=f"tenure-coordinator-{number}", daemon=True)
@@ -133,7 +140,8 @@ class Coordinator(BesideTheLog):
         with self._condition:
             self._refuse_if_closed()
             self._commands.extend(calls)
-            self._condition.notify(len(calls))
+            self._gathered += len(commands)
+            self._wake(len(calls))
         return calls[0].future if len(calls) == 1 else _joined([call.future for call in calls])
 
     def _shares(self, commands: Sequence[Command]) -> list[Sequence[Command]]:
@@ -156,7 +164,8 @@ class Coordinator(BesideTheLog):
         with self._condition:
             self._refuse_if_closed()
             self._claims.setdefault(request.scope, deque()).append(call)
-            self._condition.notify()
+            self._gathered += request.limit
+            self._wake(1)
         return call.future
 
     def execute(self, command: Command) -> Answer:
@@ -201,8 +210,9 @@ class Coordinator(BesideTheLog):
         claims_first = True
         while True:
             with self._condition:
-                while not (self._commands or self._claims):
-                    if self._closed:
+                while not self._is_worth_leaving():
+                    if self._closed and not self._gathered:
+                        self._condition.notify_all()  # those who wait for a load that never comes
                         return
                     self._idle += 1
                     self._condition.wait()
@@ -210,17 +220,32 @@ class Coordinator(BesideTheLog):
                 takes_claims = bool(self._claims) and (claims_first or not self._commands)
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
+                self._airborne += 1
+                self._wake(1)
             claims_first = not takes_claims
             if claims:
                 self._run_claims(claims)
             if commands:
                 self._run_commands(commands)
+            with self._condition:
+                self._airborne -= 1
+
+    def _is_worth_leaving(self) -> bool:
+        if not (self._commands or self._claims):
+            return False
+        return self._airborne < ALWAYS_FLYING or self._gathered >= WORTHWHILE
+
+    def _wake(self, flights: int) -> None:
+        """Called with the lock held. What is left lying is taken by the next flight that lands."""
+        if self._idle and self._is_worth_leaving():
+            self._condition.notify(flights)
 
     def _take_commands(self) -> list[_Commands]:
         taken: list[_Commands] = []
         room = MAX_BATCH // (1 + self._idle)  # a flight that has nothing to do gets its part
         while self._commands and (not taken or len(self._commands[0].asked) <= room):
             call = self._commands.popleft()
+            self._gathered -= len(call.asked)
             if call.future.set_running_or_notify_cancel():
                 room -= len(call.asked)
                 taken.append(call)
@@ -234,6 +259,7 @@ class Coordinator(BesideTheLog):
         room = MAX_BATCH
         while waiting and (not taken or waiting[0].request.limit <= room):
             call = waiting.popleft()
+            self._gathered -= call.request.limit
             if call.future.set_running_or_notify_cancel():
                 room -= call.request.limit
                 taken.append(call)
