@@ -1,21 +1,120 @@
-"""The demo, as `make demo` runs it: real processes, a real kill, and a proof at the end."""
+"""The demo, as `make demo` runs it: real workers, a real kill, and a proof at the end."""
 
+import io
+import os
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.cli.demo_screen import Screen, bar
+from tests.e2e.workers import is_gone
+
+DEMO = [sys.executable, "-m", "tenure.cli.main", "demo"]
 
 
 def test_the_demo_survives_its_kills_and_proves_its_history() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "tenure.cli.main", "demo"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    shown = subprocess.run(DEMO, capture_output=True, text=True, timeout=400, check=False)
 
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert "anna is killed with SIGKILL" in shown.stdout
-    assert "boris  reports long: COMMITTED (succeeded)" in shown.stdout
-    assert "boris  asks about precious: CANCELLED (superseded)" in shown.stdout
-    assert "violated" not in shown.stdout
-    assert shown.stdout.endswith("Every job ended, every invariant holds.\n")
+    said = shown.stdout
+    assert shown.returncode == 0, said + shown.stderr
+    assert "\x1b" not in said
+    for sentence in (
+        r"poison is dead_lettered \(exhausted_retries\)",
+        r"endless is cancelled \(acknowledged\)",
+        r"flaky \(attempt 2\)",
+    ):
+        assert re.search(sentence, said), sentence
+    killed = _found(r"(\w+) is killed: kill -9 \d+", said)
+    heir = _found(rf"lease of {killed} on slow has run out\n.* (\w+) takes over slow", said)
+    assert heir != killed
+    assert re.search(rf"{heir} finishes slow: COMMITTED", said)
+    steps = _found(r"which attempt did each step of slow: \[([12,]+)\]", said)
+    assert re.fullmatch(r"(1,){4,11}(2,)*2", steps)  # continued from its checkpoint
+    zombie = _found(r"(\w+) freezes: kill -STOP", said)
+    other = _found(r"(\w+) takes over precious \(attempt 2\)", said)
+    assert other != zombie
+    assert re.search(rf"{zombie} logs: .*precious.*CANCELLED \(superseded\)", said)
+    assert f'{zombie}\'s late result refused (superseded): {{"from_attempt":1}}' in said
+    assert f'the result of {other} stands: {{"from_attempt":2}}' in said
+    assert re.search(r"7 jobs, \d+ events, 16 acks: \d+ hold, 0 violated\n", said)
+    assert "not checked" not in said
+    assert said.endswith("Every job ended, every invariant holds.\n")
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found is not None, f"{pattern} is not in:\n{text}"
+    return found[1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_an_interrupted_demo_leaves_nothing_behind(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    demo = subprocess.Popen(
+        DEMO, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
+    assert demo.stdout is not None
+    workers: list[int] = []
+    for line in demo.stdout:
+        workers += [int(pid) for pid in re.findall(r"is hired: tenure worker, pid (\d+)", line)]
+        if " takes endless " in line:
+            break
+
+    demo.send_signal(number)
+    demo.send_signal(number)  # people press it twice
+    demo.stdout.read()
+    demo.stdout.close()
+
+    assert demo.wait(timeout=120) == code
+    assert len(workers) == 2
+    assert all(is_gone(pid) for pid in workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_frame_is_redrawn_below_lines_that_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = FakeTerminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("LINES", "40")
+    screen = Screen()
+
+    screen.draw(["one", "two", "three"])
+    drawn = terminal.tell()
+    screen.draw(["one", "two", "three"])
+    unchanged = terminal.tell()
+    screen.say("it happened")
+    screen.close()
+
+    assert unchanged == drawn  # nothing new, nothing written
+    after = terminal.getvalue()[drawn:]
+    assert "\x1b[3F\x1b[J" in after  # up over the frame, and away with it
+    assert "it happened\none\ntwo\nthree\n" in after
+    assert after.endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_elsewhere_only_the_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen()
+
+    screen.draw(["a frame"])
+    screen.say("a line")
+    screen.close()
+
+    assert capsys.readouterr().out == "a line\n"
+
+
+def test_a_bar_is_full_at_the_end_and_never_longer() -> None:
+    assert "░" not in bar(4, 4)
+    assert bar(9, 4).count("█") == bar(4, 4).count("█")
+    assert bar(3, None) == "step 3"

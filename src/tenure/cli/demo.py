@@ -1,229 +1,168 @@
-"""`tenure demo`: a minute with real processes and real kills, ending in a proof.
+"""`tenure demo`: half a minute with real workers and real kills, ending in a proof.
 
-A SQLite file in a temporary directory, worker processes that share it, one of them killed with
-SIGKILL and one put to sleep past its lease. Everything printed is what the coordinator answered
-or what the event log says; nothing is staged.
+A SQLite file in a temporary directory, `tenure worker` processes that share it, one of them killed
+with SIGKILL and one frozen past its lease. Nothing is staged: what is shown is what the log, the
+rows and the workers themselves say.
 """
 
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
+from types import FrameType
 
 import click
-import msgspec
 
-from tenure.cli.demo_worker import QUEUE, Task
-from tenure.coordinator.service import Coordinator
-from tenure.core.commands import Cancel, Enqueue
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, RequestId, client_actor, new_job_id
-from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
-from tenure.core.policy import Backoff, Policy
-from tenure.core.verdicts import Reply
-from tenure.ports import Store
-from tenure.verify import State, verify
-from tenure.wiring import limits_from_environment, open_store
+from tenure.cli.demo_app import app, endless, flaky, poison, precious, quick, slow
+from tenure.cli.demo_screen import Screen, short
+from tenure.cli.demo_stage import Stage
+from tenure.core.events import Observation
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import JobStatus, ObservationType
 
-LEASE_BOUNDS = "1s,120s"
-LEASE_S = 2.0
-PATIENCE_S = 60.0
-CLIENT = client_actor("demo")
-POLICY = Policy(
-    lease_us=seconds(LEASE_S),
-    max_attempts=3,
-    backoff=Backoff(initial_us=seconds(0.2), cap_us=seconds(0.5)),
-)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Said(msgspec.Struct, frozen=True):
-    """One line of a worker."""
-
-    worker: str
-    what: str
-    job_id: str
-    attempt: int = 0
-    verdict: dict[str, object] = {}
+def act(stage: Stage, title: str) -> None:
+    """A headline."""
+    stage.screen.say("", click.style(title, bold=True))
 
 
-class Stage:
-    """The store, the workers and the line they speak on."""
+def owner_once(stage: Stage, job_id: JobId, *, steps: int) -> str:
+    """Who runs the job, once it has come this far."""
 
-    def __init__(self, directory: Path) -> None:
-        self.url = f"sqlite:////{str(directory / 'demo.db').lstrip('/')}"
-        self.store: Store = open_store(self.url, migrate=True)
-        self.coordinator = Coordinator(self.store, limits=limits_from_environment())
-        self.names: dict[str, str] = {}
-        self.workers: dict[str, subprocess.Popen[bytes]] = {}
-        self._lines: Queue[Said] = Queue()
-        self._began = time.monotonic()
+    def has_come_far() -> bool:
+        row = stage.rows[job_id]
+        return row.owner is not None and row.progress is not None and row.progress.done >= steps
 
-    def hire(self, name: str) -> None:
-        """Start a worker process and wait until it is ready."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tenure.cli.demo_worker", self.url, name],
-            stdout=subprocess.PIPE,
-        )
-        self.workers[name] = process
-        Thread(target=self._listen, args=(process,), daemon=True).start()
-        self.until(lambda said: said.worker == name and said.what == "ready")
+    stage.until(has_come_far, f"{stage.names[job_id]} is at step {steps}")
+    return str(stage.rows[job_id].owner)
 
-    def _listen(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.put(msgspec.json.decode(line, type=Said))
 
-    def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a worker a signal; the demo's only tool of destruction."""
-        self.workers[name].send_signal(number)
-
-    def until(self, is_it: Callable[[Said], bool]) -> Said:
-        """Show what workers say until one says what we wait for."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                said = self._lines.get(timeout=0.2)
-            except Empty:
-                continue
-            self.show(said)
-            if is_it(said):
-                return said
-        raise click.ClickException("a worker did not do what the demo waits for")
-
-    def show(self, said: Said) -> None:
-        """One line of the timeline."""
-        if said.what == "ready":
-            return
-        name = self.names.get(said.job_id, said.job_id)
-        if said.what == "claimed":
-            self.tell(f"{said.worker:<6} takes {name} (attempt {said.attempt})")
-            return
-        kind = str(said.verdict.get("kind"))
-        detail = said.verdict.get("disposition") or said.verdict.get("cause") or ""
-        colour = {"COMMITTED": "green", "CANCELLED": "yellow"}.get(kind, "red")
-        did = "reports" if said.what == "reported" else "asks about"
-        self.tell(f"{said.worker:<6} {did} {name}: {click.style(kind, fg=colour)} ({detail})")
-
-    def tell(self, text: str) -> None:
-        """A line with the time since the beginning."""
-        click.echo(f"  {time.monotonic() - self._began:5.1f}s  {text}")
-
-    def enqueue(self, name: str, task: Task) -> JobId:
-        """One job under a name people can follow."""
-        job_id = new_job_id(self.store.now(), os.urandom(16))
-        self.names[job_id] = name
-        reply = self.coordinator.execute(
-            Enqueue(
-                job_id=job_id,
-                namespace=DEFAULT_NAMESPACE,
-                queue=QUEUE,
-                kind=Kind(name),
-                actor=CLIENT,
-                payload=msgspec.json.encode(task),
-                policy=POLICY,
-            )
-        )
-        assert isinstance(reply, Reply)
-        return job_id
-
-    def close(self) -> None:
-        """Stop what was started, by pid."""
-        for process in self.workers.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
-        self.coordinator.close()
-        self.store.close()
+def until_ended(stage: Stage) -> None:
+    """Wait for every job there is."""
+    stage.until(
+        lambda: all(stage.rows[job_id].status.is_terminal for job_id in stage.names),
+        "every job has ended",
+    )
 
 
 def act_one(stage: Stage) -> None:
-    """Everyday life: quick, flaky, poisonous and cancelled jobs."""
-    click.secho("\n1. A mix of jobs, one worker", bold=True)
-    stage.enqueue("quick", Task())
-    stage.enqueue("flaky", Task(fails=1))
-    poison = stage.enqueue("poison", Task(is_poison=True))
-    unwanted = stage.enqueue("unwanted", Task())
-    stage.coordinator.execute(
-        Cancel(job_id=unwanted, actor=CLIENT, request_id=RequestId("demo:cancel"))
-    )
-    stage.tell("client cancels unwanted before anybody took it")
+    """Everyday life."""
+    act(stage, "1. Two workers and a mix of jobs: quick, flaky, poisonous, endless")
     stage.hire("anna")
-    stage.until(
-        lambda said: said.job_id == poison and said.verdict.get("disposition") == "dead_lettered"
-    )
+    stage.hire("boris")
+    unwanted = endless.enqueue()
+    endless_id = stage.follow("endless", unwanted)
+    stage.follow("flaky", flaky.enqueue())
+    stage.follow("poison", poison.enqueue())
+    for number, job in enumerate(quick.enqueue_many([{"number": 7}, {"number": 8}]), start=1):
+        stage.follow(f"quick-{number}", job)
+    owner_once(stage, endless_id, steps=3)
+    unwanted.cancel(reason="nobody needs it any more")
+    until_ended(stage)
 
 
 def act_two(stage: Stage) -> None:
-    """A worker is killed; its job is taken over."""
-    click.secho("\n2. kill -9 in the middle of a job", bold=True)
-    job_id = stage.enqueue("long", Task(steps=15))
-    stage.until(lambda said: said.job_id == job_id and said.what == "claimed")
-    time.sleep(0.5)
-    stage.signal("anna", signal.SIGKILL)
-    stage.tell(click.style("anna is killed with SIGKILL", fg="red"))
-    stage.hire("boris")
-    stage.until(lambda said: said.job_id == job_id and said.what == "reported")
+    """A worker is killed; its job goes on elsewhere, from its checkpoint."""
+    act(stage, "2. kill -9 in the middle of a job")
+    job_id = stage.follow("slow", slow.enqueue(steps=12))
+    stage.kill(owner_once(stage, job_id, steps=4))
+    stage.tell("nobody is left to report it: slow waits until the lease has run out")
+    stage.hire("clara")
+    until_ended(stage)
+    result = stage.rows[job_id].result or b""
+    stage.tell(f"which attempt did each step of slow: {short(result.decode())}")
 
 
 def act_three(stage: Stage) -> None:
-    """A worker sleeps through its lease; its late result is refused."""
-    click.secho("\n3. A worker freezes, its lease ends, it wakes up", bold=True)
-    job_id = stage.enqueue("precious", Task(steps=10))
-    stage.until(lambda said: said.job_id == job_id and said.what == "claimed")
-    time.sleep(0.5)
-    stage.signal("boris", signal.SIGSTOP)
-    stage.tell(click.style("boris freezes (SIGSTOP)", fg="red"))
-    stage.hire("clara")
-    stage.until(lambda said: said.worker == "clara" and said.what == "reported")
-    stage.signal("boris", signal.SIGCONT)
-    stage.tell("boris wakes up (SIGCONT) and goes on as if nothing had happened")
-    stage.until(lambda said: said.worker == "boris" and bool(said.verdict))
+    """A worker freezes, its job is done by another, and what it brings later is refused."""
+    act(stage, "3. A worker freezes, its lease ends, it wakes up with a result")
+    job_id = stage.follow("precious", precious.enqueue(steps=8))
+    zombie = owner_once(stage, job_id, steps=1)
+    stage.freeze(zombie)
+    stage.tell("its handler, a process of its own, goes on and knows nothing of it")
+    until_ended(stage)
+    stage.thaw(zombie)
+
+    def is_told() -> bool:
+        return any(name == zombie and "CANCELLED" in line for name, line in stage.heard)
+
+    stage.until(lambda: is_told() and bool(refused(stage, job_id)), f"{zombie} is refused")
+    late = refused(stage, job_id)[0]
+    stage.tell(
+        f"{zombie}'s late result {click.style('refused', fg='red')} ({late.cause}): "
+        f"{short((late.body or b'').decode())}, kept beside the log"
+    )
+    stands = stage.rows[job_id]
+    stage.tell(
+        f"the result of {stands.last_owner} stands: {short((stands.result or b'').decode())}"
+    )
+
+
+def refused(stage: Stage, job_id: JobId) -> list[Observation]:
+    """The results of a job that came too late."""
+    return [
+        seen
+        for seen in stage.store.load_observations(job_id)
+        if seen.type is ObservationType.RESULT_DISCARDED
+    ]
 
 
 def epilogue(stage: Stage) -> bool:
-    """What the log says of the precious job, and whether everything holds."""
-    click.secho("\n4. What the event log says about precious", bold=True)
-    job_id = next(job_id for job_id, name in stage.names.items() if name == "precious")
-    first = None
-    for event in stage.store.load_histories([JobId(job_id)])[JobId(job_id)]:
-        first = first or event.ts
-        moved = f"{event.from_status or '-'} -> {event.to_status}"
-        when_s = (event.ts - first) / MICROSECONDS_PER_SECOND
-        click.echo(
-            f"  {event.seq:>3}  +{when_s:5.2f}s  {event.type:<14} {moved:<22} "
-            f"attempt {event.attempt}  {event.owner or '':<6} {event.cause or ''}"
-        )
-    click.secho("\n5. tenure verify", bold=True)
-    report = verify(stage.store)
-    holding = [finding.id for finding in report.findings if finding.state is State.HOLDS]
-    click.echo(f"  {report.jobs} jobs, {report.events} events read")
-    click.echo(f"  {click.style('holds', fg='green')}        {' '.join(holding)}")
-    if report.violated:
-        click.echo(f"  {click.style('violated', fg='red')}     {' '.join(report.violated)}")
-    click.echo(f"  not checked  {' '.join(report.not_checked)} (need the clients' own records)")
-    rows = stage.store.load([JobId(job_id) for job_id in stage.names]).jobs.values()
-    return report.holds and all(row.status.is_terminal for row in rows)
+    """How everything ended, and whether the history holds."""
+    act(stage, "4. How they ended")
+    stage.screen.keep(stage.picture(stage.store.now()))
+    act(stage, "5. tenure verify")
+    verify = [sys.executable, "-m", "tenure.cli.main", "verify", "--url", stage.url]
+    proof = subprocess.run([*verify, "--acks", str(stage.acks_file)], check=False)
+    wanted = {JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED}
+    return proof.returncode == 0 and {row.status for row in stage.rows.values()} == wanted
+
+
+def ignore_interrupts() -> None:
+    """A second Ctrl-C must not leave workers behind; stopping them takes seconds at most."""
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: what it started is stopped first, and only once."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        ignore_interrupts()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in INTERRUPTS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @click.command()
 def demo() -> None:
     """Watch jobs survive a killed and a frozen worker, then check the history."""
-    os.environ.setdefault("TENURE_LEASE_BOUNDS", LEASE_BOUNDS)
-    with tempfile.TemporaryDirectory(prefix="tenure-demo-") as directory:
-        stage = Stage(Path(directory))
-        try:
-            act_one(stage)
-            act_two(stage)
-            act_three(stage)
-            holds = epilogue(stage)
-        finally:
-            stage.close()
+    screen = Screen()
+    try:
+        with ending_in_order(), tempfile.TemporaryDirectory(prefix="tenure-demo-") as directory:
+            stage = Stage(Path(directory), screen)
+            try:
+                with app.channel.diverted(stage.link):
+                    act_one(stage)
+                    act_two(stage)
+                    act_three(stage)
+                    holds = epilogue(stage)
+            finally:
+                ignore_interrupts()
+                stage.close()
+    finally:
+        screen.close()
     if not holds:
         raise click.ClickException("something does not hold; see above")
     click.secho("\nEvery job ended, every invariant holds.", fg="green")
