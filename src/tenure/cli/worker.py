@@ -1,5 +1,8 @@
 """`tenure worker MODULE:APP`: run jobs until told to stop."""
 
+import logging
+import sys
+
 import click
 
 from tenure.cli.common import CouldNotRun, duration_value, namespace_option, url_option
@@ -22,6 +25,16 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
         except (InvalidInput, ValueError) as wrong:
             raise click.BadParameter(f"{word!a} is not NAME or NAME=WEIGHT") from wrong
     return found
+
+
+def talk_on_stderr() -> None:
+    """Notes and warnings of the worker, one line each; stdout is for data."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("tenure")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 @click.command()
@@ -83,6 +96,7 @@ def worker(
             namespace=Namespace(namespace),
             worker_id=None if name is None else WorkerId(name),
         )
+        talk_on_stderr()
         code = run_worker(url or url_from_environment(), app, options)
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, Namespace, QueueName, WorkerId
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Actor,
+    JobId,
+    LeaseId,
+    Namespace,
+    QueueName,
+    WorkerId,
+)
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers import DEFAULT_QUEUE
@@ -17,13 +25,10 @@ class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     text: bytes
     left_out_bytes: int = 0
+    lease_id: LeaseId | None = None
 
 
 OutputSink = Callable[[AttemptOutput], None]
-
-
-def discard_output(output: AttemptOutput) -> None:
-    """The default sink."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +55,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     pass_environment: tuple[str, ...] = ()  # names or patterns besides the harmless ones
     set_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
+    sign_interval_us: Duration = seconds(10)  # how often the worker says that it lives
     output_bytes: int = 64 * 1024
-    output_sink: OutputSink = discard_output
+    output_sink: OutputSink | None = None  # None: the coordinator keeps it
     limits: Limits = Limits()

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from tenure.core.ids import JobId
+from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers import Isolation
 from tenure.worker.children import Child
@@ -65,9 +65,12 @@ _log = logging.getLogger("tenure.worker")
 class _Place:
     """An attempt's seat."""
 
-    def __init__(self, run: int, lane: Isolation, output_bytes: int) -> None:
+    def __init__(
+        self, run: int, lane: Isolation, output_bytes: int, lease_id: LeaseId | None
+    ) -> None:
         self.run = run
         self.lane = lane
+        self.lease_id = lease_id
         self.child: Child | None = None
         self.frame: Run | None = None
         self.reason: str | None = None  # why it was asked to stop
@@ -123,9 +126,9 @@ class Pool:
 
     # --- what the session wants ----------------------------------------------------------------
 
-    def prepare(self, run: int, lane: Isolation) -> None:
+    def prepare(self, run: int, lane: Isolation, lease_id: LeaseId | None = None) -> None:
         """Find room; `Prepared` follows, now or when a child is up."""
-        place = _Place(run, lane, self._options.output_bytes)
+        place = _Place(run, lane, self._options.output_bytes, lease_id)
         self._places[run] = place
         self._seat(place)
         self.keep()
@@ -246,16 +249,18 @@ class Pool:
         assert place.frame is not None
         is_alone = place.child.lane is Isolation.PROCESS
         text, left_out = (place.child.output if is_alone else place.output).take()
-        if not text:
+        sink = self._options.output_sink
+        if not text or sink is None:
             return
         output = AttemptOutput(
             job_id=JobId(place.frame.job_id),
             attempt=place.frame.attempt,
             text=text,
             left_out_bytes=left_out,
+            lease_id=place.lease_id,
         )
         try:
-            self._options.output_sink(output)
+            sink(output)
         except Exception:  # a sink must not cost a job; said in the log
             _log.exception("the output of job %s could not be kept", place.frame.job_id)
 

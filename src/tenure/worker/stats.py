@@ -29,3 +29,10 @@ class Stats(msgspec.Struct):
     children_started: int = 0
     children_recycled: int = 0
     blocked_loops: int = 0
+
+    def summary(self) -> str:
+        """One line for people: every counter that says how jobs ended or what went wrong."""
+        quiet = ("claims", "granted", "heartbeats", "children_started", "children_recycled")
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in quiet}
+        parts = [f"{count} {name.replace('_', ' ')}" for name, count in shown.items() if count]
+        return ", ".join(parts) or "nothing to do"

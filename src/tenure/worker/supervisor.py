@@ -116,6 +116,10 @@ class Supervisor:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
 
+    def drain(self) -> None:
+        """Drain, as a signal would; asked again, change nothing. Any thread."""
+        self._call(lambda: self._inbox.append(DrainAsked(self._options.grace_us)))
+
     def _count_stop(self) -> None:
         self._stops += 1
         is_first = self._stops == 1
@@ -236,7 +240,7 @@ class Supervisor:
             error = JobError(type="LookupError", message=problem, stage=Stage.FETCH)
             self._inbox.append(Finished(action.run, Raised(error)))
         else:
-            self._pool.prepare(action.run, lane)
+            self._pool.prepare(action.run, lane, action.grant.lease_id)
 
     def _send_claim(self, action: SendClaim) -> None:
         ticket = action.ticket

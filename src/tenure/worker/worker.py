@@ -1,25 +1,35 @@
 """The worker as others use it: made of a coordinator, a registry and options, run, stopped."""
 
+import logging
 import os
 import random
 import socket
 import sys
 import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 
 from msgspec.structs import replace
 
+from tenure.core.beside import WorkerProcess
 from tenure.core.ids import WorkerId, worker_actor
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.errors import InvalidInput
 from tenure.handlers import Registry
 from tenure.ports import Coordination
+from tenure.worker.attending import Attendant
 from tenure.worker.claiming import ClaimSettings
-from tenure.worker.options import WorkerOptions
+from tenure.worker.clock import boot_now
+from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.serving import load_registry
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment
 
 MAX_CONCURRENCY = 10_000
+SHOWN_NAMES = 20
+
+_log = logging.getLogger("tenure.worker")
 
 
 def new_worker_id() -> WorkerId:
@@ -62,26 +72,81 @@ class Worker:
             random=random.SystemRandom().random,
             stats=self.stats,
         )
+        self._registry = registry
+        self._options = options
+        self._began = boot_now()
+        self._attendant = Attendant(
+            coordination,
+            self._describe,
+            drain=self.drain,
+            interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
+        )
         self._supervisor = Supervisor(
             coordination,
             registry,
             session,
-            options,
+            options if options.output_sink else replace(options, output_sink=self._keep),
             app=app,
             environment=host_environment(),
         )
 
     def run(self) -> int:
         """Work until stopped; 0, or 1 if the worker could not go on."""
-        return self._supervisor.run()
+        _log.info(
+            "worker %s: queues %s; kinds %s; %d at once",
+            self.id,
+            _listed(self._options.queues),
+            _listed(self._registry.kinds()),
+            self._options.concurrency,
+        )
+        self._attendant.start()
+        try:
+            return self._supervisor.run()
+        finally:
+            self._attendant.close()
+            _log.info("worker %s has ended: %s", self.id, self.stats.summary())
+
+    def _keep(self, output: AttemptOutput) -> None:
+        self._attendant.keep(output, self.actor)
+
+    def _describe(self) -> WorkerProcess:
+        return WorkerProcess(
+            namespace=self._options.namespace,
+            worker=self.id,
+            actor=self.actor,
+            host=socket.gethostname() or "unknown",
+            pid=os.getpid(),
+            queues=tuple(self._options.queues),
+            concurrency=self._options.concurrency,
+            version=_version(),
+            uptime_us=Duration(boot_now() - self._began),
+            kinds=self._registry.kinds(),
+        )
 
     def stop(self) -> None:
         """Drain: finish what runs within the grace. A second call stops at once."""
         self._supervisor.stop()
 
+    def drain(self) -> None:
+        """Finish what runs within the grace, however often it is asked."""
+        self._supervisor.drain()
+
     def wake(self) -> None:
         """There may be work: ask now instead of at the next poll."""
         self._supervisor.wake()
+
+
+def _version() -> str:
+    try:
+        return version("tenure")
+    except PackageNotFoundError:  # run from a copy of the source
+        return "unknown"
+
+
+def _listed(names: Iterable[str]) -> str:
+    given = list(names)
+    more = len(given) - SHOWN_NAMES
+    return ", ".join(given[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check(registry: Registry, options: WorkerOptions) -> None:

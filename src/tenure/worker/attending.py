@@ -1,0 +1,119 @@
+"""What a worker does beside its loop: signs of life, and the output of its handlers.
+
+One thread and a bounded queue, because the supervisor must never wait for a store. Nothing here
+decides about a job, and nothing that fails here costs one: it is said in the log.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, Full, Queue
+
+from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, WorkerProcess
+from tenure.core.beside import AttemptOutput as KeptOutput
+from tenure.core.ids import Actor
+from tenure.errors import TenureError
+from tenure.ports import Coordination
+from tenure.worker.options import AttemptOutput
+from tenure.worker.text import one_line
+
+MAX_WAITING = 500
+CLOSE_WITHIN_S = 5.0
+LEFT_OUT = "\n[... more left out ...]\n"
+
+_log = logging.getLogger("tenure.worker")
+
+
+class Attendant:
+    """Runs tasks in order, and between them says every ten seconds that the worker lives."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        describe: Callable[[], WorkerProcess],
+        *,
+        drain: Callable[[], None],
+        interval_s: float,
+    ) -> None:
+        self._coordination = coordination
+        self._describe = describe
+        self._drain = drain
+        self._interval_s = interval_s
+        self._sign_at = time.monotonic()
+        self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tenure-attendant", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with a sign of life."""
+        self._thread.start()
+
+    def submit(self, what: str, task: Callable[[], object]) -> bool:
+        """Have it done soon; False if too much is waiting already. Never blocks."""
+        try:
+            self._tasks.put_nowait((what, task))
+        except Full:
+            _log.warning("%s was not done: the store is too slow", what)
+            return False
+        return True
+
+    def keep(self, output: AttemptOutput, actor: Actor) -> None:
+        """Store what a handler printed."""
+        kept = fitting(output, actor)
+        if kept is not None:
+            what = f"keeping the output of job {output.job_id}"
+            self.submit(what, lambda: self._coordination.put_attempt_log(kept))
+
+    def close(self) -> None:
+        """Finish what waits, if the store lets us within a few seconds."""
+        self._closing.set()
+        if self.submit("ending", lambda: None):
+            self._thread.join(CLOSE_WITHIN_S)
+
+    # --- its thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._tasks.empty()):
+            if time.monotonic() >= self._sign_at and not self._closing.is_set():
+                self._sign_at = time.monotonic() + self._interval_s
+                self._do("a sign of life", self._sign)
+            try:
+                what, task = self._tasks.get(timeout=max(0.0, self._sign_at - time.monotonic()))
+            except Empty:
+                continue
+            self._do(what, task)
+
+    def _sign(self) -> None:
+        if self._coordination.see_worker(self._describe()):
+            _log.warning("asked to drain")
+            self._drain()
+
+    def _do(self, what: str, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except TenureError as failure:
+            _log.warning("%s failed: %s", what, one_line(str(failure)))
+        except Exception:  # a bug of ours must not end the thread; said in the log
+            _log.exception("%s failed", what)
+
+
+def fitting(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
+    """The output as text that a store takes; None for that of an attempt without a lease."""
+    if output.lease_id is None:
+        return None
+    text = output.text.decode("utf-8", "replace").replace("\x00", "\\x00")
+    body = text.encode()
+    left_out = output.left_out_bytes
+    if len(body) > MAX_ATTEMPT_LOG_BYTES:
+        half = (MAX_ATTEMPT_LOG_BYTES - len(LEFT_OUT)) // 2
+        left_out += len(body) - 2 * half
+        ends = [part.decode("utf-8", "ignore") for part in (body[:half], body[-half:])]
+        text = LEFT_OUT.join(ends)
+    return KeptOutput(
+        job_id=output.job_id,
+        lease_id=output.lease_id,
+        actor=actor,
+        text=text,
+        left_out_bytes=left_out,
+    )

@@ -1,0 +1,100 @@
+"""What a worker does beside its jobs: output, signs of life, being asked to drain."""
+
+import logging
+import threading
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, WorkerProcess
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, LeaseId, WorkerId, worker_actor
+from tenure.core.instants import seconds
+from tenure.core.vocabulary import JobStatus
+from tenure.errors import StoreUnavailable
+from tenure.worker import AttemptOutput
+from tenure.worker.attending import MAX_WAITING, Attendant, fitting
+from tests.worker.harness import Shop, wait_until
+
+OFTEN = seconds(0.05)
+ACTOR = worker_actor(WorkerId("w"))
+
+
+@spec("B11")
+def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
+    worker = shop.start(output_sink=None)
+
+    job_id = shop.enqueue("chatty", {"lines": 2})
+    shop.wait(job_id)
+    shop.stop(worker)
+
+    [log] = shop.coordinator.load_attempt_logs(job_id)
+    assert log.attempt == 1
+    assert "line 1" in log.text
+
+
+@spec("B12")
+def test_a_worker_is_seen_and_drains_when_asked(shop: Shop) -> None:
+    worker = shop.start(worker_id=WorkerId("w1"), sign_interval_us=OFTEN)
+    wait_until(lambda: shop.store.list_workers(DEFAULT_NAMESPACE), "the first sign of life")
+    [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
+    running = shop.enqueue("add", {"a": 1, "b": 2})
+    shop.wait(running)
+
+    assert shop.store.request_drain(DEFAULT_NAMESPACE, WorkerId("w1"))
+    shop.join(worker)
+
+    assert (seen.worker, seen.concurrency) == ("w1", 2)
+    assert "add" in seen.kinds
+    assert shop.job(running).status is JobStatus.SUCCEEDED
+
+
+def test_a_worker_says_who_it_is_and_what_it_has_done(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="tenure.worker")
+    worker = shop.start(worker_id=WorkerId("w1"))
+
+    shop.wait(shop.enqueue("add", {"a": 1, "b": 2}))
+    shop.stop(worker)
+
+    first, last = caplog.messages[0], caplog.messages[-1]
+    assert first.startswith("worker w1: queues default; kinds add, ")
+    assert first.endswith("; 2 at once")
+    assert last.startswith("worker w1 has ended: 1 started, 1 succeeded")
+
+
+def test_output_that_no_store_would_take_is_made_to_fit() -> None:
+    output = AttemptOutput(
+        job_id=JobId("j"),
+        attempt=1,
+        text=b"begin\x00" + b"\xff" * MAX_ATTEMPT_LOG_BYTES + b"end",
+        left_out_bytes=7,
+        lease_id=LeaseId("l"),
+    )
+
+    kept = fitting(output, ACTOR)
+
+    assert kept is not None
+    assert len(kept.text.encode()) <= MAX_ATTEMPT_LOG_BYTES
+    assert kept.text.startswith("begin\\x00")
+    assert kept.text.endswith("end")
+    assert kept.left_out_bytes > 2 * MAX_ATTEMPT_LOG_BYTES
+
+
+def test_a_store_that_stands_still_never_holds_up_the_supervisor(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    attendant = Attendant(shop.coordinator, _nobody, drain=lambda: None, interval_s=3600)
+    attendant.start()
+
+    taken = [attendant.submit("waiting", go_on.wait) for _ in range(MAX_WAITING + 2)]
+    go_on.set()
+    attendant.close()
+
+    assert not all(taken)
+    assert "the store is too slow" in caplog.text
+
+
+def _nobody() -> WorkerProcess:
+    raise StoreUnavailable("the store is away")
