@@ -36,7 +36,16 @@ def test_sqlite_urls_name_a_relative_or_absolute_file(url: str, path: str) -> No
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/file.db", "sqlite:///x.db?mode=ro"]
+    "url",
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://host/file.db",
+        "sqlite:///x.db?mode=ro",
+        "sqlite://[::1",
+        "sqlite:///a%00b",
+    ],
 )
 def test_a_sqlite_url_that_is_none_says_how_one_looks(url: str) -> None:
     with pytest.raises(UnknownStoreUrl, match=r"sqlite:///file\.db"):

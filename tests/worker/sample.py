@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,12 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+@app.job()
+def mute() -> str:
+    sys.stdout = sys.stderr = None
+    return "said nothing"
+
+
 # --- crashes -----------------------------------------------------------------------------------
 
 
@@ -121,6 +128,9 @@ def crash(how: str) -> None:
         case "deaf":
             os.closerange(3, 100)
             time.sleep(600)
+        case "thread":  # nothing to report over, and a thread that outlives its handler
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            os.closerange(3, 100)
         case _:
             raise AssertionError(how)
 

@@ -20,6 +20,7 @@ CRASHES = {
     "recursion": ("RecursionError", "maximum recursion depth"),
     "fork": ("ProcessDied", "exited with code 4"),
     "deaf": ("ProcessDied", "did not answer its supervisor"),
+    "thread": ("ProcessDied", "exited with code 1"),
 }
 
 
@@ -40,7 +41,7 @@ def test_every_way_to_crash_is_named_and_neighbours_are_unharmed(
         assert message in job.error.message
     assert shop.wait(neighbour).status is JobStatus.SUCCEEDED
     assert shop.job(neighbour).attempt == 1
-    assert shop.stop(worker).crashes == 5
+    assert shop.stop(worker).crashes == 6
 
 
 def test_coroutines_fail_together_when_their_process_dies(shop: Shop) -> None:

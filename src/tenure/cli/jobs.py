@@ -9,7 +9,6 @@ import click
 
 from tenure.cli.common import (
     accepted,
-    check_filter,
     client,
     coordinator,
     duration_value,
@@ -91,7 +90,6 @@ def list_jobs(
     with coordinator(url) as serving:
         if before is not None:
             check_job_id("--before", before)
-        check_filter(namespace=namespace, queue=queue, kind=kind, correlation_id=correlation_id)
         found = serving.store.list_jobs(
             JobFilter(
                 namespace=Namespace(namespace),
