@@ -37,7 +37,7 @@ def test_the_demo_survives_its_kills_and_proves_its_history() -> None:
     zombie = _found(r"(\w+) freezes: kill -STOP", said)
     other = _found(r"(\w+) takes over precious \(attempt 2\)", said)
     assert other != zombie
-    assert re.search(rf"{zombie} logs: .*precious.*CANCELLED \(superseded\)", said)
+    assert re.search(rf"{zombie} logs: job precious .*CANCELLED \(superseded\)", said)
     assert f'{zombie}\'s late result refused (superseded): {{"from_attempt":1}}' in said
     assert f'the result of {other} stands: {{"from_attempt":2}}' in said
     assert re.search(r"7 jobs, \d+ events, 16 acks: \d+ hold, 0 violated\n", said)

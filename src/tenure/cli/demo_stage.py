@@ -5,6 +5,7 @@ What is started here is stopped here, by pid.
 """
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -46,6 +47,7 @@ PATIENCE_S = 90.0
 LOOK_EVERY_S = 0.1
 STOP_WITHIN_S = 10.0
 _COLUMNS = ("JOB", "STATUS", "ATTEMPT", "OWNER", "LEASE", "PROGRESS, RESULT")
+_DATED = re.compile(r"\S+ \S+ (?P<level>[A-Z]+) ")  # how a worker's log begins its lines
 _WIDTHS = (10, 13, 7, 6, 5, 44)
 
 
@@ -216,6 +218,10 @@ class Stage:
                 name, line = self._lines.get_nowait()
             except Empty:
                 return
+            dated = _DATED.match(line)
+            if dated is not None and dated["level"] == "INFO":
+                continue  # that it is up, and what it listens to: the table shows it
+            line = line if dated is None else line[dated.end() :]
             for job_id, known_as in self.names.items():
                 line = line.replace(job_id, known_as)
             self.heard.append((name, line))
