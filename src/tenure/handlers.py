@@ -5,6 +5,7 @@ parameter name, so a worker in another language needs no Python. Types are check
 pydantic models are checked by pydantic when the user has it. Runs nothing itself.
 """
 
+import asyncio
 import datetime
 import decimal
 import inspect
@@ -53,6 +54,15 @@ class Isolation(StrEnum):
 
 
 _R = TypeVar("_R")
+
+
+def file_of(data: bytes | str, media_type: str | None) -> tuple[bytes, str]:
+    """An artifact's body and media type."""
+    if isinstance(data, str):
+        return data.encode(), media_type or "text/plain; charset=utf-8"
+    if not isinstance(data, bytes):
+        raise InvalidInput("data", f"{type(data).__name__} is neither bytes nor str")
+    return data, media_type or "application/octet-stream"
 
 
 class Transaction(ABC):
@@ -129,6 +139,16 @@ class Context(ABC):
     @abstractmethod
     def log(self, message: str) -> None:
         """A line for the attempt's log."""
+
+    @abstractmethod
+    def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
+        """Leave a file with the job, seen once this attempt has succeeded. Stored on return."""
+
+    async def aartifact(
+        self, name: str, data: bytes | str, *, media_type: str | None = None
+    ) -> None:
+        """Leave a file with the job, without blocking the loop."""
+        await asyncio.to_thread(self.artifact, name, data, media_type=media_type)
 
     @abstractmethod
     def transaction(self, connection: Any) -> TransactionScope:

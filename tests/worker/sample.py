@@ -207,6 +207,25 @@ def fences(ctx: Context) -> list[Any]:
 
 
 @app.job()
+def leave(how: str, ctx: Context, file: str = "") -> str:
+    ctx.artifact("notes.txt", f"attempt {ctx.attempt}")
+    match how:
+        case "large":
+            ctx.artifact("large.bin", bytes(2_000_000), media_type="application/zip")
+        case "fails once":
+            if ctx.attempt == 1:
+                raise RuntimeError("the first attempt fails")
+        case "badly":
+            ctx.artifact("notes.txt", "x", media_type="not a media type")
+        case "waits":
+            Path(file).write_text(str(os.getpid()))
+            time.sleep(600)
+        case _:
+            raise AssertionError(how)
+    return how
+
+
+@app.job()
 def chatty(lines: int) -> str:
     for number in range(lines):
         sys.stdout.write(f"line {number} " + "x" * 80 + "\n")

@@ -8,7 +8,7 @@ from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId, Kind, QueueName, fence,
 from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.errors import Cancelled, LeaseConflictError
-from tenure.handlers import DEFAULT_QUEUE, Context, Transaction, TransactionScope, encode
+from tenure.handlers import DEFAULT_QUEUE, Context, Transaction, TransactionScope, encode, file_of
 from tenure.stores.sql.owning import own_async_transaction, own_transaction
 
 _R = TypeVar("_R")
@@ -37,6 +37,7 @@ class FakeContext(Context):
         self.progressed: list[Progress] = []
         self.logged: list[str] = []
         self.completed: list[Any] = []
+        self.artifacts: dict[str, bytes] = {}
         self._reason: str | None = None
         self._is_lost = False
 
@@ -71,6 +72,10 @@ class FakeContext(Context):
     def log(self, message: str) -> None:
         """Remember a line."""
         self.logged.append(message)
+
+    def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
+        """Remember a file by its name."""
+        self.artifacts[name] = file_of(data, media_type)[0]
 
     def transaction(self, connection: Any) -> TransactionScope:
         """A real transaction on the connection, which remembers its result once committed."""

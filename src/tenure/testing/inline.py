@@ -32,7 +32,15 @@ from tenure.worker.clock import Boot
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import FromChild
 from tenure.worker.reporting import report_of
-from tenure.worker.wire import Progressed, Run, Saved, ToSupervisor
+from tenure.worker.staging import Parts, stage
+from tenure.worker.wire import (
+    ArtifactEnd,
+    ArtifactPart,
+    Progressed,
+    Run,
+    Saved,
+    ToSupervisor,
+)
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000
@@ -187,6 +195,7 @@ class Inline:
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
         beats = count(grant.job.hb_seq + 1)
+        parts = Parts()
         self._send(
             Start(
                 job_id=grant.job_id,
@@ -198,7 +207,7 @@ class Inline:
         execution = Execution(
             self._app.registry,
             _run_of(grant),
-            send=lambda said: self._heard(said, attempt, execution, next(beats)),
+            send=lambda said: self._heard(said, attempt, execution, next(beats), parts),
             limits=self._coordinator.limits,
         )
         report = report_of(attempt, _perform(execution))
@@ -206,10 +215,20 @@ class Inline:
             self._send(report)
 
     def _heard(
-        self, said: ToSupervisor, attempt: Attempt, execution: Execution, hb_seq: int
+        self,
+        said: ToSupervisor,
+        attempt: Attempt,
+        execution: Execution,
+        hb_seq: int,
+        parts: Parts,
     ) -> None:
         """What a handler saves or says goes out with a heartbeat, whose answer may ask it to
         stop: as with a worker, only sooner."""
+        if isinstance(said, ArtifactPart):
+            parts.add(said)
+        elif isinstance(said, ArtifactEnd):
+            left = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
+            execution.context.staged(stage(self._coordinator, left, ACTOR))
         if not isinstance(said, Saved | Progressed):
             return
         beat = Heartbeat(

@@ -1,4 +1,4 @@
-"""What a worker does beside its loop: signs of life, and the output of its handlers.
+"""What a worker does beside its loop: signs of life, artifacts and the output of its handlers.
 
 One thread and a bounded queue, because the supervisor must never wait for a store. Nothing here
 decides about a job, and nothing that fails here costs one: it is said in the log.
@@ -16,7 +16,9 @@ from tenure.core.ids import Actor
 from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.worker.options import AttemptOutput
+from tenure.worker.staging import Left, stage
 from tenure.worker.text import one_line
+from tenure.worker.wire import Staged
 
 MAX_WAITING = 500
 CLOSE_WITHIN_S = 5.0
@@ -64,6 +66,19 @@ class Attendant:
         if kept is not None:
             what = f"keeping the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.put_attempt_log(kept))
+
+    def stage(self, left: Left, actor: Actor, answer: Callable[[Staged], None]) -> None:
+        """Store an artifact, then answer."""
+
+        def work() -> None:
+            staged = Staged(left.run, left.number, failure="it could not be stored")
+            try:
+                staged = stage(self._coordination, left, actor)
+            finally:
+                answer(staged)
+
+        if not self.submit(f"storing an artifact of job {left.job_id}", work):
+            answer(Staged(left.run, left.number, failure="the store is too slow"))
 
     def close(self) -> None:
         """Finish what waits, if the store lets us within a few seconds."""

@@ -13,12 +13,21 @@ from typing import Any
 
 from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
-from tenure.errors import Cancelled, InvalidInput
-from tenure.handlers import Context, Handler, TransactionScope, encode
+from tenure.errors import Cancelled, InvalidInput, TransientError
+from tenure.handlers import Context, Handler, TransactionScope, encode, file_of
 from tenure.worker.clock import Boot, boot_now
+from tenure.worker.staging import Stager
 from tenure.worker.text import clean
 from tenure.worker.transacting import Authority, Transactions, atransact, transact
-from tenure.worker.wire import LeaseWanted, Progressed, Run, Saved, Settled, ToSupervisor
+from tenure.worker.wire import (
+    LeaseWanted,
+    Progressed,
+    Run,
+    Saved,
+    Settled,
+    Staged,
+    ToSupervisor,
+)
 
 MAX_COUNT = 2**53 - 1
 LOOK_AGAIN_S = 0.1
@@ -49,6 +58,8 @@ class AttemptContext(Context):
         self._reason: str | None = None
         self._is_lost = False
         self._on_stop: Callable[[], object] | None = None
+        self._stager = Stager(run.run, send, self.still_mine)
+        self.output_error: Exception | None = None  # what stood against an artifact
         self._transactions = transactions
         self._handler: Handler | None = None
         self._authority: Authority | None = None
@@ -88,6 +99,15 @@ class AttemptContext(Context):
         """A line for the attempt's log, among what it prints."""
         sys.stderr.write(message.rstrip("\n") + "\n")
         sys.stderr.flush()
+
+    def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
+        """Leave a file with the job; returns when it is stored."""
+        try:
+            body, kind = file_of(data, media_type)
+            self._stager.stage(name, body, kind)
+        except (InvalidInput, TransientError) as error:
+            self.output_error = error
+            raise
 
     def transaction(self, connection: Any) -> TransactionScope:
         """Complete the attempt in a transaction of the handler's own."""
@@ -137,6 +157,10 @@ class AttemptContext(Context):
     def serves(self, handler: Handler) -> None:
         """Which handler it is for."""
         self._handler = handler
+
+    def staged(self, answer: Staged) -> None:
+        """The supervisor says what became of an artifact."""
+        self._stager.heard(answer)
 
     def lend(self, authority: Authority) -> None:
         """The supervisor lends the lease."""

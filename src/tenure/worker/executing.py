@@ -114,6 +114,8 @@ class Execution:
             # The success is committed and nothing undoes it; what came after is only printed.
             self.context.log(f"after the job was completed: {traceback_of(error, skip=1)}")
             return Returned(self.context.result)
+        if error is self.context.output_error:
+            self._stage = Stage.OUTPUT
         if _is_stop(error) and self.context.should_stop:
             return Stopped()
         match error:
@@ -136,7 +138,7 @@ class Execution:
         )
 
     def _class_of(self, error: BaseException) -> ErrorClass:
-        if self._stage is Stage.OUTPUT:
+        if self._stage is Stage.OUTPUT and not isinstance(error, TransientError):
             return ErrorClass.PERMANENT  # the next attempt would return the same thing
         match error:
             case ValidationError():

@@ -31,8 +31,11 @@ from tenure.worker.messages import (
 from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned
 from tenure.worker.output import BoundedOutput
+from tenure.worker.staging import Left, Parts
 from tenure.worker.stats import Stats
 from tenure.worker.wire import (
+    ArtifactEnd,
+    ArtifactPart,
     Blocked,
     Ended,
     LeaseWanted,
@@ -48,6 +51,7 @@ from tenure.worker.wire import (
     Settled,
     Setup,
     SoftCancel,
+    Staged,
     ToSupervisor,
 )
 
@@ -76,6 +80,7 @@ class _Place:
         self.reason: str | None = None  # why it was asked to stop
         self.is_announced = False
         self.is_sent = False
+        self.parts = Parts()
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
 
 
@@ -93,8 +98,10 @@ class Pool:
         clock: Callable[[], Boot],
         emit: Callable[[Event], None],
         stats: Stats,
+        stage: Callable[[Left], None] = lambda left: None,
     ) -> None:
         self._app = app
+        self._stage = stage
         self._lanes = lanes  # how many children of each lane are kept warm
         self._options = options
         self._environment = environment
@@ -159,8 +166,8 @@ class Pool:
         if place.is_sent and place.child is not None:
             place.child.send(SoftCancel(run, reason))
 
-    def lend(self, message: Lent) -> None:
-        """Pass a lease on to the handler that works under it."""
+    def tell(self, message: Lent | Staged) -> None:
+        """Pass an answer on to the handler that asked."""
         place = self._places.get(message.run)
         if place is not None and place.is_sent and place.child is not None:
             place.child.send(message)
@@ -293,6 +300,12 @@ class Pool:
             case Progressed():
                 if message.run in child.runs:
                     self._emit(ProgressMade(message.run, message.progress))
+            case ArtifactPart():
+                if message.run in child.runs:
+                    self._places[message.run].parts.add(message)
+            case ArtifactEnd():
+                if message.run in child.runs:
+                    self._left(self._places[message.run], message)
             case LeaseWanted():
                 if message.run in child.runs:
                     self._emit(LeaseAsked(message.run))
@@ -308,6 +321,10 @@ class Pool:
                 _log.warning("an event loop stood still for %.1f s in\n%s", took_s, message.stack)
             case _:
                 assert_never(message)
+
+    def _left(self, place: _Place, end: ArtifactEnd) -> None:
+        if place.frame is not None and place.lease_id is not None:
+            self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
 
     def _ready(self, child: Child) -> None:
         child.is_ready = True

@@ -46,6 +46,7 @@ from tenure.worker.wire import (
     Said,
     Setup,
     SoftCancel,
+    Staged,
 )
 
 PR_SET_PDEATHSIG = 1
@@ -147,7 +148,7 @@ class Lane(ABC):
                     )
                     self._running[message.run] = execution
                     self.start(execution)
-                case Renewed() | SoftCancel() | Lost() | Lent():
+                case Renewed() | SoftCancel() | Lost() | Lent() | Staged():
                     self._tell(message)
                 case Retire():
                     self.retire()
@@ -156,7 +157,7 @@ class Lane(ABC):
                 case _:
                     assert_never(message)
 
-    def _tell(self, message: Renewed | SoftCancel | Lost | Lent) -> None:
+    def _tell(self, message: Renewed | SoftCancel | Lost | Lent | Staged) -> None:
         execution = self._running.get(message.run)
         if execution is None:
             return
@@ -169,6 +170,8 @@ class Lane(ABC):
                 execution.context.lose()
             case Lent():
                 execution.context.lend(Authority(message.lease_id, message.actor))
+            case Staged():
+                execution.context.staged(message)
 
     def end(self, execution: Execution, outcome: FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""

@@ -56,12 +56,16 @@ from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
+from tenure.worker.staging import Left
 from tenure.worker.text import one_line
-from tenure.worker.wire import Lent, Run
+from tenure.worker.wire import Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+StoreArtifact = Callable[[Left, Callable[[Staged], None]], None]
+"""Stores an artifact in its own time, and says then what became of it."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -78,6 +82,7 @@ class Supervisor:
         *,
         app: str,
         environment: Mapping[str, str],
+        stage: StoreArtifact,
     ) -> None:
         self._coordination = coordination
         self._session = session
@@ -104,6 +109,7 @@ class Supervisor:
             clock=boot_now,
             emit=self._inbox.append,
             stats=session.stats,
+            stage=lambda left: stage(left, self.tell),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -115,6 +121,10 @@ class Supervisor:
     def stop(self) -> None:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
+
+    def tell(self, message: Staged) -> None:
+        """Tell a handler what became of its artifact. Any thread."""
+        self._call(lambda: self._pool.tell(message))
 
     def drain(self) -> None:
         """Drain, as a signal would; asked again, change nothing. Any thread."""
@@ -221,7 +231,7 @@ class Supervisor:
             case Renew():
                 self._pool.renew(action.run, action.until)
             case Lend():
-                self._pool.lend(Lent(action.run, action.lease_id, action.actor))
+                self._pool.tell(Lent(action.run, action.lease_id, action.actor))
             case AskToStop():
                 self._pool.ask(action.run, action.reason)
             case Kill():

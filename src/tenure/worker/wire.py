@@ -13,6 +13,7 @@ import msgspec
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
+from tenure.core.vocabulary import Cause
 from tenure.handlers import Isolation
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import FromChild
@@ -76,6 +77,16 @@ class Lent(msgspec.Struct, frozen=True, tag="lent"):
     actor: Actor
 
 
+class Staged(msgspec.Struct, frozen=True, tag="staged"):
+    """An artifact is stored; or why not: the lease, the artifact itself, or the store."""
+
+    run: int
+    number: int
+    cause: Cause | None = None
+    problem: str = ""
+    failure: str = ""
+
+
 class Retire(msgspec.Struct, frozen=True, tag="retire"):
     """Finish what runs, then exit."""
 
@@ -106,6 +117,22 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     progress: Progress
 
 
+class ArtifactPart(msgspec.Struct, frozen=True, tag="part"):
+    """A piece of a file that an attempt leaves behind."""
+
+    run: int
+    body: bytes
+
+
+class ArtifactEnd(msgspec.Struct, frozen=True, tag="artifact"):
+    """That was all of it; answered with `Staged`."""
+
+    run: int
+    number: int
+    name: str
+    media_type: str
+
+
 class LeaseWanted(msgspec.Struct, frozen=True, tag="lease_wanted"):
     """The handler is about to complete its attempt in a transaction of its own."""
 
@@ -133,8 +160,19 @@ class Blocked(msgspec.Struct, frozen=True, tag="blocked"):
     stack: str
 
 
-ToChild = Setup | Run | Renewed | SoftCancel | Lost | Lent | Retire
-ToSupervisor = Ready | Ended | Saved | Progressed | LeaseWanted | Settled | Said | Blocked
+ToChild = Setup | Run | Renewed | SoftCancel | Lost | Lent | Staged | Retire
+ToSupervisor = (
+    Ready
+    | Ended
+    | Saved
+    | Progressed
+    | ArtifactPart
+    | ArtifactEnd
+    | LeaseWanted
+    | Settled
+    | Said
+    | Blocked
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)

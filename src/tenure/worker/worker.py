@@ -88,6 +88,7 @@ class Worker:
             options if options.output_sink else replace(options, output_sink=self._keep),
             app=app,
             environment=host_environment(),
+            stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
         )
 
     def run(self) -> int:

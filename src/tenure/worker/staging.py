@@ -1,0 +1,154 @@
+"""Artifacts on their way: in pieces from the handler to its supervisor, which stores them under the
+lease that the handler does not hold.
+
+The handler waits for the answer, so that its success can never overtake what it leaves behind.
+"""
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from tenure.core.beside import (
+    MAX_ARTIFACT_BYTES,
+    MAX_ARTIFACTS_PER_ATTEMPT,
+    ArtifactUpload,
+)
+from tenure.core.ids import Actor, JobId, LeaseId
+from tenure.core.validation import check_name
+from tenure.core.vocabulary import Cause
+from tenure.errors import (
+    Cancelled,
+    InvalidInput,
+    LeaseConflictError,
+    TenureError,
+    TransientError,
+)
+from tenure.ports import Coordination
+from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
+
+PART_BYTES = 512 * 1024
+LOOK_AGAIN_S = 0.1
+
+
+# --- in the child ------------------------------------------------------------------------------
+
+
+class Stager:
+    """Sends one artifact of an attempt at a time."""
+
+    def __init__(
+        self, run: int, send: Callable[[ToSupervisor], None], still_mine: Callable[[], bool]
+    ) -> None:
+        self._run = run
+        self._send = send
+        self._still_mine = still_mine
+        self._lock = threading.Lock()
+        self._number = 0
+        self._answers: SimpleQueue[Staged] = SimpleQueue()
+
+    def stage(self, name: str, body: bytes, media_type: str) -> None:
+        """Send it and wait until it is stored; raises if it is not."""
+        check_name("name", name)
+        _check_size(len(body))
+        with self._lock:
+            self._number += 1
+            for start in range(0, len(body), PART_BYTES):
+                self._send(ArtifactPart(self._run, body[start : start + PART_BYTES]))
+            self._send(ArtifactEnd(self._run, self._number, name, media_type))
+            _judge(self._wait())
+
+    def _wait(self) -> Staged:
+        while True:
+            try:
+                answer = self._answers.get(timeout=LOOK_AGAIN_S)
+            except Empty:
+                if not self._still_mine():
+                    raise Cancelled("the lease is lost") from None
+                continue
+            if answer.number == self._number:  # else it is about one that was given up
+                return answer
+
+    def heard(self, answer: Staged) -> None:
+        """The supervisor's answer."""
+        self._answers.put(answer)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_ARTIFACT_BYTES:
+        raise InvalidInput(
+            "data",
+            f"{size} bytes are over the limit of {MAX_ARTIFACT_BYTES}",
+            hint="put it into an object store, and its address into the result",
+        )
+
+
+def _judge(answer: Staged) -> None:
+    if answer.failure:
+        raise TransientError(answer.failure, dependency_unavailable=True)
+    if answer.problem:
+        raise InvalidInput("artifact", answer.problem)
+    if answer.cause == Cause.TOO_MANY_ARTIFACTS:
+        raise InvalidInput("artifact", f"an attempt leaves at most {MAX_ARTIFACTS_PER_ATTEMPT}")
+    if answer.cause is not None:
+        raise LeaseConflictError(f"the attempt has lost its authority ({answer.cause})")
+
+
+# --- in the supervisor -------------------------------------------------------------------------
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact that has arrived whole."""
+
+    run: int
+    number: int
+    job_id: JobId
+    lease_id: LeaseId
+    name: str
+    media_type: str
+    body: bytes
+
+
+class Parts:
+    """The pieces of one artifact; of what is too large, only enough to be refused for it."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+
+    def add(self, part: ArtifactPart) -> None:
+        """The next piece."""
+        self._body += part.body[: MAX_ARTIFACT_BYTES + 1 - len(self._body)]
+
+    def whole(self, end: ArtifactEnd, job_id: JobId, lease_id: LeaseId) -> Left:
+        """All of it; the next piece begins another one."""
+        body = bytes(self._body)
+        self._body.clear()
+        return Left(
+            run=end.run,
+            number=end.number,
+            job_id=job_id,
+            lease_id=lease_id,
+            name=end.name,
+            media_type=end.media_type,
+            body=body,
+        )
+
+
+def stage(coordination: Coordination, left: Left, actor: Actor) -> Staged:
+    """Store an artifact; what to tell its handler."""
+    upload = ArtifactUpload(
+        job_id=left.job_id,
+        lease_id=left.lease_id,
+        actor=actor,
+        name=left.name,
+        body=left.body,
+        media_type=left.media_type,
+    )
+    try:
+        cause = coordination.stage_artifact(upload).cause
+    except InvalidInput as wrong:
+        return Staged(left.run, left.number, problem=str(wrong))
+    except TenureError as failure:
+        return Staged(left.run, left.number, failure=str(failure))
+    return Staged(left.run, left.number, cause=cause)

@@ -1,0 +1,137 @@
+"""What handlers leave behind, and when it is seen."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.conformance.spec import spec
+from tenure.core.beside import MAX_ARTIFACT_BYTES
+from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
+from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
+from tenure.worker.staging import PART_BYTES, Parts, Stager
+from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
+from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
+
+
+@spec("B8")
+def test_artifacts_of_a_success_are_seen_whole(shop: Shop) -> None:
+    shop.start()
+
+    job_id = shop.enqueue("leave", {"how": "large"})
+    assert shop.wait(job_id).status is JobStatus.SUCCEEDED
+
+    found = {each.name: each for each in shop.coordinator.list_artifacts(job_id)}
+    assert {name: each.size for name, each in found.items()} == {
+        "large.bin": 2_000_000,
+        "notes.txt": 9,
+    }
+    assert found["large.bin"].media_type == "application/zip"
+    notes = shop.coordinator.load_artifact(job_id, "notes.txt")
+    assert notes is not None
+    assert notes.body == b"attempt 1"
+
+
+@spec("B8")
+def test_artifacts_of_a_failed_attempt_are_never_seen(shop: Shop) -> None:
+    shop.start()
+
+    job_id = shop.enqueue("leave", {"how": "fails once"})
+    shop.wait(job_id)
+
+    notes = shop.coordinator.load_artifact(job_id, "notes.txt")
+    assert notes is not None
+    assert (notes.artifact.attempt, notes.body) == (2, b"attempt 2")
+
+
+def test_a_wrong_artifact_is_a_permanent_failure_of_the_output(shop: Shop) -> None:
+    shop.start()
+
+    job = shop.wait(shop.enqueue("leave", {"how": "badly"}))
+
+    assert (job.status, job.attempt) == (JobStatus.FAILED, 1)
+    assert job.error is not None
+    assert job.error.stage is Stage.OUTPUT
+    assert "media type" in job.error.message
+    assert shop.coordinator.list_artifacts(job.id) == []
+
+
+@spec("B7")
+def test_a_lost_attempt_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    shop.start()
+    policy = replace(POLICY, max_attempts=1)
+    job_id = shop.enqueue("leave", {"how": "waits", "file": str(file)}, policy=policy)
+    [pid] = read_pids(file)
+
+    shop.cancel(job_id, CancelMode.HARD)
+    wait_until(lambda: not is_alive(pid), "the handler to be killed")
+
+    assert shop.job(job_id).status is JobStatus.CANCELLED
+    assert shop.coordinator.list_artifacts(job_id) == []
+
+
+# --- the answers a handler can get -------------------------------------------------------------
+
+
+def answered_with(**answer: Any) -> Stager:
+    """A stager whose supervisor always says the same."""
+
+    def send(message: ToSupervisor) -> None:
+        if isinstance(message, ArtifactEnd):
+            stager.heard(Staged(1, message.number - 1, failure="about another one"))
+            stager.heard(Staged(1, message.number, **answer))
+
+    stager = Stager(1, send, lambda: True)
+    return stager
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ({"cause": Cause.LEASE_EXPIRED}, LeaseConflictError),
+        ({"cause": Cause.INVALID_LEASE}, LeaseConflictError),
+        ({"cause": Cause.TOO_MANY_ARTIFACTS}, InvalidInput),
+        ({"problem": "not a media type"}, InvalidInput),
+        ({"failure": "the store is away"}, TransientError),
+    ],
+)
+def test_every_refusal_has_an_error_of_its_own(
+    answer: dict[str, Any], error: type[Exception]
+) -> None:
+    stager = answered_with(**answer)
+
+    with pytest.raises(error):
+        stager.stage("a", b"", "text/plain")
+
+
+def test_a_supervisor_that_never_answers_is_a_lost_lease() -> None:
+    stager = Stager(1, lambda _: None, lambda: False)
+
+    with pytest.raises(Cancelled):
+        stager.stage("a", b"", "text/plain")
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("", 1), ("a\nb", 1), ("large", MAX_ARTIFACT_BYTES + 1)]
+)
+def test_what_is_out_of_bounds_is_not_even_sent(name: str, size: int) -> None:
+    sent: list[ToSupervisor] = []
+    stager = Stager(1, sent.append, lambda: True)
+
+    with pytest.raises(InvalidInput):
+        stager.stage(name, bytes(size), "text/plain")
+
+    assert sent == []
+
+
+def test_a_supervisor_keeps_no_more_than_is_allowed() -> None:
+    parts = Parts()
+    for _ in range(2 * MAX_ARTIFACT_BYTES // PART_BYTES):
+        parts.add(ArtifactPart(1, bytes(PART_BYTES)))
+
+    left = parts.whole(ArtifactEnd(1, 1, "a", "text/plain"), "j", "l")  # type: ignore[arg-type]  # any ids
+
+    assert len(left.body) == MAX_ARTIFACT_BYTES + 1
+    assert parts.whole(ArtifactEnd(1, 2, "b", "text/plain"), "j", "l").body == b""  # type: ignore[arg-type]  # any ids
