@@ -32,7 +32,7 @@ def test_a_frozen_workers_handler_is_stopped_and_the_other_result_stands(site: S
     site.start("frozen")
     site.until_status(job_id, JobStatus.RUNNING)
 
-    site.signal("frozen", signal.SIGSTOP)
+    site.freeze("frozen")
     site.start("awake")
     job = site.until_ended(job_id)
     site.signal("frozen", signal.SIGCONT)
@@ -95,7 +95,7 @@ def test_a_soft_cancel_outlives_its_worker(site: Site) -> None:
     job_id = site.enqueue("linger", seconds=60)
     site.start("doomed")
     site.until_status(job_id, JobStatus.RUNNING)
-    site.signal("doomed", signal.SIGSTOP)
+    site.freeze("doomed")
 
     site.cancel(job_id, CancelMode.SOFT)
     site.signal("doomed", signal.SIGKILL)

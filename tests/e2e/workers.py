@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -24,7 +26,7 @@ from tenure.core.ids import (
 from tenure.core.job import Job
 from tenure.core.vocabulary import CancelMode, EventType, JobStatus
 from tenure.verify import verify
-from tenure.wiring import limits_from_environment, open_store
+from tenure.wiring import limits_from_environment, open_store, sqlite_path
 from tests.e2e.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +63,31 @@ class Site:
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a worker's supervisor alone."""
         self.workers[name].send_signal(number)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP, at a moment in which the worker does not hold SQLite's only write lock: a
+        machine that freezes takes no lock with it, a process beside us would."""
+
+        def is_frozen() -> bool:
+            self.signal(name, signal.SIGSTOP)
+            if self._is_writable():
+                return True
+            self.signal(name, signal.SIGCONT)
+            return False
+
+        self.until(is_frozen, f"{name} could be frozen")
+
+    def _is_writable(self) -> bool:
+        if not self.url.startswith("sqlite:"):
+            return True
+        path = sqlite_path(self.url)
+        with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as probe:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            probe.execute("ROLLBACK")
+            return True
 
     def enqueue(self, kind: str, **arguments: object) -> JobId:
         """A job of the test application, under the policy its decorator gave it."""
