@@ -13,6 +13,7 @@ import click
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
     "worker": ("tenure.cli.worker:worker", "Run jobs until told to stop."),
+    "dev": ("tenure.cli.dev:dev", "Run jobs, and start anew when their code changes."),
     "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue a job."),
     "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
     "dlq": ("tenure.cli.dlq:dlq", "Look at dead letters, redrive them, discard them."),

@@ -1,0 +1,149 @@
+"""`tenure dev MODULE:APP`: a worker that starts anew when the application's files change.
+
+The worker is a process of its own and is drained, not killed: what it could not finish is handed
+back and runs again under the new code. Imports nothing of the application itself.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from tenure.cli.common import DONE, CouldNotRun, url_option
+from tenure.wiring import URL_VARIABLE
+
+POLL_S = 1.0
+GRACE_S = 5
+LONGEST_END_S = 2 * GRACE_S
+MAX_FILES = 20_000
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Watch:
+    """The Python files of an application, by when they were last written."""
+
+    def __init__(self, root: Path, *, pattern: str) -> None:
+        self._root = root
+        self._pattern = pattern
+        self._seen = self._look()
+
+    def changed(self) -> list[Path]:
+        """What was written, added or removed since the last look."""
+        before, self._seen = self._seen, self._look()
+        return sorted({path for path, _ in before.items() ^ self._seen.items()})
+
+    def _look(self) -> dict[Path, int]:
+        found: dict[Path, int] = {}
+        for path in islice(self._root.glob(self._pattern), MAX_FILES):
+            try:
+                found[path] = path.stat().st_mtime_ns
+            except FileNotFoundError:  # removed between the listing and the look
+                continue
+        return found
+
+
+def watch_of(app: str) -> Watch:
+    """The files beside the application: its whole package, or its module's directory."""
+    top = app.partition(":")[0].partition(".")[0]
+    spec = find_spec(top) if top.isidentifier() else None
+    if spec is not None and spec.submodule_search_locations:
+        return Watch(Path(next(iter(spec.submodule_search_locations))), pattern="**/*.py")
+    if spec is not None and spec.origin is not None:
+        return Watch(Path(spec.origin).parent, pattern="*.py")
+    raise CouldNotRun(f"there is no module {top[:60]!a}; run it where `import {top[:60]}` works")
+
+
+class Reloader:
+    """One worker at a time, until told to stop."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], watch: Watch
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._watch = watch
+        self._child: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+        self._woken = threading.Event()
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; a second one makes the worker stop at once."""
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: self._stop())
+        self._start()
+        has_said = False
+        while not self._woken.wait(POLL_S):
+            changed = self._watch.changed()
+            if changed:
+                click.echo(f"tenure: {changed[0].name} changed, restarting", err=True)
+                self._end()
+                if not self._is_stopping:
+                    self._start()
+                has_said = False
+            elif self._child is not None and self._child.poll() is not None and not has_said:
+                has_said = True
+                click.echo("tenure: the worker has ended; waiting for a change", err=True)
+        self._end()
+        return DONE
+
+    def _start(self) -> None:
+        # In a group of its own: Ctrl-C reaches it through us, and so only once.
+        self._child = subprocess.Popen(
+            self._command, env=dict(self._environment), start_new_session=True
+        )
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        self._woken.set()
+        if self._child is not None:
+            self._child.terminate()
+
+    def _end(self) -> None:
+        if self._child is None:
+            return
+        if not self._is_stopping:
+            self._child.terminate()
+        try:
+            self._child.wait(LONGEST_END_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+@click.command()
+@url_option
+@click.option("--queue", "-q", "queues", multiple=True, help="As of `tenure worker`.")
+@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As of `tenure worker`.")
+@click.option("--pass-env", "passed", metavar="NAME", multiple=True, help="As of `tenure worker`.")
+@click.argument("app", metavar="MODULE:APP")
+def dev(
+    url: str | None,
+    queues: tuple[str, ...],
+    concurrency: int | None,
+    passed: tuple[str, ...],
+    app: str,
+) -> None:
+    """Run the jobs of MODULE:APP, and start anew when its files change."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    words = ["worker", app, "--grace", f"{GRACE_S}s"]
+    for queue in queues:
+        words += ["--queue", queue]
+    for name in passed:
+        words += ["--pass-env", name]
+    if concurrency is not None:
+        words += ["--concurrency", str(concurrency)]
+    # By the environment: a command line is everybody's to read, and a URL may hold a password.
+    environment = os.environ | ({} if url is None else {URL_VARIABLE: url})
+    # A compiled copy is told from its source by the second: two quick saves would look the same.
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-m", "tenure.cli.main", *words]
+    raise SystemExit(Reloader(command, environment, watch_of(app)).run())

@@ -1,0 +1,83 @@
+"""`tenure dev`: the new code runs soon after the file was saved."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure import Tenure
+from tenure.cli.common import CouldNotRun
+from tenure.cli.dev import Watch, watch_of
+
+PATIENCE_S = 60.0
+SOURCE = """
+from tenure import Retry, Tenure
+
+app = Tenure()
+
+@app.job(retry=Retry(max_attempts=1))
+def greet() -> str:
+    return "{word}"
+"""
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    (tmp_path / "greeting.py").write_text(SOURCE.format(word="hello"))
+    url = f"sqlite:///{tmp_path}/dev.db"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tenure.cli.main", "dev", "greeting:app", "--url", url],
+        cwd=tmp_path,
+        env=os.environ | {"TENURE_URL": "sqlite:///wrong.db"},
+        stderr=subprocess.PIPE,
+    )
+    yield process
+    if process.poll() is None:
+        process.terminate()
+        process.wait(PATIENCE_S)
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def test_a_changed_file_is_served_soon(dev: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    with Tenure(f"sqlite:///{tmp_path}/dev.db") as client:
+        first = client.enqueue("greet", {}).result(timeout=PATIENCE_S)
+        (tmp_path / "greeting.py").write_text(SOURCE.format(word="good-bye"))
+        end = time.monotonic() + PATIENCE_S
+        while client.enqueue("greet", {}).result(timeout=PATIENCE_S) != "good-bye":
+            assert time.monotonic() < end, "the old code is still served"
+    dev.send_signal(signal.SIGTERM)
+    assert dev.wait(PATIENCE_S) == 0
+    assert dev.stderr is not None
+    talk = dev.stderr.read().decode()
+
+    assert first == "hello"
+    assert "greeting.py changed, restarting" in talk
+    assert not (tmp_path / "wrong.db").exists()
+
+
+def test_every_kind_of_change_is_seen_once(tmp_path: Path) -> None:
+    kept, gone = tmp_path / "kept.py", tmp_path / "gone.py"
+    kept.touch()
+    gone.touch()
+    (tmp_path / "inner").mkdir()
+    watch = Watch(tmp_path, pattern="**/*.py")
+
+    os.utime(kept, ns=(1, 1))
+    gone.unlink()
+    (tmp_path / "inner" / "new.py").touch()
+    (tmp_path / "notes.txt").touch()
+    first, second = watch.changed(), watch.changed()
+
+    assert [path.name for path in first] == ["gone.py", "new.py", "kept.py"]
+    assert second == []
+
+
+def test_a_module_that_is_not_there_is_said_at_once() -> None:
+    with pytest.raises(CouldNotRun, match="there is no module 'no_such_thing'"):
+        watch_of("no_such_thing:app")
