@@ -1,0 +1,97 @@
+"""A handler that completes its own attempt: it is lent the lease, and its success stands."""
+
+import pytest
+
+from tenure.core.commands import Complete, Fail, Release
+from tenure.core.job import JobError
+from tenure.core.vocabulary import CancelMode, JobStatus
+from tenure.worker.attempts import completion
+from tenure.worker.messages import LeaseAsked, Lend, Note, SelfCompleted
+from tenure.worker.outcomes import Died, Displaced, Outcome, Raised, Returned, Stopped
+from tests.worker.drive import ACTOR, Drive
+
+RESULT = b'"posted"'
+ENDS: list[Outcome] = [
+    Returned(RESULT),
+    Raised(JobError(type="RuntimeError", message="too late")),
+    Died("exited with code 3"),
+    Displaced(),
+    Stopped(),
+]
+
+
+def settle(drive: Drive, run: int) -> None:
+    """What the child does on the handler's connection."""
+    drive.feed(LeaseAsked(run))
+    [lent] = drive.wanted(Lend)
+    job_id = drive.session._attempts[run].grant.job_id
+    command = completion(job_id=job_id, lease_id=lent.lease_id, actor=lent.actor, result=RESULT)
+    drive.world.coordinator.execute(command)
+
+
+def test_a_lease_is_lent_only_on_request_and_only_ones_own() -> None:
+    drive = Drive().begin()
+    run, _ = drive.running()
+    drive.running()
+    assert drive.wanted(Lend) == []
+
+    drive.feed(LeaseAsked(run))
+
+    lease_id = drive.session._attempts[run].grant.lease_id
+    assert drive.wanted(Lend) == [Lend(run, lease_id, ACTOR)]
+
+
+def test_an_attempt_that_is_lost_is_lent_nothing() -> None:
+    drive = Drive(kills=False).begin()
+    run, job_id = drive.running()
+    drive.cancel(job_id, CancelMode.HARD)
+    drive.advance(20)
+
+    drive.feed(LeaseAsked(run))
+
+    assert drive.wanted(Lend) == []
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_report_of_a_committed_success_is_a_replay_however_the_handler_ends(
+    end: Outcome,
+) -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+
+    settle(drive, run)
+    drive.feed(SelfCompleted(run, RESULT))
+    drive.finish(run, end)
+    drive.advance(1)
+
+    assert len(drive.commands(Complete)) == 1
+    assert drive.commands(Fail) == drive.commands(Release) == []
+    assert (drive.status(job_id), drive.job(job_id).result) == (JobStatus.SUCCEEDED, RESULT)
+    assert drive.types(job_id).count("succeeded") == 1
+    assert (drive.stats.succeeded, drive.stats.rejected) == (1, 0)
+
+
+@pytest.mark.parametrize("end", [Died("was killed by SIGKILL"), Displaced()])
+def test_a_child_that_dies_before_it_could_say_so_costs_nothing(end: Outcome) -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+
+    settle(drive, run)
+    drive.finish(run, end)
+    drive.advance(1)
+
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+    assert (drive.stats.succeeded, drive.stats.rejected) == (1, 0)
+    assert [note for note in drive.wanted(Note) if note.is_error] == []
+
+
+def test_a_handler_that_was_lent_a_lease_and_did_not_use_it_fails_as_always() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+
+    drive.feed(LeaseAsked(run))
+    drive.finish(run, Died("exited with code 3"))
+    drive.advance(0.01)
+
+    assert len(drive.commands(Fail)) == 1
+    assert drive.job(job_id).failures == 1
