@@ -324,3 +324,20 @@ def test_the_fixture_runs_the_users_application(pytester: pytest.Pytester) -> No
     )
 
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_artifacts_are_seen_if_and_only_if_the_attempt_succeeds(app: Tenure) -> None:
+    @app.job(retry=Retry(max_attempts=2))
+    def leave(ctx: Context, fails: bool) -> None:
+        ctx.artifact("notes.txt", f"attempt {ctx.attempt}")
+        if fails:
+            raise RuntimeError("no")
+
+    with inline(app) as jobs:
+        good, bad = leave.enqueue(False), leave.enqueue(True)
+        jobs.drain()
+
+        assert good.artifact("notes.txt") == b"attempt 1"
+        assert good.artifact("other.txt") is None
+        assert [file.size for file in good.artifacts()] == [9]
+        assert bad.artifacts() == []

@@ -10,6 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from tenure.client.channel import Channel, Link, poll_pauses
 from tenure.client.options import Span, duration, plain
+from tenure.core.beside import Artifact
 from tenure.core.commands import Cancel
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind
@@ -109,6 +110,25 @@ class Job(Generic[R]):
     async def aevents(self) -> list[Event]:
         """Everything that happened to it, in order."""
         return await asyncio.to_thread(self.events)
+
+    def artifacts(self) -> list[Artifact]:
+        """The files of the attempt that succeeded, by name; none before it has."""
+        self._channel.load(self.id)
+        return self._channel.link().coordination.list_artifacts(self.id)
+
+    async def aartifacts(self) -> list[Artifact]:
+        """The files of the attempt that succeeded."""
+        return await asyncio.to_thread(self.artifacts)
+
+    def artifact(self, name: str) -> bytes | None:
+        """One of them; None if there is none of this name."""
+        self._channel.load(self.id)
+        stored = self._channel.link().coordination.load_artifact(self.id, plain(name))
+        return None if stored is None else stored.body
+
+    async def aartifact(self, name: str) -> bytes | None:
+        """One of them."""
+        return await asyncio.to_thread(self.artifact, name)
 
     # --- waiting -------------------------------------------------------------------------------
 
