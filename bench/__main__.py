@@ -10,6 +10,7 @@ from bench.harness import BrokenHistory, Options, Row, Unavailable, say
 
 SCENARIOS = {
     "drain-postgres": "bench.drain_postgres",
+    "drain-cost": "bench.costs",
     "enqueue-postgres": "bench.enqueue_postgres",
     "callers-postgres": "bench.callers_postgres",
     "claim-depth": "bench.claim_depth",

@@ -14,42 +14,50 @@ from tests.support.postgres import PostgresServer
 NAME = "drain-postgres"
 THREADS = 4
 BATCH = 200
+LARGE_BATCH = 500
+TARGET = 1.2
 ENQUEUE_BATCH = 1000
 
 
 def run(options: Options) -> list[Row]:
-    """Tenure, PgQueuer with one process, PgQueuer with two."""
+    """Tenure with two batch sizes, PgQueuer with one process and with two."""
     jobs = options.sized(20_000, 4_000)
     with durable_postgres() as server:
         figures = interleave(
             {
-                "Tenure": lambda: ours(server, jobs=jobs),
+                f"Tenure, {BATCH} a call": lambda: ours(server, jobs=jobs, batch=BATCH),
                 "PgQueuer, 1 process": lambda: theirs(server, jobs=jobs, processes=1),
+                f"Tenure, {LARGE_BATCH} a call": lambda: ours(server, jobs=jobs, batch=LARGE_BATCH),
                 "PgQueuer, 2 processes": lambda: theirs(server, jobs=jobs, processes=2),
             },
             rounds=options.rounds,
         )
+    compared: list[tuple[int, str, float | None]] = [
+        (BATCH, "1 process", TARGET),
+        (LARGE_BATCH, "1 process", None),
+        (LARGE_BATCH, "2 processes", None),
+    ]
     return [
         Row(
-            scenario=f"PostgreSQL: drain {jobs:,} jobs, one process",
-            ours=figures["Tenure"],
+            scenario=f"PostgreSQL: drain {jobs:,} jobs, {batch} a call, one process",
+            ours=figures[f"Tenure, {batch} a call"],
             theirs=figures[f"PgQueuer, {processes}"],
             unit="jobs/s",
             peer=f"PgQueuer, {processes}",
             at_least=target,
         )
-        for processes, target in (("1 process", 1.2), ("2 processes", None))
+        for batch, processes, target in compared
     ]
 
 
-def ours(server: PostgresServer, *, jobs: int) -> float:
+def ours(server: PostgresServer, *, jobs: int, batch: int) -> float:
     """Jobs per second from queued to succeeded."""
     with fresh_store(server) as (store, settle):
         with coordinator_of(store) as coordinator:
             service = Coordinated(coordinator)
             enqueue(service, jobs=jobs, batch=ENQUEUE_BATCH)
             settle()
-            elapsed_s = drain(service, jobs=jobs, threads=THREADS, batch=BATCH)
+            elapsed_s = drain(service, jobs=jobs, threads=THREADS, batch=batch)
         check_history(store, jobs=jobs, status=JobStatus.SUCCEEDED)
     return jobs / elapsed_s
 

@@ -27,7 +27,6 @@ class ProfiledCoordinator(Coordinator):
     def __init__(self, store: Store) -> None:
         self.profile = cProfile.Profile(time.thread_time)
         self._first = threading.Lock()
-        self.is_profiled = False
         super().__init__(store)
 
     def _fly(self) -> None:

@@ -20,7 +20,7 @@ _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
 
 @contextmanager
-def durable_postgres() -> Iterator[PostgresServer]:
+def durable_postgres() -> Iterator[PostgresCluster]:
     """A server of our own with fsync and synchronous_commit on; stopped at the end."""
     refuse_memory(Path(tempfile.gettempdir()))
     with PostgresCluster.start(durable=True, settings=SETTINGS) as server:

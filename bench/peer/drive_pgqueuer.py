@@ -63,6 +63,7 @@ class Drain:
     def __init__(self) -> None:
         self.done = 0
         self.ended_s = 0.0
+        self.cpu_ended_s = 0.0
 
     def _watch(self, queries: Any) -> None:
         log_jobs = queries.log_jobs
@@ -71,6 +72,7 @@ class Drain:
             await log_jobs(job_status)
             self.done += len(job_status)
             self.ended_s = time.monotonic()
+            self.cpu_ended_s = time.process_time()
 
         queries.log_jobs = watched
 
@@ -110,11 +112,11 @@ async def main() -> None:
     drain = Drain()
     if asked.what == "enqueue":
         began_s, jobs = await enqueue(asked.jobs, asked.batch)
-        ended_s = time.monotonic()
+        ended_s, cpu_ended_s = time.monotonic(), time.process_time()
     else:
         began_s, jobs = await drain.run(asked.consumers, asked.batch)
-        ended_s = drain.ended_s
-    cpu_s = time.process_time() - _cpu_before_s
+        ended_s, cpu_ended_s = drain.ended_s, drain.cpu_ended_s
+    cpu_s = cpu_ended_s - _cpu_before_s
     report = {"began_s": began_s, "ended_s": ended_s, "jobs": jobs, "cpu_s": cpu_s}
     print(json.dumps(report), flush=True)
 
