@@ -24,7 +24,7 @@ from tenure.core.claims import (
     repeated_claim,
     wanted,
 )
-from tenure.core.commands import Command, Enqueue
+from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, JobId
 from tenure.core.instants import Instant
@@ -36,8 +36,6 @@ from tenure.errors import Closed
 from tenure.ports import Entropy, Store
 
 MAX_BATCH = 1000
-SHARE = 250
-"""A large enqueue is cut into shares, so that one is decided while another is being written."""
 LAST_WRITTEN = 20_000
 WORTHWHILE = 100
 """Commands and wanted jobs that are worth a transaction while others are on their way: each has a
@@ -61,26 +59,6 @@ class _Commands:
             self.future.set_exception(error)
         else:
             self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
-
-
-def _joined(parts: Sequence[Future[list[Answer]]]) -> Future[list[Answer]]:
-    """A future of all answers in order, or of the first error; it cannot be cancelled."""
-    whole: Future[list[Answer]] = Future()
-    whole.set_running_or_notify_cancel()
-    left = iter(range(len(parts) - 1, -1, -1))  # `next` is atomic: exactly one callback is last
-
-    def heard(_: Future[list[Answer]]) -> None:
-        if next(left) > 0:
-            return
-        error = next((each for part in parts if (each := part.exception()) is not None), None)
-        if error is not None:
-            whole.set_exception(error)
-        else:
-            whole.set_result([answer for part in parts for answer in part.result()])
-
-    for part in parts:
-        part.add_done_callback(heard)
-    return whole
 
 
 class _Claim:
@@ -133,25 +111,16 @@ class Coordinator(BesideTheLog):
     def submit_many(self, commands: Sequence[Command]) -> Future[list[Answer]]:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
         check_commands(commands, self.limits)
-        calls = [_Commands(share) for share in self._shares(commands)]
+        call = _Commands(commands)
         if not commands:
-            calls[0].finish()
-            return calls[0].future
+            call.finish()
+            return call.future
         with self._condition:
             self._refuse_if_closed()
-            self._commands.extend(calls)
+            self._commands.append(call)
             self._gathered += len(commands)
-            self._wake(len(calls))
-        return calls[0].future if len(calls) == 1 else _joined([call.future for call in calls])
-
-    def _shares(self, commands: Sequence[Command]) -> list[Sequence[Command]]:
-        """What may be written side by side: plain enqueues only, whose order means nothing."""
-        if len(commands) <= SHARE or len(self._threads) == 1:
-            return [commands]
-        for command in commands:
-            if not isinstance(command, Enqueue) or command.dedupe_key is not None:
-                return [commands]
-        return [commands[start : start + SHARE] for start in range(0, len(commands), SHARE)]
+            self._wake()
+        return call.future
 
     def submit(self, command: Command) -> Future[list[Answer]]:
         """One command; the future holds a list of one answer."""
@@ -165,7 +134,7 @@ class Coordinator(BesideTheLog):
             self._refuse_if_closed()
             self._claims.setdefault(request.scope, deque()).append(call)
             self._gathered += request.limit
-            self._wake(1)
+            self._wake()
         return call.future
 
     def execute(self, command: Command) -> Answer:
@@ -221,7 +190,7 @@ class Coordinator(BesideTheLog):
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
                 self._airborne += 1
-                self._wake(1)
+                self._wake()
             claims_first = not takes_claims
             if claims:
                 self._run_claims(claims)
@@ -235,14 +204,14 @@ class Coordinator(BesideTheLog):
             return False
         return self._airborne < ALWAYS_FLYING or self._gathered >= WORTHWHILE
 
-    def _wake(self, flights: int) -> None:
+    def _wake(self) -> None:
         """Called with the lock held. What is left lying is taken by the next flight that lands."""
         if self._idle and self._is_worth_leaving():
-            self._condition.notify(flights)
+            self._condition.notify()
 
     def _take_commands(self) -> list[_Commands]:
         taken: list[_Commands] = []
-        room = MAX_BATCH // (1 + self._idle)  # a flight that has nothing to do gets its part
+        room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].asked) <= room):
             call = self._commands.popleft()
             self._gathered -= len(call.asked)
