@@ -58,9 +58,13 @@ def main(arguments: list[str]) -> int:
         for name in asked.scenarios or ["drain-postgres"]:
             profiling.run(options, phase=PROFILES[name])
         return 0
+    load_before = harness.load()
     rows, problems = _measure(asked.scenarios or list(SCENARIOS), options)
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    facts = f"{today}, {asked.rounds} rounds; {harness.machine_facts()}."
+    facts = (
+        f"{today}, {asked.rounds} rounds; {harness.machine_facts()}; "
+        f"load {load_before:.1f} before the first round, {harness.load():.1f} after the last."
+    )
     text = "\n".join([harness.table(rows), *[f"\nNot measured: {each}" for each in problems]])
     print(f"{text}\n\n{facts}")
     if asked.write:

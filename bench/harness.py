@@ -169,11 +169,15 @@ def table(rows: Sequence[Row]) -> str:
 def machine_facts() -> str:
     """What a reader needs to judge the figures; no host names and no paths."""
     cores = os.cpu_count() or 0
-    load = os.getloadavg()[0]
     return (
         f"{platform.system()} {platform.machine()}, {cores} cores, {_memory_gib():.0f} GiB, "
-        f"CPython {platform.python_version()}, load {load:.1f} at the end"
+        f"CPython {platform.python_version()}"
     )
+
+
+def load() -> float:
+    """How many processes wanted a core in the last minute, ours included."""
+    return os.getloadavg()[0]
 
 
 def _memory_gib() -> float:

@@ -6,7 +6,7 @@ from bench.harness import Unavailable
 from bench.peers import Peer
 
 WORKERS = 1
-"""Its best of 1, 2, 4 and 8 threads: they share one connection behind a lock."""
+"""Its best of 1, 2, 4 and 8 threads by a fifth: they share one connection behind a lock."""
 
 
 def enqueue_and_drain(file: Path, *, jobs: int, workers: int = WORKERS) -> tuple[float, float]:

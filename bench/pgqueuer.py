@@ -10,7 +10,7 @@ from tests.support.postgres import PostgresServer
 
 CONSUMERS = 2
 DEQUEUE_BATCH = 500
-"""Its best on two cores: the highest median of 1, 2 and 5 queue managers with 100, 200 and 500."""
+"""Its best on two cores: the highest median of eight combinations, see README.md."""
 
 
 def prepare(server: PostgresServer) -> str:
