@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
 from tenure.worker import Stats
@@ -27,6 +28,7 @@ from tests.worker.harness import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
+INSIST_EVERY_S = 5.0
 ONCE = replace(POLICY, max_attempts=1)
 
 
@@ -43,6 +45,17 @@ class Runner:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def insist(self, number: int) -> None:
+        """Signal it until it ends: two signals that it has not looked at yet count as one."""
+
+        def has_ended() -> bool:
+            self.process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=INSIST_EVERY_S)
+            return self.process.returncode is not None
+
+        wait_until(has_ended, "the worker to end")
 
     def wait(self) -> tuple[int, Stats]:
         """Its exit code and what it counted."""
@@ -106,14 +119,16 @@ def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(
     fleet: Fleet, tmp_path: Path
 ) -> None:
     shop, file = fleet.shop, tmp_path / "pid"
-    job_id = shop.enqueue("nap", {"amount_s": 0.5, "file": str(file)}, policy=ONCE)
+    # Time to stop the worker before the nap ends, and for the nap to end before its lease does.
+    policy = replace(ONCE, lease_us=seconds(5))
+    job_id = shop.enqueue("nap", {"amount_s": 1, "file": str(file)}, policy=policy)
     runner = fleet.start()
     read_pids(file)
 
     runner.signal(signal.SIGSTOP)
     assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
     runner.signal(signal.SIGCONT)
-    time.sleep(0.5)
+    wait_until(lambda: shop.store.load_observations(job_id), "the late result to be noted")
     runner.signal(signal.SIGTERM)
 
     code, stats = runner.wait()
@@ -166,7 +181,7 @@ def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_p
     runner.signal(signal.SIGTERM)
     time.sleep(0.3)
     assert all(map(is_alive, pids)), "the first one lets handlers finish"
-    runner.signal(signal.SIGTERM)
+    runner.insist(signal.SIGTERM)
     code, stats = runner.wait()
 
     assert (code, stats.released) == (0, 1)

@@ -177,27 +177,28 @@ class Supervisor:
         return 0 if self._session.failure is None else 1
 
     def _turn(self) -> None:
-        # A wait that a stopped process slept through ends empty without having looked.
-        for key, _ in self._selector.select(self._sleep_s()) or self._selector.select(0):
+        self._selector.select(self._sleep_s())
+        # Time first, then everything that had happened by then: wherever in a turn this process
+        # is stopped, a handler that finished meanwhile has finished before its lease is judged.
+        now = boot_now()
+        for key, _ in self._selector.select(0):
             key.data()
         while self._signals:
             self._signals.popleft()
             self._count_stop()
         while self._calls:
             self._calls.popleft()()
-        now = boot_now()
         if now >= self._pool.next_at:
             self._pool.look_for_exits()
             self._pool.keep()
-        if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=now):
+        if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
             self._inbox.append(ClockJumped())
-        # Children first, time second: a handler that finished while we were stopped has finished.
         if not self._has_begun and self._pool.is_up:
             # Nothing is claimed before a child of every lane has imported the application.
             self._has_begun = True
             self._inbox.append(Began())
         self._inbox.append(Ticked())
-        self._work_off()
+        self._work_off(now)
 
     def _sleep_s(self) -> float:
         next_at = min(self._pool.next_at, self._session.next_at)
@@ -209,11 +210,11 @@ class Supervisor:
             while self._wake_out.recv(4096):
                 pass
 
-    def _work_off(self) -> None:
+    def _work_off(self, now: Boot) -> None:
         while self._inbox:
             events = list(self._inbox)
             self._inbox.clear()
-            for action in self._session.handle_all(events, boot_now()):
+            for action in self._session.handle_all(events, now):
                 self._perform(action)
 
     # --- actions -------------------------------------------------------------------------------
