@@ -9,6 +9,8 @@ from typing import NewType
 
 Boot = NewType("Boot", int)  # microseconds since the machine started, sleep included
 
+NEVER = Boot(2**62)
+
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS's monotonic counts sleep
 
 

@@ -16,7 +16,7 @@ from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers import Isolation
 from tenure.worker.children import Child
-from tenure.worker.clock import Boot
+from tenure.worker.clock import NEVER, Boot
 from tenure.worker.keeping import Keeper
 from tenure.worker.messages import (
     Broken,
@@ -61,7 +61,6 @@ RETIRE_WITHIN = seconds(10)
 EXIT_POLL = seconds(0.2)
 EXIT_WITHIN = seconds(1)
 SHOWN_OUTPUT = 4000
-NEVER = Boot(2**62)
 
 _log = logging.getLogger("tenure.worker")
 

@@ -19,7 +19,7 @@ from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.worker.attempts import Attempt, Phase, StopFor
 from tenure.worker.claiming import Claimer, ClaimSettings, Random, jittered, retry_delay
-from tenure.worker.clock import Boot
+from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -43,7 +43,6 @@ from tenure.worker.messages import (
     Renew,
     RunHandler,
     SelfCompleted,
-    Send,
     SendClaim,
     SendFailed,
     SendRefused,
@@ -51,12 +50,11 @@ from tenure.worker.messages import (
     Ticked,
     Woken,
 )
+from tenure.worker.outbox import Outbox
 from tenure.worker.outcomes import Conflicted, Died, Displaced, Stopped
 from tenure.worker.reporting import count_committed, malformed, report_of
 from tenure.worker.stats import Stats
 
-NEVER = Boot(2**62)
-ANSWER_WITHIN = seconds(20)  # a request without an answer for so long counts as lost
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
 REPORT_WITHIN = seconds(60)
 MAX_REPORT_TRIES = 12
@@ -66,14 +64,6 @@ LONGEST_CANCEL_RESERVE = seconds(1)
 QUICK_STOP = seconds(3)
 SHUTDOWN = "shutdown"
 _SELF_COMPLETED = (Cause.DUPLICATE_COMPLETION,)
-
-
-class _Sent(msgspec.Struct, frozen=True):
-    """A batch on its way."""
-
-    sent_at: Boot
-    commands: tuple[WorkerCommand, ...]
-    runs: tuple[int, ...]
 
 
 class _Drain(msgspec.Struct, frozen=True):
@@ -100,13 +90,11 @@ class Session:
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
         self._attempts: dict[int, Attempt] = {}
         self._leases: set[LeaseId] = set()
-        self._sent: dict[int, _Sent] = {}
-        self._outbox: list[tuple[Attempt, WorkerCommand]] = []
+        self._outbox = Outbox(stats)
         self._actions: list[Action] = []
         self._has_begun = False
         self._drain: _Drain | None = None
         self._runs = 0
-        self._tickets = 0
         self._now = Boot(0)
 
     @property
@@ -128,7 +116,8 @@ class Session:
             self._dispatch(event)
         if now >= self.next_at:
             self._keep_time()
-        self._flush()
+        self._actions += self._outbox.flush(now)
+        self._wake_by(self._outbox.next_at)
         actions, self._actions = self._actions, []
         return actions
 
@@ -181,11 +170,8 @@ class Session:
         self._ask_for_work()
 
     def _drop_overdue_requests(self) -> None:
-        for ticket, sent in list(self._sent.items()):
-            if self._now >= sent.sent_at + ANSWER_WITHIN:
-                self._batch_returned(SendFailed(ticket, "no answer in time"))
-            else:
-                self._wake_by(Boot(sent.sent_at + ANSWER_WITHIN))
+        for ticket in self._outbox.overdue(self._now):
+            self._batch_returned(SendFailed(ticket, "no answer in time"))
         if self._claim is not None:
             ticket, sent_at = self._claim
             if self._now >= sent_at + CLAIM_ANSWER_WITHIN:
@@ -229,7 +215,7 @@ class Session:
         request = self._claimer.ask(free=free, running=running)
         if request is None:
             return
-        ticket = self._ticket()
+        ticket = self._outbox.ticket()
         self._claim = (ticket, self._now)
         self._wake_by(Boot(self._now + CLAIM_ANSWER_WITHIN))
         self.stats.claims += 1
@@ -277,67 +263,23 @@ class Session:
         attempt = self._attempts.get(run)
         if attempt is not None and attempt.phase is Phase.PREPARING:
             attempt.phase = Phase.STARTING
-            self._outbox.append((attempt, attempt.start(self._now)))
+            self._outbox.put(attempt, attempt.start(self._now))
 
-    # --- sending -------------------------------------------------------------------------------
-
-    def _ticket(self) -> int:
-        self._tickets += 1
-        return self._tickets
-
-    def _flush(self) -> None:
-        """One batch for everything that goes out for the first time; what failed before goes
-        alone, so that one bad command cannot hold up its neighbours for ever."""
-        outbox, self._outbox = self._outbox, []
-        together = [pair for pair in outbox if pair[0].goes_along]
-        alone = [[pair] for pair in outbox if not pair[0].goes_along]
-        for batch in [together, *alone]:
-            if batch:
-                self._send(batch)
-
-    def _send(self, batch: list[tuple[Attempt, WorkerCommand]]) -> None:
-        with_news: list[tuple[Attempt, WorkerCommand]] = []
-        for attempt, command in batch:
-            is_report = not isinstance(command, Start | Heartbeat)
-            if is_report and attempt.has_news and attempt.is_open:
-                # The last checkpoint must be there before the attempt is over.
-                heartbeat = self._heartbeat(attempt)
-                if attempt.sends_alone:
-                    self._post([(attempt, heartbeat)])
-                else:
-                    with_news.append((attempt, heartbeat))
-            with_news.append((attempt, command))
-        self._post(with_news)
-
-    def _post(self, batch: list[tuple[Attempt, WorkerCommand]]) -> None:
-        ticket = self._ticket()
-        commands = tuple(command for _, command in batch)
-        self._sent[ticket] = _Sent(self._now, commands, tuple(each.run for each, _ in batch))
-        self._wake_by(Boot(self._now + ANSWER_WITHIN))
-        self._actions.append(Send(ticket, commands))
+    # --- heartbeats and answers ----------------------------------------------------------------
 
     def _heartbeats(self) -> None:
         """Renew every lease that is due, and with it those that would be due soon."""
         owing = [each for each in self._attempts.values() if each.is_open]
         if any(self._now >= each.heartbeat_at for each in owing):
             due = [e for e in owing if self._now >= e.heartbeat_at - e.heartbeat_us // 2]
-            together = [(each, self._heartbeat(each)) for each in due if not each.sends_alone]
-            if together:
-                self._post(list(together))
-            for attempt in due:
-                if attempt.sends_alone:
-                    self._post([(attempt, self._heartbeat(attempt))])
+            self._actions += self._outbox.renew(due, self._now)
         for attempt in owing:
             self._wake_by(attempt.heartbeat_at)
 
-    def _heartbeat(self, attempt: Attempt) -> WorkerCommand:
-        self.stats.heartbeats += 1
-        return attempt.heartbeat(self._now)
-
     def _batch_returned(self, event: Answered | SendFailed | SendRefused) -> None:
-        sent = self._sent.pop(event.ticket, None)
+        sent = self._outbox.returned(event.ticket)
         if sent is None:
-            return  # too late: it was counted as lost, and its repetition is on its way
+            return
         if isinstance(event, SendFailed):
             self.stats.transport_failures += 1
             self._note(f"{len(sent.commands)} requests got no answer: {event.why}")
@@ -446,7 +388,7 @@ class Session:
             return
         attempt.retry_at = None
         if attempt.phase is Phase.STARTING:
-            self._outbox.append((attempt, attempt.start(self._now)))
+            self._outbox.put(attempt, attempt.start(self._now))
         elif attempt.report is not None:
             assert attempt.first_try_at is not None
             is_late = self._now >= attempt.first_try_at + REPORT_WITHIN
@@ -455,7 +397,7 @@ class Session:
                 self._note(f"{attempt.name}: its report could not be delivered", is_error=True)
                 self._close(attempt)
             else:
-                self._outbox.append((attempt, attempt.report))
+                self._outbox.put(attempt, attempt.report)
 
     # --- handlers ------------------------------------------------------------------------------
 
@@ -532,7 +474,7 @@ class Session:
         attempt.report = report
         if attempt.first_try_at is None:
             attempt.first_try_at = self._now
-        self._outbox.append((attempt, report))
+        self._outbox.put(attempt, report)
 
     # --- ending --------------------------------------------------------------------------------
 

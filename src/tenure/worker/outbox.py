@@ -1,0 +1,113 @@
+"""What goes out to the coordinator, in which batches, and what is still without an answer.
+
+Pure bookkeeping: it decides nothing about an attempt and hears no verdict. Requests that were lost
+or refused travel alone, so that one bad command cannot hold up its neighbours for ever.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tenure.core.commands import Heartbeat, Start, WorkerCommand
+from tenure.core.instants import seconds
+from tenure.worker.attempts import Attempt
+from tenure.worker.clock import NEVER, Boot
+from tenure.worker.messages import Send
+from tenure.worker.stats import Stats
+
+ANSWER_WITHIN = seconds(20)  # a request without an answer for so long counts as lost
+
+_Batch = list[tuple[Attempt, WorkerCommand]]
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A batch on its way: its commands, and the runs they are about."""
+
+    sent_at: Boot
+    commands: tuple[WorkerCommand, ...]
+    runs: tuple[int, ...]
+
+
+class Outbox:
+    """Collects the commands of one turn; `flush` makes batches of them."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._waiting: _Batch = []
+        self._sent: dict[int, Sent] = {}  # by ticket, and so by age
+        self._tickets = 0
+
+    def ticket(self) -> int:
+        """A number for a request, by which its answer is known."""
+        self._tickets += 1
+        return self._tickets
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def put(self, attempt: Attempt, command: WorkerCommand) -> None:
+        """To go out with this turn."""
+        self._waiting.append((attempt, command))
+
+    def flush(self, now: Boot) -> list[Send]:
+        """One batch for everything that goes out for the first time, one for each of the rest."""
+        waiting, self._waiting = self._waiting, []
+        together = [pair for pair in waiting if pair[0].goes_along]
+        alone = [[pair] for pair in waiting if not pair[0].goes_along]
+        return [
+            send for batch in [together, *alone] if batch for send in self._with_news(batch, now)
+        ]
+
+    def renew(self, due: Iterable[Attempt], now: Boot) -> list[Send]:
+        """A heartbeat for each of these leases, in as few batches as possible."""
+        together: _Batch = []
+        alone: list[_Batch] = []
+        for attempt in due:
+            pair = (attempt, self._heartbeat(attempt, now))
+            if attempt.sends_alone:
+                alone.append([pair])
+            else:
+                together.append(pair)
+        return [self._post(batch, now) for batch in [together, *alone] if batch]
+
+    def _with_news(self, batch: _Batch, now: Boot) -> list[Send]:
+        """The last checkpoint must be there before the attempt is over."""
+        sends: list[Send] = []
+        with_news: _Batch = []
+        for attempt, command in batch:
+            is_report = not isinstance(command, Start | Heartbeat)
+            if is_report and attempt.has_news and attempt.is_open:
+                heartbeat = (attempt, self._heartbeat(attempt, now))
+                if attempt.sends_alone:
+                    sends.append(self._post([heartbeat], now))
+                else:
+                    with_news.append(heartbeat)
+            with_news.append((attempt, command))
+        return [*sends, self._post(with_news, now)]
+
+    def _heartbeat(self, attempt: Attempt, now: Boot) -> WorkerCommand:
+        self._stats.heartbeats += 1
+        return attempt.heartbeat(now)
+
+    def _post(self, batch: _Batch, now: Boot) -> Send:
+        ticket = self.ticket()
+        commands = tuple(command for _, command in batch)
+        self._sent[ticket] = Sent(now, commands, tuple(attempt.run for attempt, _ in batch))
+        return Send(ticket, commands)
+
+    # --- hearing -------------------------------------------------------------------------------
+
+    @property
+    def next_at(self) -> Boot:
+        """When the oldest batch on its way counts as lost."""
+        for sent in self._sent.values():
+            return Boot(sent.sent_at + ANSWER_WITHIN)
+        return NEVER
+
+    def overdue(self, now: Boot) -> list[int]:
+        """The tickets that have waited too long."""
+        return [t for t, sent in self._sent.items() if now >= sent.sent_at + ANSWER_WITHIN]
+
+    def returned(self, ticket: int) -> Sent | None:
+        """What was sent under this ticket; None if it was counted as lost meanwhile, and its
+        repetition is on its way."""
+        return self._sent.pop(ticket, None)
