@@ -15,6 +15,7 @@ SCENARIOS = {
     "callers-postgres": "bench.callers_postgres",
     "claim-depth": "bench.claim_depth",
     "sqlite": "bench.sqlite",
+    "worker-memory": "bench.worker_memory",
 }
 DEFAULT_ROUNDS = 5
 PROFILES = {"drain-postgres": "drain", "enqueue-postgres": "enqueue"}
