@@ -13,10 +13,10 @@ import pytest
 from django.db import transaction  # type: ignore[import-untyped]  # it has no type hints
 from django.db.utils import ConnectionHandler  # type: ignore[import-untyped]  # no type hints
 from django.utils.connection import ConnectionProxy  # type: ignore[import-untyped]  # no type hints
-from psycopg.conninfo import conninfo_to_dict
 
 from tenure import InvalidInput, Tenure, UnknownJob
 from tenure.wiring import open_store
+from tests.support.databases import django_database
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -35,20 +35,7 @@ def connection(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if not django.conf.settings.configured:
         django.conf.settings.configure(USE_TZ=True)
         django.setup()
-    settings: dict[str, object]
-    if url.startswith("sqlite"):
-        settings = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
-    else:
-        given = conninfo_to_dict(url)
-        settings = {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": given["dbname"],
-            "USER": given.get("user", ""),
-            "PASSWORD": given.get("password", ""),
-            "HOST": given.get("host", ""),
-            "PORT": given.get("port", ""),
-        }
-    handler = ConnectionHandler({"default": settings})
+    handler = ConnectionHandler({"default": django_database(url)})
     monkeypatch.setattr(transaction, "connections", handler)
     yield handler["default"]
     handler.close_all()

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 from tenure import Context, Retry, Tenure
-from tests.e2e import ledger
+from tests.e2e import ledger, papers
 
 app = Tenure()
 LEASE = "2s"
 QUICK = Retry(max_attempts=3, initial="100ms", cap="200ms")
 ONCE = Retry(max_attempts=1)
 ledger.add_to(app, lease=LEASE, retry=QUICK)
+papers.add_to(app, lease=LEASE, retry=QUICK)
 
 
 @app.job(lease=LEASE, retry=QUICK)

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -38,32 +39,61 @@ def _wait_for(file: str) -> None:
         time.sleep(0.02)
 
 
+def _post(
+    ctx: Context, connection: Any, insert: Callable[[], object], *, entry: str, how: str, note: str
+) -> str:
+    """Post once; `how` says what goes wrong in the first attempt."""
+    goes_wrong = how if ctx.attempt == 1 else "well"
+    try:
+        with ctx.transaction(connection) as tx:
+            insert()
+            if goes_wrong == "raises":
+                raise PermanentError("the books do not balance")
+            if goes_wrong == "frozen":
+                os.kill(os.getppid(), signal.SIGSTOP)  # nobody renews, nobody kills
+                Path(note + ".ready").touch()
+                _wait_for(note)
+            tx.complete(f"posted {entry}")
+        if goes_wrong == "raises later":
+            raise RuntimeError("too late to matter")
+        if goes_wrong == "dies later":
+            os._exit(3)
+    except LeaseConflictError as conflict:
+        Path(note + ".conflict").write_text(str(conflict))
+        raise
+    return "not the result"
+
+
 def add_to(app: Tenure, *, lease: str, retry: Retry) -> None:
     """Register the handlers."""
 
     @app.job(lease=lease, retry=retry)
     def post(entry: str, how: str, ctx: Context, note: str = "") -> str:
-        """Post once; `how` says what goes wrong in the first attempt."""
-        goes_wrong = how if ctx.attempt == 1 else "well"
-        try:
-            with closing(connect(os.environ["LEDGER_URL"])) as connection:
-                with ctx.transaction(connection) as tx:
-                    connection.execute(INSERT.format(entry=entry, attempt=ctx.attempt))
-                    if goes_wrong == "raises":
-                        raise PermanentError("the books do not balance")
-                    if goes_wrong == "frozen":
-                        os.kill(os.getppid(), signal.SIGSTOP)  # nobody renews, nobody kills
-                        Path(note + ".ready").touch()
-                        _wait_for(note)
-                    tx.complete(f"posted {entry}")
-                if goes_wrong == "raises later":
-                    raise RuntimeError("too late to matter")
-                if goes_wrong == "dies later":
-                    os._exit(3)
-        except LeaseConflictError as conflict:
-            Path(note + ".conflict").write_text(str(conflict))
-            raise
-        return "not the result"
+        """With the driver itself."""
+        statement = INSERT.format(entry=entry, attempt=ctx.attempt)
+        with closing(connect(os.environ["LEDGER_URL"])) as connection:
+            return _post(
+                ctx,
+                connection,
+                lambda: connection.execute(statement),
+                entry=entry,
+                how=how,
+                note=note,
+            )
+
+    @app.job(lease=lease, retry=retry)
+    def post_by_django(entry: str, how: str, ctx: Context, note: str = "") -> str:
+        """With a model and the connection of Django."""
+        from tests.e2e import django_ledger  # sets Django up, which only these children pay for
+
+        return _post(
+            ctx,
+            django_ledger.connection,
+            lambda: django_ledger.Entry.objects.create(entry=entry, attempt=ctx.attempt),
+            entry=entry,
+            how=how,
+            note=note,
+        )
 
     @app.job(lease=lease, retry=retry)
     async def apost(entry: str, how: str, ctx: Context) -> str:

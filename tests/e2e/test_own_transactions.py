@@ -20,8 +20,12 @@ def books(site: Site) -> Site:
     return site
 
 
-def test_the_entry_and_the_success_are_committed_together(books: Site) -> None:
-    job_id = books.enqueue("post", entry="rent", how="well")
+WITH_AND_WITHOUT_DJANGO = pytest.mark.parametrize("kind", ["post", "post_by_django"])
+
+
+@WITH_AND_WITHOUT_DJANGO
+def test_the_entry_and_the_success_are_committed_together(books: Site, kind: str) -> None:
+    job_id = books.enqueue(kind, entry="rent", how="well")
     books.start("worker")
 
     job = books.until_ended(job_id)
@@ -31,8 +35,9 @@ def test_the_entry_and_the_success_are_committed_together(books: Site) -> None:
     _drains_without_a_fault(books)
 
 
-def test_a_block_that_raises_leaves_neither(books: Site) -> None:
-    job_id = books.enqueue("post", entry="rent", how="raises")
+@WITH_AND_WITHOUT_DJANGO
+def test_a_block_that_raises_leaves_neither(books: Site, kind: str) -> None:
+    job_id = books.enqueue(kind, entry="rent", how="raises")
     books.start("worker")
 
     job = books.until_ended(job_id)
@@ -54,11 +59,12 @@ def test_what_happens_after_the_commit_undoes_nothing(books: Site, how: str) -> 
     assert entries(books.url) == [("rent", 1)]
 
 
+@WITH_AND_WITHOUT_DJANGO
 def test_an_expired_lease_rolls_the_entry_back_and_the_next_attempt_posts_it(
-    books: Site, tmp_path: Path
+    books: Site, tmp_path: Path, kind: str
 ) -> None:
     note = tmp_path / "note"
-    job_id = books.enqueue("post", entry="rent", how="frozen", note=str(note))
+    job_id = books.enqueue(kind, entry="rent", how="frozen", note=str(note))
     books.start("worker")
     books.until(Path(f"{note}.ready").exists, "the handler has frozen its supervisor")
     due_at = books.job(job_id).due_at

@@ -30,6 +30,8 @@ from tenure.wiring import limits_from_environment, open_store, sqlite_path
 from tests.e2e.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
+APP = "tests.e2e.app:app"
+TENURE = (sys.executable, "-m", "tenure.cli.main")
 PATIENCE_S = 120.0
 BOUNDS = "1s,120s"
 CLIENT = client_actor("tests")
@@ -45,19 +47,34 @@ class Site:
         self.coordinator = Coordinator(self.store, limits=limits)
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *, concurrency: int = 2, grace: str = "20s") -> None:
-        """A worker process; jobs wait for it, so nobody else has to."""
-        environment = os.environ | {
-            "TENURE_URL": self.url,
+        self._environment = os.environ | {
+            "TENURE_URL": url,
             "TENURE_LEASE_BOUNDS": BOUNDS,
-            "LEDGER_URL": self.url,
+            "LEDGER_URL": url,
         }
-        words = ["worker", "tests.e2e.app:app", "--name", name, "--grace", grace]
-        words += ["--pass-env", "LEDGER_*"]
-        self.workers[name] = subprocess.Popen(
-            [sys.executable, "-m", "tenure.cli.main", *words, "-c", str(concurrency)],
+
+    def start(
+        self,
+        name: str,
+        *words: str,
+        application: str = APP,
+        concurrency: int = 2,
+        grace: str = "20s",
+    ) -> None:
+        """A worker process; jobs wait for it, so nobody else has to."""
+        given = ["worker", application, "--name", name, "--grace", grace, "-c", str(concurrency)]
+        given += ["--pass-env", "LEDGER_*", *words]
+        self.workers[name] = subprocess.Popen([*TENURE, *given], cwd=ROOT, env=self._environment)
+
+    def tenure(self, *words: str) -> "subprocess.CompletedProcess[bytes]":
+        """A command of the `tenure` program on this store."""
+        return subprocess.run(
+            [*TENURE, *words],
             cwd=ROOT,
-            env=environment,
+            env=self._environment,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     def signal(self, name: str, number: signal.Signals) -> None:
