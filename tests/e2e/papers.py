@@ -27,4 +27,6 @@ def add_to(app: Tenure, *, lease: str, retry: Retry) -> None:
                 raise RuntimeError("the ink ran out")
             case "fails":
                 raise PermanentError("no such paper")
+            case _:
+                pass
         return ctx.attempt
