@@ -126,6 +126,15 @@ def test_an_artifact_that_is_not_there_is_one_clear_line(run: Run, job_id: str) 
     assert run("jobs", "artifacts", job_id, "-o", "x").exit_code == 2
 
 
+def test_a_file_that_cannot_be_written_is_named(run: Run, job_id: str, tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "copy"
+
+    result = run("jobs", "artifacts", job_id, "report.bin", "-o", str(missing))
+
+    assert result.exit_code == 2
+    assert result.stderr == f"tenure: {str(missing)!a}: No such file or directory\n"
+
+
 def test_output_is_shown_without_what_it_could_do_to_a_terminal(run: Run, job_id: str) -> None:
     shown = run("jobs", "logs", job_id)
 

@@ -1,8 +1,11 @@
 """The root command: quick, and honest about what it has."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from tenure.cli.main import COMMANDS, main
@@ -32,6 +35,28 @@ def test_every_listed_command_exists_and_has_help() -> None:
 
         assert result.exit_code == 0, name
         assert result.output.startswith("Usage:")
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["jobs", "ls"], ["jobs", "ls", "--json"], ["queues", "ls"]]
+)
+def test_output_that_cannot_be_written_is_one_clear_line(words: list[str], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    assert CliRunner().invoke(main, ["enqueue", "work", "--url", url]).exit_code == 0
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"}
+
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tenure.cli.main", *words],
+            env=environment | {"TENURE_URL": url},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    said = "tenure: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_a_wrong_command_says_what_was_meant() -> None:

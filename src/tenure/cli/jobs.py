@@ -242,6 +242,7 @@ def _fetch_artifact(serving: Coordinator, job: Job, name: str, output: Path | No
         refuse(f"{name} may hold anything, and this is a terminal; give -o FILE, or redirect it")
     else:
         sys.stdout.buffer.write(stored.body)
+        sys.stdout.buffer.flush()  # here, where a full disk can still be said
 
 
 @jobs.command(name="logs")

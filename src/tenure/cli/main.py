@@ -5,8 +5,11 @@ that `tenure --help` loads neither drivers nor the coordinator. Nothing here kno
 lifecycle.
 """
 
+import os
+import sys
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -25,8 +28,26 @@ COMMANDS = {
 }
 
 
+COULD_NOT_WRITE = 2
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, not when it is listed."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command; a full disk or a file that cannot be written ends it in one line."""
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # of files and of output: a store's errors are Tenure's own
+            if error.errno is None:
+                raise
+            if error.filename is None:
+                what = "the output cannot be written"
+                _forget_output()
+            else:
+                what = ascii(os.fsdecode(error.filename))
+            click.echo(f"tenure: {what}: {error.strerror}", err=True)
+            sys.exit(COULD_NOT_WRITE)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order people meet them."""
@@ -55,6 +76,13 @@ class LazyGroup(click.Group):
         """The list of `--help`, without importing anything."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _forget_output() -> None:
+    """What is still buffered has nowhere to go: Python would try once more when it ends, and say
+    so in its own words and with an exit code of its own."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
