@@ -1,6 +1,7 @@
 """The worker's small parts: output, environment, text, frames, the jump of a clock, outcomes."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -307,10 +308,28 @@ def test_a_conflict_is_passed_on() -> None:
 # --- the entry ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["", "json", "json:", ":app", "json:nothing", "json:dumps"])
+@pytest.mark.parametrize(
+    "name", ["", "json", "json:", ":app", "json:nothing", "json:dumps", ".json:app", "../json:app"]
+)
 def test_an_application_that_is_none_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"module:app|myapp.jobs:app"):
         load_registry(name)
+
+
+@pytest.mark.parametrize("name", ["no_such_thing", "no_such_thing.jobs", "json.no_such_thing"])
+def test_a_module_that_is_not_there_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"there is no module '(json\.)?no_such_thing'"):
+        load_registry(f"{name}:app")
+
+
+def test_what_an_application_misses_itself_is_told_as_python_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "incomplete.py").write_text("import no_such_thing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
+        load_registry("incomplete:app")
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

@@ -189,6 +189,23 @@ def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_p
     assert (shop.job(job_id).status, shop.job(job_id).failures) == (JobStatus.QUEUED, 0)
 
 
+def test_signals_that_mean_nothing_cost_nothing_and_a_hang_up_drains(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, file = fleet.shop, tmp_path / "pid"
+    job_id = shop.enqueue("nap", {"amount_s": 1, "file": str(file)}, policy=ONCE)
+    runner = fleet.start()
+    read_pids(file)
+
+    runner.signal(signal.SIGUSR1)
+    runner.signal(signal.SIGUSR2)
+    runner.signal(signal.SIGHUP)
+    code, stats = runner.wait()
+
+    assert (code, stats.succeeded) == (0, 1)
+    assert shop.job(job_id).status is JobStatus.SUCCEEDED
+
+
 def test_children_and_what_they_started_die_with_a_killed_supervisor(
     fleet: Fleet, tmp_path: Path
 ) -> None:

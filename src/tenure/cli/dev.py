@@ -23,7 +23,7 @@ POLL_S = 1.0
 GRACE_S = 5
 LONGEST_END_S = 2 * GRACE_S
 MAX_FILES = 20_000
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Watch:
@@ -74,7 +74,7 @@ class Reloader:
         self._woken = threading.Event()
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; a second one makes the worker stop at once."""
+        """Serve until SIGTERM, SIGINT or SIGHUP; a second one makes the worker stop at once."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: self._stop())
         self._start()

@@ -21,6 +21,10 @@ NEWS_INTERVAL = seconds(1)
 BOUNDED_MARGIN = seconds(0.02)
 SLOW_ANSWER = seconds(2)
 
+NO_RENEWAL = "no renewal in time, giving the lease up"
+TIMED_OUT = "its time-out has come, stopping it"
+CANCEL_DUE = "the grace of its cancel is over, stopping it"
+
 News = tuple[Progress | None, bytes | None]
 """Progress and checkpoint that the coordinator does not know yet."""
 
@@ -103,6 +107,7 @@ class Attempt:
         self.phase = Phase.PREPARING
         self.is_open = True  # as far as is known, the lease carries authority
         self.fence_at = fence_at(sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us)
+        self.ends_by = NO_RENEWAL  # what it will be if nothing more is heard until `fence_at`
         self.heartbeat_us = policy.heartbeat_us
         self.heartbeat_at = Boot(sent_at + policy.heartbeat_us)
         self.start_sent_at: Boot | None = None
@@ -141,6 +146,7 @@ class Attempt:
         if until <= self.fence_at and not is_bounded:
             return False
         self.fence_at = until
+        self.ends_by = (CANCEL_DUE if is_cancelled else TIMED_OUT) if is_bounded else NO_RENEWAL
         return True
 
     def _times_out_by(self, instant: Boot) -> bool:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
+from types import ModuleType
 from typing import TextIO, assert_never
 
 from tenure.core.instants import Duration, seconds
@@ -81,11 +82,11 @@ def load_registry(import_string: str) -> Registry:
 def load_application(import_string: str) -> tuple[Registry, Transactions | None]:
     """The handlers of `module:app`, and its way to their transactions if it has one."""
     module_name, separator, attribute = import_string.partition(":")
-    if not (module_name and separator and attribute):
+    if not (module_name and separator and attribute) or module_name.startswith("."):
         raise InvalidInput(
             "app", f"{import_string[:60]!a} names no application", hint="write module:app"
         )
-    found: object = importlib.import_module(module_name)
+    found: object = _import(module_name)
     for name in attribute.split("."):
         found = getattr(found, name, None)
     registry = getattr(found, "registry", None)
@@ -97,6 +98,20 @@ def load_application(import_string: str) -> tuple[Registry, Transactions | None]
         )
     registry.check()
     return registry, found if isinstance(found, Transactions) else None
+
+
+def _import(module_name: str) -> ModuleType:
+    """The module. What its own code raises passes through, for whoever wrote it."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
+            raise  # a module that the application imports
+        raise InvalidInput(
+            "app",
+            f"there is no module {missing.name[:60]!a}",
+            hint=f"run it where `import {missing.name[:60]}` works",
+        ) from missing
 
 
 def resident_bytes() -> int:

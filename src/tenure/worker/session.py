@@ -17,7 +17,7 @@ from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
-from tenure.worker.attempts import Attempt, Phase, StopFor
+from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claiming import Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import (
@@ -183,10 +183,12 @@ class Session:
         if not attempt.is_open or not attempt.phase.has_handler:
             return
         if self._now >= attempt.fence_at:
-            # Nothing heard since the last renewal was sent: by the time the coordinator gives
-            # the job to someone else, this handler must be gone. Nothing is reported.
-            self.stats.fenced += 1
-            self._note(f"{attempt.name}: no renewal in time, giving the lease up")
+            # By the time the coordinator gives the job to someone else, this handler must be
+            # gone. Nothing is reported.
+            is_silence = attempt.ends_by is NO_RENEWAL
+            self.stats.fenced += is_silence
+            self.stats.timed_out += not is_silence
+            self._note(f"{attempt.name}: {attempt.ends_by}")
             self._lose(attempt)
             return
         self._wake_by(attempt.fence_at)

@@ -18,7 +18,8 @@ class Stats(msgspec.Struct):
     acknowledged_cancels: int = 0
     cancelled: int = 0  # reports, starts and heartbeats answered CANCELLED
     rejected: int = 0
-    fenced: int = 0  # leases given up by this worker's own clock
+    fenced: int = 0  # leases given up by this worker's own clock, for want of a renewal
+    timed_out: int = 0  # handlers stopped because their time, or that of their cancel, was up
     conflicts: int = 0
     unreported: int = 0  # reports given up after the last transport retry
     transport_failures: int = 0

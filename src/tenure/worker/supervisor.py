@@ -62,7 +62,9 @@ from tenure.worker.wire import Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Would end the process, and with it every handler, because one of them sent it to its parent."""
 
 StoreArtifact = Callable[[Left, Callable[[Staged], None]], None]
 """Stores an artifact in its own time, and says then what became of it."""
@@ -142,7 +144,7 @@ class Supervisor:
 
     @contextmanager
     def _handling_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT are only noted; the wake-up descriptor turns the loop."""
+        """Signals are only noted; the wake-up descriptor turns the loop."""
         if not self._options.handles_signals:
             yield
             return
@@ -150,7 +152,11 @@ class Supervisor:
         def note(number: int, _: object) -> None:
             self._signals.append(number)
 
-        before = {number: signal.signal(number, note) for number in SIGNALS}
+        before = {
+            number: signal.signal(number, note)
+            for number in (*STOPS, *MEANINGLESS)
+            if signal.getsignal(number) is not signal.SIG_IGN  # as of SIGHUP under nohup
+        }
         descriptor = signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
         try:
             yield
@@ -184,8 +190,7 @@ class Supervisor:
         for key, _ in self._selector.select(0):
             key.data()
         while self._signals:
-            self._signals.popleft()
-            self._count_stop()
+            self._signalled(signal.Signals(self._signals.popleft()))
         while self._calls:
             self._calls.popleft()()
         if now >= self._pool.next_at:
@@ -199,6 +204,12 @@ class Supervisor:
             self._inbox.append(Began())
         self._inbox.append(Ticked())
         self._work_off(now)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if number in STOPS:
+            self._count_stop()
+        else:
+            _log.warning("%s means nothing here, SIGTERM would stop the worker", number.name)
 
     def _sleep_s(self) -> float:
         next_at = min(self._pool.next_at, self._session.next_at)
