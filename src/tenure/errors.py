@@ -2,6 +2,7 @@
 
     TenureError
     ├── InvalidInput            a field breaks a limit; nothing was written
+    │   └── MalformedBody       what came is not JSON at all
     ├── StoreError
     │   ├── UnknownStoreUrl     no store understands this URL
     │   ├── StoreUnavailable    the store did not answer; retrying the same request id is safe
@@ -52,6 +53,15 @@ class InvalidInput(TenureError):
         super().__init__(f"{field}: {problem}", hint=hint)
         self.field = field
         self.problem = problem
+
+
+class MalformedBody(InvalidInput):
+    """A body that cannot be read: not JSON, or not UTF-8. [H8]"""
+
+    code = "malformed"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("body", problem)
 
 
 class StoreError(TenureError):

@@ -223,3 +223,12 @@ class ObservationType(StrEnum):
     RESULT_DISCARDED = "result_discarded"
     FOREIGN_LEASE = "foreign_lease"
     COMPENSATED = "compensated"
+
+
+class Role(StrEnum):
+    """What a token lets its holder do."""
+
+    CLIENT = "client"
+    WORKER = "worker"
+    OPERATOR = "operator"
+    VIEWER = "viewer"

@@ -1,0 +1,15 @@
+"""The wire, version 1: messages, their translation from and to the core, and the table of routes.
+
+Server, client, OpenAPI description and reference page read the same table (`routes.ROUTES`).
+Plain values only: no sockets, no store, no clock. Decides nothing about jobs.
+"""
+
+PROTOCOL_VERSION = 1
+"""What `/v1` speaks. Later releases of version 1 add optional fields, never change one. [H2]"""
+
+VERSION_HEADER = "Tenure-Protocol"
+REQUEST_ID_HEADER = "X-Request-Id"
+"""Names one exchange, for logs; it is not the `request_id` that makes a call repeatable."""
+
+LEASE_HEADER = "Tenure-Lease"
+"""The lease an artifact is uploaded under; the body of such a request is the file itself."""

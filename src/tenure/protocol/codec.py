@@ -1,0 +1,107 @@
+"""Bytes to messages and back. What cannot be read is an error that names the field. [H8]
+
+Requests are read strictly, answers leniently; that is a property of their types. [H2]
+"""
+
+import re
+from collections.abc import Hashable, Iterable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from tenure.errors import InvalidInput, MalformedBody
+
+_T = TypeVar("_T")
+
+_encoder = msgspec.json.Encoder()
+_AT = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$", re.DOTALL)
+_NAMED = re.compile(r"field `([^`]*)`")
+
+
+def encode(message: object) -> bytes:
+    """A message as JSON."""
+    return _encoder.encode(message)
+
+
+def decode(kind: type[_T], body: bytes) -> _T:
+    """The message that `body` is. Raises `MalformedBody` or `InvalidInput`."""
+    try:
+        decoded: _T = _decoder(cast(Hashable, kind)).decode(body)
+    except msgspec.ValidationError as wrong:
+        raise _invalid(str(wrong)) from wrong
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise MalformedBody(f"is not JSON: {wrong}") from wrong
+    except RecursionError as wrong:
+        raise InvalidInput("body", "is nested too deeply") from wrong
+    return decoded
+
+
+@cache
+def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def convert_text(kind: Any, field: str, text: str) -> Any:
+    """A part of a path as its type. Raises `InvalidInput` that names `field`."""
+    try:
+        return msgspec.convert(text, kind)
+    except msgspec.ValidationError as wrong:
+        raise InvalidInput(field, _problem(str(wrong))) from wrong
+
+
+def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
+    """The query that the part of a URL after `?` is. Raises `InvalidInput`."""
+    found: dict[str, Any] = {}
+    lists = _list_fields(cast(Hashable, kind))
+    for name, text in pairs:
+        if name in lists:
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise InvalidInput(name[:40], "is given twice")
+        else:
+            found[name] = text
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as wrong:
+        raise _invalid(str(wrong)) from wrong
+
+
+def encode_query(query: msgspec.Struct) -> list[tuple[str, str]]:
+    """A query as the names and values of a URL; defaults are left out."""
+    pairs = []
+    for name, value in msgspec.to_builtins(query).items():
+        for each in value if isinstance(value, list | tuple) else [value]:
+            pairs.append((name, _word(each)))
+    return pairs
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@cache
+def _list_fields(kind: Hashable) -> frozenset[str]:
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return frozenset(
+        field.encode_name
+        for field in info.fields
+        if isinstance(field.type, msgspec.inspect.VarTupleType)
+    )
+
+
+def _problem(text: str) -> str:
+    """What is wrong, without the place; a few words of a long value are enough."""
+    return _AT.sub("", text)[:300]
+
+
+def _invalid(text: str) -> InvalidInput:
+    """msgspec's words as an error of ours: `what - at `$.path``."""
+    place = _AT.search(text)
+    named = _NAMED.search(text)
+    parts = [place[1]] if place and place[1] else []
+    if named is not None:
+        parts.append(named[1])
+    field = ".".join(parts)[:200] or "body"
+    return InvalidInput(ascii(field)[1:-1], _problem(text))

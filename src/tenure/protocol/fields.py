@@ -1,0 +1,101 @@
+"""The kinds of field that messages are made of, with the limits that a reader of the schema sees.
+
+The core's validation has the last word on all of them; what is said here is what a description of
+the protocol can say. Durations are seconds and instants are RFC 3339 in UTC. [H3]
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from msgspec import Meta
+
+from tenure.core.ids import (
+    JOB_ID_PATTERN,
+    LEASE_ID_PATTERN,
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+)
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
+from tenure.core.validation import (
+    MAX_COUNT,
+    MAX_DEDUPE_KEY,
+    MAX_DURATION,
+    MAX_NAME,
+    MAX_TEXT,
+    NAME_PATTERN,
+    PRIORITIES,
+)
+
+MAX_EXACT = 2**53 - 1
+MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
+
+_NAME = Meta(pattern=f"^{NAME_PATTERN.pattern}$", max_length=MAX_NAME)
+
+Name = Annotated[str, _NAME]
+NamespaceField = Annotated[Namespace, _NAME]
+QueueField = Annotated[QueueName, _NAME]
+KindField = Annotated[Kind, _NAME]
+WorkerField = Annotated[WorkerId, _NAME]
+RequestIdField = Annotated[RequestId, _NAME]
+JobIdField = Annotated[JobId, Meta(pattern=f"^{JOB_ID_PATTERN.pattern}$")]
+LeaseIdField = Annotated[LeaseId, Meta(pattern=f"^{LEASE_ID_PATTERN.pattern}$")]
+
+Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+LongText = Annotated[str, Meta(max_length=16 * MAX_TEXT)]
+ShortText = Annotated[str, Meta(max_length=MAX_NAME)]
+
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Exact = Annotated[int, Meta(ge=0, le=MAX_EXACT)]
+Sequence = Annotated[int, Meta(ge=1, le=MAX_EXACT)]
+Priority = Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[1])]
+Moment = Annotated[datetime, Meta(tz=True)]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def moment(instant: Instant) -> datetime:
+    """An instant as it travels; what is past the year 9999 is shown as its end."""
+    try:
+        return _EPOCH + timedelta(microseconds=instant)
+    except OverflowError:
+        return _LAST
+
+
+def optional_moment(instant: Instant | None) -> datetime | None:
+    """The same where there may be none."""
+    return None if instant is None else moment(instant)
+
+
+def instant(at: datetime) -> Instant:
+    """A moment of the wire as an instant."""
+    return Instant((at - _EPOCH) // _MICROSECOND)
+
+
+def optional_instant(at: datetime | None) -> Instant | None:
+    """The same where there may be none."""
+    return None if at is None else instant(at)
+
+
+def in_seconds(duration: Duration) -> float:
+    """A duration as it travels."""
+    return duration / MICROSECONDS_PER_SECOND
+
+
+def optional_seconds(duration: Duration | None) -> float | None:
+    """The same where there may be none."""
+    return None if duration is None else in_seconds(duration)
+
+
+def optional_duration(amount: float | None) -> Duration | None:
+    """Seconds of the wire as a duration, where there may be none."""
+    return None if amount is None else seconds(amount)

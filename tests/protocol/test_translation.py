@@ -1,0 +1,332 @@
+"""What goes over the wire comes back as it was, and gives its reader no right it has not."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenure.conformance.golden import GoldenLog, golden_logs
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.commands import (
+    Cancel,
+    Command,
+    Complete,
+    DeadLetter,
+    Discard,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    WorkerCommand,
+    fingerprint,
+)
+from tenure.core.evolution import fold
+from tenure.core.ids import (
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+    client_actor,
+    operator_actor,
+    worker_actor,
+)
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.job import Job, JobError, Progress
+from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
+from tenure.core.vocabulary import (
+    CancelMode,
+    Cause,
+    Disposition,
+    ErrorClass,
+    EventCause,
+    JobStatus,
+    OnExhausted,
+    OnLost,
+    ReasonCode,
+    ReleaseKind,
+    Stage,
+    VerdictKind,
+)
+from tenure.errors import InvalidInput
+from tenure.protocol import codec, commands, records, replies, requests
+
+WORKER = worker_actor("w")
+CLIENT = client_actor("c")
+OPERATOR = operator_actor("o")
+JOB = JobId("018f0000-0000-7000-8000-000000000001")
+LEASE = LeaseId("1-" + "ab" * 16)
+NOW = Instant(1_700_000_000_123_456)
+LOGS = list(golden_logs(1))
+
+
+def name_of(log: GoldenLog) -> str:
+    return log.name
+
+
+def row_of(log: GoldenLog) -> Job:
+    row = fold(log.read_events())
+    assert row is not None
+    # A fold knows bodies by their digests only.
+    result = None if row.result is None else b'{"made":  [1]}'
+    return msgspec.structs.replace(row, payload=b'{"a": 1}', result=result, checkpoint=b"[1]")
+
+
+def over_the_wire(message: Any) -> Any:
+    return codec.decode(type(message), codec.encode(message))
+
+
+@pytest.mark.parametrize("log", LOGS, ids=name_of)
+def test_a_job_comes_back_as_it_was_but_for_its_lease(log: GoldenLog) -> None:
+    row = row_of(log)
+
+    record = over_the_wire(records.job_record(row, now=NOW, bodies=True))
+
+    assert records.job_of(record) == msgspec.structs.replace(row, lease_id=None)
+
+
+@spec("H7")
+@pytest.mark.parametrize("log", LOGS, ids=name_of)
+def test_no_record_of_a_job_or_event_carries_a_lease_that_could_be_used(log: GoldenLog) -> None:
+    events = log.read_events()
+    leases = {event.lease_id for event in events if event.lease_id is not None}
+
+    shown = [codec.encode(records.job_record(row_of(log), now=NOW, bodies=True))]
+    shown += [codec.encode(records.event_record(event)) for event in events]
+
+    assert not any(lease.encode() in text for lease in leases for text in shown)
+
+
+@pytest.mark.parametrize("log", LOGS, ids=name_of)
+def test_events_come_back_as_they_were_but_for_leases(log: GoldenLog) -> None:
+    for event in log.read_events():
+        back = records.event_of(over_the_wire(records.event_record(event)))
+
+        kept = {"lease_id": event.lease_id, "request_id": event.request_id}
+        assert msgspec.structs.replace(back, **kept) == event
+
+
+def test_bodies_are_left_out_unless_they_are_wanted() -> None:
+    row = msgspec.structs.replace(row_of(LOGS[0]), payload=b'"secret"', checkpoint=b'"secret"')
+
+    text = codec.encode(records.job_record(row, now=NOW, bodies=False))
+
+    assert b"secret" not in text
+
+
+REPORT: dict[str, Any] = {"job_id": JOB, "lease_id": LEASE, "actor": WORKER}
+REPORTS: list[WorkerCommand] = [
+    Start(**REPORT, request_id=RequestId("r1")),
+    Heartbeat(**REPORT, hb_seq=3),
+    Heartbeat(**REPORT, hb_seq=4, progress=Progress(done=1, total=2, note="n"), checkpoint=b"null"),
+    Complete(**REPORT, request_id=RequestId("r2"), result=b'{ "spaces":  [1, 2] }'),
+    Fail(
+        **REPORT,
+        request_id=RequestId("r3"),
+        error=JobError(
+            error_class=ErrorClass.VALIDATION,
+            type="ValueError",
+            message="no",
+            stage=Stage.INPUT,
+            reason_code=ReasonCode.PARSE_ERROR,
+        ),
+        retry_after_us=seconds(1.5),
+    ),
+    Release(
+        **REPORT,
+        request_id=RequestId("r4"),
+        kind=ReleaseKind.SNOOZE,
+        delay_us=Duration(1_234_567),
+    ),
+]
+
+
+@spec("H6")
+def test_a_batch_of_reports_comes_back_in_order_and_with_its_fingerprints() -> None:
+    message = over_the_wire(commands.reports_message(REPORTS))
+
+    back = [commands.worker_command(report, WORKER) for report in message.reports]
+
+    assert back == REPORTS
+    assert [fingerprint(each) for each in back] == [fingerprint(each) for each in REPORTS]
+
+
+def test_a_claim_comes_back_as_it_was() -> None:
+    request = ClaimRequest(
+        namespace=Namespace("default"),
+        worker=WorkerId("w-1"),
+        actor=WORKER,
+        queues=(QueueName("a"), QueueName("b")),
+        limit=7,
+        claim_seq=2,
+        request_id=RequestId("c2"),
+        kinds=(Kind("k"),),
+    )
+
+    message = over_the_wire(commands.claim_message(request, wait_s=20.0))
+
+    assert message.wait_s == 20.0
+    back = commands.claim_request(message, actor=WORKER, namespace=Namespace("default"))
+    assert back == request
+
+
+ENQUEUE = Enqueue(
+    job_id=JOB,
+    namespace=Namespace("default"),
+    queue=QueueName("q"),
+    kind=Kind("k"),
+    actor=CLIENT,
+    payload=b"[1,  2]",
+    priority=-3,
+    run_at=NOW,
+    dedupe_key="key",
+    correlation_id="c",
+    trace_id="t",
+    policy=Policy(
+        lease_us=seconds(31.5),
+        max_attempts=2,
+        max_releases=0,
+        backoff=Backoff(initial_us=Duration(1), factor=3.0, cap_us=seconds(9), floor=0.5),
+        timeout_us=None,
+        start_within_us=seconds(5),
+        grace_us=Duration(0),
+        on_exhausted=OnExhausted.FAIL,
+        on_lost=OnLost.RECLAIM,
+        compensation=Compensation(kind=Kind("undo"), queue=QueueName("u"), policy=Policy()),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ENQUEUE,
+        Enqueue(
+            job_id=JOB,
+            namespace=Namespace("default"),
+            queue=QueueName("q"),
+            kind=Kind("k"),
+            actor=CLIENT,
+            delay_us=Duration(7),
+        ),
+    ],
+)
+def test_an_enqueue_comes_back_as_it_was(command: Enqueue) -> None:
+    message = over_the_wire(commands.enqueue_message(command))
+
+    back = commands.enqueue_command(
+        message, job_id=JOB, actor=CLIENT, namespace=Namespace("default")
+    )
+
+    assert back == command
+
+
+ASKED: dict[str, Any] = {"job_id": JOB, "actor": OPERATOR, "request_id": RequestId("r")}
+GUARD: dict[str, Any] = {"expected_rev": 4, "expected_status": JobStatus.STALLED}
+
+
+def read_back(message: commands.OperatorMessage, cause: EventCause) -> Command:
+    match message:
+        case requests.CancelMessage():
+            return commands.cancel_command(message, job_id=JOB, actor=OPERATOR)
+        case requests.RequeueMessage():
+            return commands.requeue_command(message, job_id=JOB, actor=OPERATOR)
+        case requests.DeadLetterMessage():
+            return commands.dead_letter_command(message, job_id=JOB, actor=OPERATOR)
+        case requests.DiscardMessage():
+            return commands.discard_command(message, job_id=JOB, actor=OPERATOR)
+        case requests.RedriveMessage():
+            return commands.redrive_command(message, job_id=JOB, actor=OPERATOR, cause=cause)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Cancel(**ASKED, **GUARD, mode=CancelMode.HARD, reason="why"),
+        Requeue(**ASKED, **GUARD),
+        DeadLetter(
+            **ASKED,
+            reason_code=ReasonCode.POLICY_VIOLATION,
+            stage=Stage.EXEC,
+            message="m",
+        ),
+        Redrive(**ASKED, payload=b'{"new":1}'),
+        Redrive(**ASKED, payload=b"null"),
+        Redrive(**ASKED, cause=EventCause.RERUN),
+        Discard(**ASKED, note="n"),
+    ],
+)
+def test_what_operators_ask_comes_back_as_it_was(
+    command: Cancel | Requeue | DeadLetter | Redrive | Discard,
+) -> None:
+    message = over_the_wire(commands.operator_message(command))
+
+    cause = command.cause if isinstance(command, Redrive) else EventCause.REDRIVE
+    assert read_back(message, cause) == command
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict(kind=VerdictKind.OK, ttl_us=Duration(29_999_999), settled=True),
+        Verdict(
+            kind=VerdictKind.COMMITTED,
+            job_status=JobStatus.QUEUED,
+            disposition=Disposition.RETRY_SCHEDULED,
+            run_at=NOW,
+            replayed=True,
+        ),
+        Verdict(
+            kind=VerdictKind.OK,
+            cancel=CancelDirective(reason="stop", remaining_us=Duration(5)),
+        ),
+        Verdict(kind=VerdictKind.CANCELLED, cause=Cause.SUPERSEDED),
+    ],
+)
+def test_a_verdict_comes_back_as_it_was(verdict: Verdict) -> None:
+    assert replies.verdict_of(over_the_wire(replies.verdict_reply(verdict))) == verdict
+
+
+def test_a_grant_brings_what_a_worker_needs() -> None:
+    job = msgspec.structs.replace(
+        row_of(LOGS[0]), payload=b'{"x":  1}', checkpoint=b"[2]", status=JobStatus.CLAIMED
+    )
+    grant = Grant(
+        job_id=job.id, lease_id=LEASE, attempt=3, fence=1 << 32, ttl_us=seconds(12.5), job=job
+    )
+
+    reply = over_the_wire(replies.claim_reply(ClaimAnswer(grants=(grant,), is_repeat=True)))
+    [back] = replies.claim_answer(reply).grants
+
+    assert msgspec.structs.replace(back, job=job) == grant
+    for field in ("kind", "queue", "payload", "checkpoint", "hb_seq", "correlation_id", "status"):
+        assert getattr(back.job, field) == getattr(job, field)
+    for field in ("lease_us", "timeout_us", "grace_us", "heartbeat_us", "max_attempts"):
+        assert getattr(back.job.policy, field) == getattr(job.policy, field)
+
+
+def test_a_reply_comes_back_as_it_was() -> None:
+    job = msgspec.structs.replace(row_of(LOGS[0]), lease_id=None)
+    reply = Reply(job=job, cause=Cause.JOB_FINISHED, pending=True, deduplicated=True)
+
+    back = replies.reply_of(over_the_wire(replies.job_reply(reply, now=NOW, bodies=True)))
+
+    assert back == reply
+
+
+@spec("H2")
+def test_an_unknown_field_is_refused_in_a_request_and_ignored_in_an_answer() -> None:
+    with pytest.raises(InvalidInput, match="unknown field") as refused:
+        codec.decode(requests.HeartbeatsMessage, b'{"leases":[{"hb_seq":1,"hb_sec":1}]}')
+
+    read = codec.decode(replies.VerdictReply, b'{"verdict":"OK","added_later":{"a":[1]}}')
+
+    assert refused.value.field == "leases[0].hb_sec"
+    assert read == replies.VerdictReply(verdict=VerdictKind.OK)
