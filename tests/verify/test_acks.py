@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import json
 
 from tenure.core.ids import JobId, LeaseId, RequestId
 from tenure.core.instants import Instant
@@ -11,7 +12,10 @@ from tenure.errors import InvalidInput
 from tenure.verify import Ack, AckWriter, Op, read_acks
 from tests.support.histories import World
 
-ACK = Ack(op=Op.ENQUEUE, job_id=JobId("j"), at=Instant(1), answer=VerdictKind.OK)
+JOB = JobId("018bcfe5-6800-75b1-a522-4a58b791df6a")
+LEASE = LeaseId("1-" + "0" * 32)
+NOON = Instant(1_700_000_000_000_000)
+ACK = Ack(op=Op.ENQUEUE, job_id=JOB, at=NOON, answer=VerdictKind.OK)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -64,35 +68,63 @@ def test_a_torn_last_line_is_skipped_and_cut_by_the_next_writer(tmp_path: Path) 
     assert list(read_acks(path)) == [ACK, ACK]
 
 
+def line(**fields: object) -> str:
+    """A lawful line but for these fields."""
+    return json.encode({"op": "enqueue", "job_id": JOB, "at": NOON} | fields).decode()
+
+
 @pytest.mark.parametrize(
-    "line",
+    "wrong",
     [
         "{",
         "[]",
         '{"op":"enqueue"}',
-        '{"op":"nothing","job_id":"j","at":1}',
-        '{"op":"enqueue","job_id":"j","at":"noon"}',
-        '{"op":"complete","job_id":"j","at":1,"request_id":"r"}',
-        '{"op":"cancel","job_id":"j","at":1}',
-        '{"op":"enqueue","job_id":"\\ud800","at":1}',
-        '{"op":"enqueue","job_id":"j","at":-1}',
-        '{"op":"enqueue","job_id":"j","at":18446744073709551616}',
-        '{"op":"enqueue","job_id":"j","at":1,"rev":99999999999999999999}',
-        '{"op":"redrive","job_id":"j","at":1,"answer":"OK","request_id":"r"}',
         "x" * 70_000,
+        line(op="nothing"),
+        line(op="complete", request_id="r"),
+        line(op="cancel"),
+        line(op="redrive", answer="OK", request_id="r"),
+        line(job_id="j"),
+        line(job_id=JOB.upper()),
+        line(answered_id="j", answer="OK"),
+        line(op="complete", request_id="r", lease_id="mine", answer="COMMITTED"),
+        line().replace(JOB, "\\ud800"),
+        line(at="noon"),
+        line(at=-1),
+        line(at=NOON // 1_000_000),  # seconds
+        line(at=NOON // 1000),  # milliseconds
+        line(at=NOON * 1000),  # nanoseconds
+        line().replace(str(NOON), "18446744073709551616"),
+        line(rev=2**63),
+        line(answer="COMMITTED"),
+        line(answer="CANCELLED"),
+        line(answer="MAYBE"),
+        line(op="complete", request_id="r", lease_id=LEASE, answer="OK"),
+        line(op="heartbeat", lease_id=LEASE, answer="COMMITTED"),
+        line(op="claim", lease_id=LEASE, answer="CANCELLED"),
     ],
 )
-def test_a_line_that_is_none_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_none_is_refused_with_its_number(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "acks"
-    path.write_text(f'{{"op":"enqueue","job_id":"j","at":1}}\n\n{line}\n')
+    path.write_text(f"{line()}\n\n{wrong}\n")
 
     with pytest.raises(InvalidInput, match="acks, line 3"):
         list(read_acks(path))
 
 
+def test_ids_that_are_none_may_have_been_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "acks"
+    path.write_text(line(op="start", job_id="j", lease_id="l", request_id="r", answer="REJECTED"))
+    path.write_text(path.read_text() + "\n")
+
+    [ack] = read_acks(path)
+
+    assert ack.answer is VerdictKind.REJECTED
+
+
 def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "acks"
-    path.write_text('{"op":"enqueue","job_id":"j","at":1,"answer":"OK","weather":"fine"}\n')
+    path.write_text(line(answer="OK", weather="fine") + "\n")
 
     assert list(read_acks(path)) == [ACK]
 

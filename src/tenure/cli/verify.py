@@ -6,23 +6,23 @@ Exit codes: 0 everything checked holds, 1 a violation was found, 2 it could not 
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import msgspec
 
+from tenure.cli.common import CouldNotRun, duration_value, json_option, url_option
 from tenure.cli.printing import print_json, printable
-from tenure.core.instants import Duration, parse_duration
+from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
 from tenure.verify import Finding, Report, State, Violation, verify
 from tenure.verify.checking import DEFAULT_LIMIT
 from tenure.wiring import open_store, url_from_environment
 
-HOLDS, VIOLATED, COULD_NOT_CHECK = 0, 1, 2
+HOLDS, VIOLATED = 0, 1
 
 _COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
-_WITHOUT_ACKS_HINT = "give --acks FILE"
+_WITHOUT_ACKS_HINT = ", give --acks FILE"
 
 
 class ProgressLine:
@@ -52,27 +52,24 @@ class ProgressLine:
             click.echo(err=True)
 
 
-def _duration(_: click.Context, __: click.Parameter, text: str | None) -> Duration:
-    if text is None:
+def _retention(context: click.Context, option: click.Parameter, text: str | None) -> Duration:
+    retention_us = duration_value(context, option, text)
+    if retention_us is None:
         return SHORTEST_RETENTION
-    try:
-        duration = parse_duration(text)
-    except ValueError as wrong:
-        raise click.BadParameter(str(wrong)) from wrong
-    if duration < SHORTEST_RETENTION:
+    if retention_us < SHORTEST_RETENTION:
         raise click.BadParameter("a retention is at least one day")
-    return duration
+    return retention_us
 
 
 @click.command(name="verify")
-@click.option("--url", help="The store. [default: $TENURE_URL, then sqlite:///tenure.db]")
+@url_option
+@json_option
 @click.option(
     "--acks",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
     help="A log of callers' acknowledgements; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -82,7 +79,7 @@ def _duration(_: click.Context, __: click.Parameter, text: str | None) -> Durati
 )
 @click.option(
     "--retention",
-    callback=_duration,
+    callback=_retention,
     help="How long finished jobs are kept before a purge, as in 30d. [default: 1d]",
 )
 def verify_command(
@@ -96,11 +93,11 @@ def verify_command(
     try:
         report = _verify(url or url_from_environment(), acks, limit, retention)
     except TenureError as error:
-        _give_up(str(error))
-    except KeyboardInterrupt:
-        _give_up("interrupted, not everything was checked")
+        raise CouldNotRun(str(error)) from error
+    except KeyboardInterrupt as error:
+        raise CouldNotRun("interrupted, not everything was checked") from error
     except Exception as error:  # An unforeseen failure must not exit with 1, "violated".
-        _give_up(f"cannot verify: {type(error).__name__}: {error}")
+        raise CouldNotRun(f"cannot verify: {type(error).__name__}: {error}") from error
     try:
         if as_json:
             print_json(document(report))
@@ -108,7 +105,7 @@ def verify_command(
             _print(report)
     except OSError as error:  # a full disk, a reader that left: neither is a violation
         if report.holds:
-            _give_up(f"the report cannot be written: {error.strerror}")
+            raise CouldNotRun(f"the report cannot be written: {error.strerror}") from error
     sys.exit(HOLDS if report.holds else VIOLATED)
 
 
@@ -122,11 +119,6 @@ def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -
         store.close()
 
 
-def _give_up(problem: str) -> NoReturn:
-    click.echo(f"tenure: {printable(problem)}", err=True)
-    sys.exit(COULD_NOT_CHECK)
-
-
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of `--json`; docs/reference/verify.md describes it."""
 
@@ -134,6 +126,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     events: int
     acks: int | None
+    empty: int
+    torn: int
     purged: int
     invariants: tuple[Finding, ...]
 
@@ -145,6 +139,8 @@ def document(report: Report) -> Document:
         jobs=report.jobs,
         events=report.events,
         acks=report.acks,
+        empty=report.empty,
+        torn=report.torn,
         purged=report.purged,
         invariants=report.findings,
     )
@@ -153,7 +149,7 @@ def document(report: Report) -> Document:
 def _print(report: Report) -> None:
     width = max(len(finding.title) for finding in report.findings)
     for finding in report.findings:
-        result = click.style(_result(finding), fg=_COLOURS[finding.state])
+        result = click.style(_result(finding, report), fg=_COLOURS[finding.state])
         click.echo(f"{finding.id:<4} {finding.title:<{width}}  {result}")
         for violation in finding.first:
             click.echo(_line(violation))
@@ -164,14 +160,15 @@ def _print(report: Report) -> None:
     click.echo(_summary(report))
 
 
-def _result(finding: Finding) -> str:
+def _result(finding: Finding, report: Report) -> str:
     match finding.state:
         case State.HOLDS:
             return "holds"
         case State.VIOLATED:
             return f"VIOLATED, {finding.violations:,} found"
         case State.NOT_CHECKED:
-            return f"not checked: {finding.why}, {_WITHOUT_ACKS_HINT}"
+            hint = _WITHOUT_ACKS_HINT if report.acks is None else ""
+            return f"not checked: {finding.why}{hint}"
 
 
 def _line(violation: Violation) -> str:
@@ -186,6 +183,13 @@ def _summary(report: Report) -> str:
     if report.not_checked:
         counts.append(f"{len(report.not_checked)} not checked")
     lines = [f"{report.jobs:,} jobs, {report.events:,} events, {heard}: {', '.join(counts)}"]
+    if report.empty:
+        lines.append(f"{report.empty:,} files of acknowledgements hold none")
+    if report.torn:
+        lines.append(
+            f"{report.torn:,} files of acknowledgements end in a line that was never finished: "
+            "it was left out"
+        )
     if report.purged:
         lines.append(
             f"{report.purged:,} acknowledged jobs are gone and old enough to have been purged: "

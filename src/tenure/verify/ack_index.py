@@ -30,16 +30,19 @@ class AckIndex:
         self._database.execute("CREATE TABLE met (job_id TEXT PRIMARY KEY) WITHOUT ROWID")
         self._database.execute("BEGIN")
 
-    def load(self, paths: Iterable[Path]) -> int:
-        """Read these files; how many lines they have."""
-        lines = 0
-        for path in paths:
-            acks = read_acks(path)
-            while batch := list(islice(acks, _BATCH)):
-                lines += len(batch)
-                rows = [row for ack in batch for row in self._rows(ack)]
-                self._database.executemany("INSERT INTO ack VALUES (?, ?)", rows)
+    def load(self, paths: Iterable[Path]) -> list[int]:
+        """Read these files; how many lines each of them has."""
+        lines = [self._load(path) for path in paths]
         self._database.execute("CREATE INDEX ack_by_job ON ack (job_id)")
+        return lines
+
+    def _load(self, path: Path) -> int:
+        lines = 0
+        acks = read_acks(path)
+        while batch := list(islice(acks, _BATCH)):
+            lines += len(batch)
+            rows = [row for ack in batch for row in self._rows(ack)]
+            self._database.executemany("INSERT INTO ack VALUES (?, ?)", rows)
         return lines
 
     def _rows(self, ack: Ack) -> Iterator[tuple[str, bytes]]:

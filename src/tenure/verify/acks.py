@@ -14,7 +14,7 @@ from types import TracebackType
 
 import msgspec
 
-from tenure.core.ids import JobId, LeaseId, RequestId
+from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, JobId, LeaseId, RequestId
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import InvalidInput
@@ -43,6 +43,19 @@ SETTLING = frozenset({Op.COMPLETE, Op.FAIL, Op.RELEASE})
 _NEEDS_LEASE = SETTLING | {Op.CLAIM, Op.START, Op.HEARTBEAT}
 _NEEDS_REQUEST_ID = SETTLING | {Op.START, Op.CANCEL, Op.REQUEUE, Op.DEAD_LETTER, Op.REDRIVE}
 
+_OF_LEASES = frozenset({VerdictKind.OK, VerdictKind.CANCELLED, VerdictKind.REJECTED})
+_OF_REPORTS = frozenset({VerdictKind.COMMITTED, VerdictKind.CANCELLED, VerdictKind.REJECTED})
+_OF_CLIENTS = frozenset({VerdictKind.OK, VerdictKind.REJECTED})
+_ANSWERS: dict[Op, frozenset[VerdictKind]] = {
+    **dict.fromkeys(Op, _OF_CLIENTS),
+    **dict.fromkeys(SETTLING, _OF_REPORTS),
+    **dict.fromkeys((Op.START, Op.HEARTBEAT), _OF_LEASES),
+}
+"""What each request can hear."""
+
+EARLIEST = Instant(10**14)  # 1973: whoever counts seconds or milliseconds is far below
+LATEST = Instant(10**16)  # 2286: whoever counts nanoseconds is far above
+
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line: a request that was sent (`answer` is None), or the answer that was heard."""
@@ -61,17 +74,36 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a line that verify could not hold against a log."""
+        """Refuse a line that verify could not hold against a log, or that nobody can have heard:
+        it would be checked against nothing, and look as if it held."""
+        for problem in self._problems():
+            raise ValueError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        if self.answer is not VerdictKind.REJECTED:  # which is what ids that are none hear
+            yield from self._wrong_ids()
         if self.op in _NEEDS_LEASE and self.lease_id is None:
-            raise ValueError(f"{self.op} without a lease_id")
+            yield f"{self.op} without a lease_id"
         if self.op in _NEEDS_REQUEST_ID and self.request_id is None:
-            raise ValueError(f"{self.op} without a request_id")
+            yield f"{self.op} without a request_id"
+        if self.answer is not None and self.answer not in _ANSWERS[self.op]:
+            yield f"{self.op} is never answered {self.answer}"
         if self.op is Op.REDRIVE and self.is_accepted and self.answered_id is None:
-            raise ValueError(f"{self.op} was accepted, without the answered_id of the new job")
-        for name in ("at", "hb_seq", "rev"):
+            yield f"{self.op} was accepted, without the answered_id of the new job"
+        if not EARLIEST <= self.at <= LATEST:
+            yield "at is not in microseconds since 1970"
+        for name in ("hb_seq", "rev"):
             number = getattr(self, name)
             if number is not None and not 0 <= number < 2**63:
-                raise ValueError(f"{name} is out of range")
+                yield f"{name} is out of range"
+
+    def _wrong_ids(self) -> Iterator[str]:
+        for name in ("job_id", "answered_id"):
+            job_id = getattr(self, name)
+            if job_id is not None and not JOB_ID_PATTERN.fullmatch(job_id):
+                yield f"{name} is not a job id"
+        if self.lease_id is not None and not LEASE_ID_PATTERN.fullmatch(self.lease_id):
+            yield "lease_id is not a lease id"
 
     @property
     def is_accepted(self) -> bool:
@@ -147,6 +179,14 @@ def read_acks(path: Path) -> Iterator[Ack]:
                 yield decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise _unreadable(path, number, str(error)) from error
+
+
+def is_torn(path: Path) -> bool:
+    """Whether the last line was never finished: its writer died, or is still writing."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) not in (b"", b"\n")
 
 
 def _unreadable(path: Path, number: int, problem: str) -> InvalidInput:

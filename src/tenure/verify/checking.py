@@ -11,6 +11,7 @@ from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.verify.ack_index import AckIndex
 from tenure.verify.acknowledged import binds, gone, may_be_purged
+from tenure.verify.acks import is_torn
 from tenure.verify.invariants import check_across, check_record
 from tenure.verify.report import Report, Tally
 from tenure.verify.source import Source
@@ -33,7 +34,12 @@ def verify(
     """Check every invariant over rows, log and, where given, callers' acknowledgements."""
     tally = Tally(limit=limit)
     with AckIndex() as index:
-        lines = index.load(acks) if acks is not None else None
+        lines = None
+        if acks is not None:
+            by_file = index.load(acks)
+            lines = sum(by_file)
+            tally.empty = by_file.count(0)
+            tally.torn = sum(map(is_torn, acks))
         for record in store.records(page_size=PAGE_SIZE):
             tally.jobs += 1
             tally.events += len(record.events)

@@ -12,6 +12,7 @@ from tenure.verify.invariants import INVARIANTS
 from tenure.verify.violations import Violation
 
 WITHOUT_ACKS = "needs the callers' acknowledgements"
+NO_ACKS = "the files of acknowledgements hold none"
 
 
 class State(StrEnum):
@@ -35,12 +36,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What was read and what was found. `purged` counts acknowledged jobs that are gone and old
-    enough to have been purged: nothing can be said about them."""
+    enough to have been purged. `empty` counts acknowledgement files without a line, `torn` those
+    whose last line was never finished. Nothing can be said about any of them."""
 
     findings: tuple[Finding, ...]
     jobs: int
     events: int
     acks: int | None = None
+    empty: int = 0
+    torn: int = 0
     purged: int = 0
 
     @property
@@ -69,6 +73,8 @@ class Tally:
         self.jobs = 0
         self.events = 0
         self.purged = 0
+        self.empty = 0
+        self.torn = 0
 
     def add(self, violation: Violation) -> None:
         """Count one more."""
@@ -85,8 +91,8 @@ class Tally:
             count = self._counts.get(rule.id, 0)
             state = State.VIOLATED if count else State.HOLDS
             why = ""
-            if acks is None and rule.needs_acks:
-                state, why = State.NOT_CHECKED, WITHOUT_ACKS
+            if not acks and rule.needs_acks:
+                state, why = State.NOT_CHECKED, WITHOUT_ACKS if acks is None else NO_ACKS
             findings.append(
                 Finding(
                     id=rule.id,
@@ -102,5 +108,7 @@ class Tally:
             jobs=self.jobs,
             events=self.events,
             acks=acks,
+            empty=self.empty,
+            torn=self.torn,
             purged=self.purged,
         )
