@@ -3,11 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tenure.cli import dlq
 from tenure.cli.main import main
+from tenure.core.ids import JobId, operator_actor
 
 Run = Callable[..., Result]
 
@@ -66,7 +69,10 @@ def test_a_discarded_dead_letter_keeps_its_note_and_cannot_be_discarded_again(ru
     again = run("dlq", "discard", job_id)
 
     assert (first.exit_code, first.stdout, repeated.exit_code) == (0, f"{job_id}\n", 0)
-    assert (again.exit_code, again.stderr) == (1, f"tenure: job {job_id}: already_resolved\n")
+    assert again.exit_code == 1
+    assert again.stderr.startswith(
+        f"tenure: job {job_id}: already_resolved; it was discarded by operator:"
+    )
     assert "customer left" in run("dlq", "show", job_id).stdout
     assert listed(run) == []
 
@@ -86,6 +92,36 @@ def test_all_asks_first_and_redrives_each_dead_letter_once(run: Run) -> None:
     assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 3
 
 
+def test_of_two_operators_who_redrive_everything_one_does_and_the_other_hears_of_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = dead_letter(run)
+    chosen = dlq._chosen
+
+    def beaten(*given: Any, **options: Any) -> list[JobId]:
+        """Another operator is done between the list and the decision."""
+        ids = chosen(*given, **options)
+        monkeypatch.setattr(dlq, "_chosen", chosen)
+        monkeypatch.setattr(dlq, "operator", lambda: operator_actor("ann"))
+        assert run("dlq", "redrive", "--all", "--yes").exit_code == 0
+        monkeypatch.setattr(dlq, "operator", lambda: operator_actor("bob"))
+        return ids
+
+    monkeypatch.setattr(dlq, "_chosen", beaten)
+    late = run("dlq", "redrive", "--all", "--yes", "--json")
+
+    [told] = json.loads(late.stdout)
+    [new] = json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)
+    assert late.exit_code == 1
+    assert (told["job_id"], told["new_job_id"], told["cause"]) == (
+        job_id,
+        None,
+        "idempotency_key_reuse",
+    )
+    assert told["resolution"]["actor"] == "operator:ann"
+    assert told["resolution"]["new_job_id"] == new["id"]
+
+
 def test_all_discards_with_a_typed_yes(run: Run) -> None:
     dead_letter(run)
 
@@ -101,7 +137,7 @@ def test_a_redrive_whose_key_is_held_says_by_whom(run: Run) -> None:
     result = run("dlq", "redrive", job_id)
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"tenure: job {job_id}: key_held by {holder}\n"
+    assert result.stderr == f"tenure: job {job_id}: its dedupe key is held by job {holder}\n"
     assert listed(run) == [job_id]
 
 

@@ -22,13 +22,13 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.jobs import find_job, job_facts
-from tenure.cli.printing import print_facts, print_json, print_table
+from tenure.cli.printing import print_facts, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.views import ResolutionView, iso, job_view, resolution_view
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.validation import check_job_id
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.ports import JobFilter
 
@@ -190,12 +190,18 @@ def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) 
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one dead letter; `cause` says why nothing did."""
+    """What became of one dead letter. With a `cause` or a `held_by` nothing did."""
 
     job_id: str
     new_job_id: str | None = None
-    cause: str | None = None
+    cause: Cause | None = None
+    resolution: ResolutionView | None = None  # what had become of a refused one before
     held_by: str | None = None  # the live job that holds the dead letter's dedupe key
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is as it was."""
+        return self.cause is not None or self.held_by is not None
 
 
 def bulk_options(function: _F) -> _F:
@@ -310,39 +316,58 @@ def _decide(serving: Coordinator, commands: Sequence[Command]) -> list[Done]:
     done: list[Done] = []
     for start in range(0, len(commands), PER_REQUEST):
         some = commands[start : start + PER_REQUEST]
-        for command, answer in zip(some, serving.submit_many(some).result(), strict=True):
-            assert isinstance(answer, Reply)
-            done.append(_done(command, answer))
+        answers = serving.submit_many(some).result()
+        pairs = zip(some, answers, strict=True)
+        done += _explained(serving, [_done(command, answer) for command, answer in pairs])
     return done
 
 
-def _done(command: Command, reply: Reply) -> Done:
+def _done(command: Command, reply: Answer) -> Done:
+    assert isinstance(reply, Reply)
     if reply.cause is not None:
-        cause = reply.cause
-        if isinstance(command, Redrive) and command.request_id == REDRIVE_ALL:
-            # Nobody else uses this id, so another operator got there first.
-            taken = cause is Cause.IDEMPOTENCY_KEY_REUSE
-            cause = Cause.ALREADY_RESOLVED if taken else cause
-        return Done(job_id=command.job_id, cause=cause.value)
+        return Done(job_id=command.job_id, cause=reply.cause)
     assert reply.job is not None
     if isinstance(command, Discard):
         return Done(job_id=command.job_id)
     if reply.deduplicated:
-        return Done(job_id=command.job_id, cause="key_held", held_by=reply.job.id)
+        return Done(job_id=command.job_id, held_by=reply.job.id)
     return Done(job_id=command.job_id, new_job_id=reply.job.id)
+
+
+def _explained(serving: Coordinator, done: Sequence[Done]) -> list[Done]:
+    """With what had become of the refused ones: mostly, another operator was faster."""
+    refused = [JobId(each.job_id) for each in done if each.cause is not None]
+    resolutions = serving.store.load_resolutions(refused) if refused else {}
+    return [
+        msgspec.structs.replace(
+            each, resolution=resolution_view(resolutions.get(JobId(each.job_id)))
+        )
+        if each.cause is not None
+        else each
+        for each in done
+    ]
 
 
 def _show(done: Sequence[Done], *, as_json: bool) -> None:
     """The ids of new jobs, or of what was put away, on stdout; what was refused on stderr."""
-    refused = [each for each in done if each.cause is not None]
+    refused = [each for each in done if each.is_refused]
     if as_json:
         print_json(done)
     else:
         for each in done:
-            if each.cause is None:
+            if not each.is_refused:
                 click.echo(each.new_job_id or each.job_id)
         for each in refused:
-            held = "" if each.held_by is None else f" by {each.held_by}"
-            click.echo(f"tenure: job {each.job_id}: {each.cause}{held}", err=True)
+            click.echo(f"tenure: job {each.job_id}: {printable(_why(each))}", err=True)
     if refused:
         raise click.exceptions.Exit(REFUSED)
+
+
+def _why(refused: Done) -> str:
+    if refused.cause is None:
+        return f"its dedupe key is held by job {refused.held_by}"
+    before = refused.resolution
+    if before is None:
+        return refused.cause.value
+    new = "" if before.new_job_id is None else f" as job {before.new_job_id}"
+    return f"{refused.cause.value}; it was {before.kind}{new} by {before.actor}"
