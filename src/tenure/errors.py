@@ -9,7 +9,8 @@
     │   │   └── OutcomeUnknown  the connection died at commit; the same request id tells
     │   ├── SchemaTooOld        run `tenure migrate`
     │   ├── SchemaTooNew        upgrade Tenure
-    │   └── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
+    │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
+    │   └── UnreadableRow       a row holds what this version cannot read
     ├── UnknownJob              no job has this id here
     ├── Conflict                the job is not as the request needs it; its status is in the error
     ├── NoResult                asked for a result that will not come
@@ -122,6 +123,19 @@ class StoreRefused(StoreError):
     """A guard of the schema refused a write."""
 
     code = "store_refused"
+
+
+class UnreadableRow(StoreError):
+    """A row holds what this version cannot read; which job's is in the error."""
+
+    code = "unreadable_row"
+
+    def __init__(self, job_id: str, problem: str) -> None:
+        super().__init__(
+            f"job {job_id} cannot be read: {problem}",
+            hint="a newer version of Tenure wrote it, or a foreign hand",
+        )
+        self.job_id = job_id
 
 
 class UnknownJob(TenureError):

@@ -297,6 +297,34 @@ def test_a_row_that_was_edited_by_hand_is_noticed(tmp_path: Path) -> None:
     assert f"job {job_id} seq 1: the fold differs from the row in priority" in after.stdout
 
 
+@spec("X2")
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE tenure_job SET status = 'lost'", "status is 'lost'"),
+        ("UPDATE tenure_job SET policy = '{}x'", "policy is not the document it should be"),
+        ("UPDATE tenure_job_event SET type = 'vanished'", "an event's type is 'vanished'"),
+    ],
+)
+def test_a_row_that_nobody_can_read_is_named(tmp_path: Path, change: str, named: str) -> None:
+    path = tmp_path / "tenure.db"
+    enqueued = CliRunner().invoke(main, ["enqueue", "work", "--url", f"sqlite:///{path}"])
+    with closing(sqlite3.connect(path)) as database:
+        for (trigger,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            database.execute(f"DROP TRIGGER {trigger}")
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute(change)
+        database.commit()
+
+    result = CliRunner().invoke(main, ["verify", "--url", f"sqlite:///{path}"])
+
+    job_id = enqueued.stdout.strip()
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"tenure: job {job_id} cannot be read: {named}")
+
+
 def test_a_store_is_closed_after_verifying(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     monkeypatch.setattr(command, "open_store", lambda _, **__: store)

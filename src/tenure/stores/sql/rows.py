@@ -25,6 +25,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
+from tenure.errors import UnreadableRow
 
 Row: TypeAlias = tuple[Any, ...]
 Values: TypeAlias = Sequence[Any]
@@ -163,23 +164,40 @@ _EVENT_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
 _observation_type = _word(ObservationType)
 
 
+_EVENT_JOB_ID = EVENT_FIELDS.index("job_id")
+
+
+def _problem(what: str, wrong: Exception) -> str:
+    """A word is shown, it is no secret; a document is not, it may hold anything."""
+    if isinstance(wrong, KeyError):
+        return f"{what} is {str(wrong.args[0])[:60]!a}"
+    return f"{what} is not the document it should be"
+
+
 def job_from(row: Row) -> Job:
     """The job of a row whose columns are `JOB_COLUMNS`."""
     values = list(row)
-    for position, decode in _JOB_DECODERS:
-        value = values[position]
-        if value is not None:
-            values[position] = decode(value)
+    try:
+        for position, decode in _JOB_DECODERS:
+            value = values[position]
+            if value is not None:
+                values[position] = decode(value)
+    except (KeyError, msgspec.MsgspecError) as wrong:
+        raise UnreadableRow(str(row[0]), _problem(JOB_COLUMNS[position], wrong)) from wrong
     return Job(**dict(zip(JOB_COLUMNS, values, strict=True)))
 
 
 def event_from(row: Row) -> Event:
     """The event of a row whose columns are `EVENT_COLUMNS`; its class follows from its type."""
     values = list(row[: len(EVENT_FIELDS)])
-    for position, decode in _EVENT_DECODERS:
-        value = values[position]
-        if value is not None:
-            values[position] = decode(value)
+    try:
+        for position, decode in _EVENT_DECODERS:
+            value = values[position]
+            if value is not None:
+                values[position] = decode(value)
+    except (KeyError, msgspec.MsgspecError) as wrong:
+        problem = _problem(f"an event's {EVENT_FIELDS[position]}", wrong)
+        raise UnreadableRow(str(row[_EVENT_JOB_ID]), problem) from wrong
     return Event(**dict(zip(EVENT_FIELDS, values, strict=True)))
 
 
