@@ -33,10 +33,11 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Observation
-from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.validation import check_correlation_id, check_name
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Cause, EventType, HealthState, JobStatus, ReasonCode, Stage
@@ -186,7 +187,29 @@ class Coordination(Protocol):
         """A worker's sign of life, every ten seconds or so; whether it is to drain. [B12]"""
 
 
-class Store(Protocol):
+class TokenStore(Protocol):
+    """Where the tokens of a server are kept. [H20]"""
+
+    def create_token(self, new: NewToken) -> Token:
+        """Keep a token; its instants are the store's."""
+
+    def load_token(self, token_id: TokenId) -> LoadedToken:
+        """The token of this id, if there is one, and when it was read."""
+
+    def list_tokens(self) -> list[Token]:
+        """Every token, oldest first; expired and revoked ones too."""
+
+    def revoke_token(self, token_id: TokenId) -> bool:
+        """End a token for good; whether there is one."""
+
+    def use_token(self, token_id: TokenId) -> None:
+        """Remember that it was used now."""
+
+    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
+        """How many leases a principal has, expired ones included until they are swept."""
+
+
+class Store(TokenStore, Protocol):
     """What a coordinator needs of a database. `tenure.conformance` tests every sentence of it."""
 
     @property

@@ -7,8 +7,11 @@ that a store made, as an operator with good intentions would.
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.instants import Duration
+from tenure.core.ids import Kind, QueueName
+from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
+from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
+from tenure.core.vocabulary import Role
 from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
 from tests.stores.lives import claim, complete, enqueue, heartbeat, start
 
@@ -201,3 +204,37 @@ def test_sqlite_refuses_to_replace_a_row(sqlite_hand: SqliteHand) -> None:
         )
 
     assert sqlite_hand.store.load([job.id]).jobs == {job.id: job}
+
+
+@spec("H20")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "revoked_at = NULL",
+        "expires_at = NULL",
+        "role = 'operator'",
+        "queues = '[]'",
+        "kinds = '[]'",
+        "namespace = 'another'",
+        "name = 'another'",
+    ],
+)
+def test_a_token_never_gains_a_right(hand: ForeignHand, change: str) -> None:
+    token_id, digest, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
+    new = NewToken(
+        id=token_id,
+        secret_sha256=digest,
+        name="w",
+        role=Role.WORKER,
+        queues=(QueueName("q"),),
+        kinds=(Kind("k"),),
+        expires_in_us=seconds(60),
+    )
+    hand.store.create_token(new)
+    hand.store.revoke_token(token_id)
+    before = hand.store.list_tokens()
+
+    with pytest.raises(Refused):
+        hand.run("UPDATE {t}token SET " + change)
+
+    assert hand.store.list_tokens() == before

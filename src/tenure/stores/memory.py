@@ -38,6 +38,7 @@ from tenure.ports import (
     Saved,
 )
 from tenure.stores.memory_beside import MemoryBeside
+from tenure.stores.memory_tokens import MemoryTokens
 
 
 def host_clock() -> Instant:
@@ -45,11 +46,12 @@ def host_clock() -> Instant:
     return Instant(time.time_ns() // 1000)
 
 
-class MemoryStore(MemoryBeside):
+class MemoryStore(MemoryBeside, MemoryTokens):
     """Jobs in dictionaries, one lock for all of them."""
 
     def __init__(self, *, clock: Clock = host_clock) -> None:
-        super().__init__()
+        MemoryBeside.__init__(self)
+        MemoryTokens.__init__(self)
         self._clock = clock
         self._lock = threading.RLock()
         self._closed = False

@@ -262,3 +262,27 @@ WITH unseen AS MATERIALIZED (
 DELETE FROM {t}worker_process
  WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM unseen)
 RETURNING worker;
+
+-- name: create_token
+INSERT INTO {t}token ({token_columns})
+SELECT :id, :secret_sha256, :name, :role, :namespace, :queues, :kinds, :max_leases, :max_polls,
+       made.at, made.at + :expires_in_us, NULL, NULL
+  FROM (SELECT {t}clock() AS at) AS made
+RETURNING {token_columns};
+
+-- name: load_token
+SELECT {token_columns} FROM {t}token WHERE id = :token_id;
+
+-- name: list_tokens
+SELECT {token_columns} FROM {t}token ORDER BY created_at, id;
+
+-- name: revoke_token
+UPDATE {t}token SET revoked_at = coalesce(revoked_at, {t}clock()) WHERE id = :token_id
+RETURNING id;
+
+-- name: use_token
+UPDATE {t}token SET last_used_at = {t}clock() WHERE id = :token_id;
+
+-- name: count_leases
+SELECT count(*) FROM {t}job
+ WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;

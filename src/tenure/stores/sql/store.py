@@ -48,6 +48,8 @@ from tenure.stores.sql.rows import (
     session_from,
 )
 from tenure.stores.sql.statements import Asked, Shape, Statements
+from tenure.stores.sql.tokens import COLUMN_WORDS as WORDS_OF_TOKENS
+from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
 
 MAX_CLAIM_RESTARTS = 10
@@ -58,7 +60,9 @@ MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 
 KEYS_PER_PAGE = 1000
 
-COLUMN_WORDS = WORDS_BESIDE | {
+COLUMN_WORDS = {
+    **WORDS_BESIDE,
+    **WORDS_OF_TOKENS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "event_columns": ", ".join(EVENT_FIELDS),
     "observation_columns": ", ".join(OBSERVATION_COLUMNS),
@@ -93,7 +97,7 @@ class _Restart(Exception):
     """The settings of a queue are not what the claim's locks were chosen for."""
 
 
-class SqlStore(BesideTheLog):
+class SqlStore(BesideTheLog, Tokens):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:

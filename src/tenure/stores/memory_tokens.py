@@ -1,0 +1,87 @@
+"""Tokens of the memory store. A mixin of `MemoryStore`, which owns the jobs."""
+
+import threading
+from abc import ABC, abstractmethod
+
+from msgspec.structs import replace
+
+from tenure.core.ids import Actor, JobId, Namespace
+from tenure.core.instants import after
+from tenure.core.job import Job
+from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
+from tenure.ports import Clock
+
+
+class MemoryTokens(ABC):
+    """`tenure.ports.TokenStore` in a dictionary."""
+
+    _lock: threading.RLock
+    _clock: Clock
+    _jobs: dict[JobId, Job]
+
+    def __init__(self) -> None:
+        self._tokens: dict[TokenId, Token] = {}
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Raise `Closed` after `close`."""
+
+    def create_token(self, new: NewToken) -> Token:
+        """Keep a token, as of the store's clock."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            lasts = new.expires_in_us
+            token = Token(
+                id=new.id,
+                secret_sha256=new.secret_sha256,
+                name=new.name,
+                role=new.role,
+                namespace=new.namespace,
+                queues=new.queues,
+                kinds=new.kinds,
+                max_leases=new.max_leases,
+                max_polls=new.max_polls,
+                created_at=now,
+                expires_at=None if lasts is None else after(now, lasts),
+            )
+            self._tokens[token.id] = token
+            return token
+
+    def load_token(self, token_id: TokenId) -> LoadedToken:
+        """The token of this id, if there is one."""
+        with self._lock:
+            self._open()
+            return LoadedToken(self._clock(), self._tokens.get(token_id))
+
+    def list_tokens(self) -> list[Token]:
+        """Every token, oldest first."""
+        with self._lock:
+            self._open()
+            return sorted(self._tokens.values(), key=lambda token: (token.created_at, token.id))
+
+    def revoke_token(self, token_id: TokenId) -> bool:
+        """End a token for good; whether there is one."""
+        with self._lock:
+            self._open()
+            token = self._tokens.get(token_id)
+            if token is not None and token.revoked_at is None:
+                self._tokens[token_id] = replace(token, revoked_at=self._clock())
+            return token is not None
+
+    def use_token(self, token_id: TokenId) -> None:
+        """Remember that it was used now."""
+        with self._lock:
+            self._open()
+            if token_id in self._tokens:
+                used = replace(self._tokens[token_id], last_used_at=self._clock())
+                self._tokens[token_id] = used
+
+    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
+        """How many leases a principal has."""
+        with self._lock:
+            self._open()
+            return sum(
+                job.namespace == namespace and job.lease_id is not None and job.principal == actor
+                for job in self._jobs.values()
+            )

@@ -1,0 +1,64 @@
+"""Tokens of the SQL stores. A mixin of `SqlStore`, which owns jobs and events."""
+
+import msgspec
+
+from tenure.core.ids import Actor, Namespace
+from tenure.core.instants import Instant
+from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
+from tenure.core.vocabulary import Role
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.transactions import Transactional
+
+TOKEN_COLUMNS: tuple[str, ...] = Token.__struct_fields__
+COLUMN_WORDS = {"token_columns": ", ".join(TOKEN_COLUMNS)}
+
+_encode = msgspec.json.Encoder().encode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class Tokens(Transactional):
+    """`tenure.ports.TokenStore` over SQL."""
+
+    def create_token(self, new: NewToken) -> Token:
+        """Keep a token, as of the store's clock."""
+        facts = {name: getattr(new, name) for name in NewToken.__struct_fields__}
+        facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
+        asked = self._ask("create_token", **facts | {"role": new.role.value})
+        [[row]] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return _token(row)
+
+    def load_token(self, token_id: TokenId) -> LoadedToken:
+        """The token of this id, if there is one."""
+        found, [(now, _)] = self._read(
+            lambda tx: tx.fetch(
+                self._ask("load_token", token_id=token_id), self._ask("moment"), last=True
+            )
+        )
+        return LoadedToken(Instant(now), _token(found[0]) if found else None)
+
+    def list_tokens(self) -> list[Token]:
+        """Every token, oldest first."""
+        return [_token(row) for row in self._rows(self._ask("list_tokens"))]
+
+    def revoke_token(self, token_id: TokenId) -> bool:
+        """End a token for good; whether there is one."""
+        asked = self._ask("revoke_token", token_id=token_id)
+        [found] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return bool(found)
+
+    def use_token(self, token_id: TokenId) -> None:
+        """Remember that it was used now."""
+        asked = self._ask("use_token", token_id=token_id)
+        self._write(lambda tx: tx.fetch(asked, last=True))
+
+    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
+        """How many leases a principal has."""
+        asked = self._ask("count_leases", namespace=namespace, actor=actor)
+        [(leases,)] = self._rows(asked)
+        return int(leases)
+
+
+def _token(row: Row) -> Token:
+    facts = dict(zip(TOKEN_COLUMNS, row, strict=True))
+    facts |= {name: _decode_names(facts[name]) for name in ("queues", "kinds")}
+    return Token(**facts | {"role": Role(facts["role"])})
