@@ -177,6 +177,7 @@ def _problem(what: str, wrong: Exception) -> str:
 def job_from(row: Row) -> Job:
     """The job of a row whose columns are `JOB_COLUMNS`."""
     values = list(row)
+    position = 0  # of the value being read
     try:
         for position, decode in _JOB_DECODERS:
             value = values[position]
@@ -190,6 +191,7 @@ def job_from(row: Row) -> Job:
 def event_from(row: Row) -> Event:
     """The event of a row whose columns are `EVENT_COLUMNS`; its class follows from its type."""
     values = list(row[: len(EVENT_FIELDS)])
+    position = 0  # of the value being read
     try:
         for position, decode in _EVENT_DECODERS:
             value = values[position]
