@@ -27,7 +27,7 @@ from tenure.core.commands import (
 from tenure.core.ids import Actor, JobId, Namespace, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.vocabulary import EventCause
+from tenure.core.vocabulary import EventCause, ReleaseKind
 from tenure.protocol.fields import in_seconds, optional_instant, optional_moment
 from tenure.protocol.policies import policy_message, policy_of
 from tenure.protocol.records import body_of, body_or_null, raw_body
@@ -128,7 +128,9 @@ def worker_command(message: WorkerMessage, actor: Actor) -> WorkerCommand:
             )
         case ReleaseMessage():
             return Release(
-                **_common(message, actor), kind=message.kind, delay_us=seconds(message.delay_s)
+                **_common(message, actor),
+                kind=ReleaseKind(message.kind),
+                delay_us=seconds(message.delay_s),
             )
         case _:
             assert_never(message)
@@ -165,7 +167,9 @@ def report_of(command: WorkerCommand) -> Report:
             )
         case Release():
             return ReleaseReport(
-                **_sent(command), kind=command.kind, delay_s=in_seconds(command.delay_us)
+                **_sent(command),
+                kind="snooze" if command.kind is ReleaseKind.SNOOZE else "deploy",
+                delay_s=in_seconds(command.delay_us),
             )
         case _:
             assert_never(command)

@@ -356,6 +356,26 @@ class TimeReply(Record, frozen=True, kw_only=True):
 
 # --- Beside the log ----------------------------------------------------------------------------
 
+_LOST = frozenset(
+    {
+        Cause.LEASE_EXPIRED,
+        Cause.TIMED_OUT,
+        Cause.REVOKED,
+        Cause.SUPERSEDED,
+        Cause.JOB_CANCELLED,
+        Cause.JOB_DEAD_LETTERED,
+        Cause.EPOCH_CHANGED,
+    }
+)
+
+
+def verdict_word(cause: Cause | None) -> VerdictKind:
+    """The verdict on something sent under a lease, as reports hear it: a lease that was lost is
+    CANCELLED, anything else that stands against it REJECTED. [R10]"""
+    if cause is None:
+        return VerdictKind.OK
+    return VerdictKind.CANCELLED if cause in _LOST else VerdictKind.REJECTED
+
 
 class StagingReply(Record, frozen=True, kw_only=True):
     """The artifact that was taken, or why it was not. [B7]"""
@@ -368,7 +388,7 @@ class StagingReply(Record, frozen=True, kw_only=True):
 def staging_reply(staging: Staging) -> StagingReply:
     """The answer to an upload as it travels."""
     return StagingReply(
-        verdict=VerdictKind.OK if staging.cause is None else VerdictKind.REJECTED,
+        verdict=verdict_word(staging.cause),
         artifact=None if staging.artifact is None else artifact_record(staging.artifact),
         cause=staging.cause,
     )

@@ -4,7 +4,7 @@ No message says who asks: the principal is the token's, and so is the namespace;
 may name a namespace, it only says which one the caller believes to be in. [H21]
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,6 @@ from tenure.core.vocabulary import (
     ErrorClass,
     JobStatus,
     ReasonCode,
-    ReleaseKind,
     Stage,
 )
 from tenure.protocol.fields import (
@@ -112,7 +111,7 @@ class ReleaseMessage(Request, frozen=True, kw_only=True):
     job_id: JobIdField
     lease_id: LeaseIdField
     request_id: RequestIdField
-    kind: ReleaseKind = ReleaseKind.DEPLOY
+    kind: Literal["deploy", "snooze"] = "deploy"
     delay_s: Seconds = 0.0
 
 
@@ -278,6 +277,12 @@ class BodiesQuery(Request, frozen=True, kw_only=True):
     bodies: bool = False
 
 
+class NamespaceQuery(Request, frozen=True, kw_only=True):
+    """The namespace the caller believes to be in. [H21]"""
+
+    namespace: NamespaceField | None = None
+
+
 class JobsQuery(Request, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the last id of the previous page."""
 
@@ -288,6 +293,7 @@ class JobsQuery(Request, frozen=True, kw_only=True):
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False
+    namespace: NamespaceField | None = None
 
 
 class DeadLettersQuery(Request, frozen=True, kw_only=True):
@@ -301,3 +307,4 @@ class DeadLettersQuery(Request, frozen=True, kw_only=True):
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False
+    namespace: NamespaceField | None = None
