@@ -4,7 +4,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.instants import parse_duration, seconds
-from tenure.errors import InvalidInput, UnknownStoreUrl
+from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
 from tenure.stores.memory import MemoryStore
 from tenure.wiring import (
     limits_from_environment,
@@ -12,6 +12,7 @@ from tenure.wiring import (
     sqlite_path,
     url_from_environment,
 )
+from tenure.worker.environment import WITHHELD_URL
 
 
 def test_the_environment_selects_the_deployment() -> None:
@@ -84,3 +85,8 @@ def test_durations_are_written_with_a_unit(text: str, amount_s: float) -> None:
 def test_anything_else_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="250ms, 90s, 5m, 2h or 7d"):
         parse_duration(text)
+
+
+def test_a_withheld_url_says_who_keeps_it_and_what_to_do() -> None:
+    with pytest.raises(StoreError, match="--pass-env TENURE_URL"):
+        open_store(WITHHELD_URL)

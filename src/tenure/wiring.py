@@ -64,6 +64,12 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
             from tenure.stores.sql.postgres import PostgresStore
 
             return PostgresStore(url, migrate=migrate)
+        case _ if url == WITHHELD_URL:
+            raise StoreError(
+                "the worker keeps the password of its TENURE_URL from its handlers",
+                hint="let them have it with `tenure worker --pass-env TENURE_URL`,"
+                " or give the application a URL of its own",
+            )
         case _:
             # Never the whole URL: it may hold a password.
             raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")

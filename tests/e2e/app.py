@@ -68,5 +68,7 @@ def poison(how: str) -> None:
             ctypes.string_at(0)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "memory":
+            bytearray(2**30)
         case _:
             poison(how)  # for ever

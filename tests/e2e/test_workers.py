@@ -53,8 +53,8 @@ def test_a_handler_that_hogs_the_interpreter_keeps_its_lease(site: Site) -> None
 
 
 def test_poison_fails_its_own_job_and_leaves_its_neighbours_alone(site: Site) -> None:
-    site.start("worker", concurrency=3)
-    ways = ("exit", "segfault", "kill", "recursion")
+    site.start("worker", "--memory-limit", "512M", concurrency=3)
+    ways = ("exit", "segfault", "kill", "recursion", "memory")
     pills = {how: site.enqueue("poison", how=how) for how in ways}
     good = [site.enqueue("add", one=number, two=number) for number in range(6)]
 
@@ -69,6 +69,7 @@ def test_poison_fails_its_own_job_and_leaves_its_neighbours_alone(site: Site) ->
     assert "SIGSEGV" in said["segfault"]
     assert "SIGKILL" in said["kill"]
     assert "RecursionError" in said["recursion"]
+    assert "MemoryError" in said["memory"]
 
 
 def test_rolling_restarts_burn_no_budget(site: Site) -> None:

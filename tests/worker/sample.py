@@ -6,6 +6,7 @@ Imported by real children as `tests.worker.sample:app`.
 import asyncio
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tenure.errors import (
     ValidationError,
 )
 from tenure.handlers import Context, Isolation, Registry, make_handler
+from tenure.worker.confining import MEMORY
 
 APP = "tests.worker.sample:app"
 SHARED = "tests.worker.sample:shared"
@@ -133,6 +135,21 @@ def crash(how: str) -> None:
             os.closerange(3, 100)
         case _:
             raise AssertionError(how)
+
+
+@app.job()
+def eat(megabytes: int) -> int:
+    return len(bytearray(megabytes * 1024 * 1024))
+
+
+@app.job()
+def standing() -> dict[str, int]:
+    """What this process may take, and how soon it goes when memory runs out."""
+    return {
+        "memory": resource.getrlimit(MEMORY)[1],
+        "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        "oom": int(Path("/proc/self/oom_score_adj").read_text()),
+    }
 
 
 def _recurse(depth: int) -> int:

@@ -5,10 +5,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from msgspec import json
 from msgspec.structs import replace
 
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
+from tenure.worker.confining import OOM_SCORE
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 from tests.worker.sample import SHARED
 
@@ -42,6 +44,34 @@ def test_every_way_to_crash_is_named_and_neighbours_are_unharmed(
     assert shop.wait(neighbour).status is JobStatus.SUCCEEDED
     assert shop.job(neighbour).attempt == 1
     assert shop.stop(worker).crashes == 6
+
+
+def test_a_handler_that_takes_too_much_memory_fails_alone(shop: Shop, tmp_path: Path) -> None:
+    worker = shop.start(concurrency=2, child_memory_bytes=256 * 1024 * 1024)
+    file = tmp_path / "neighbour"
+    neighbour = shop.enqueue("nap", {"amount_s": 1, "file": str(file)})
+    read_pids(file)
+
+    modest = shop.wait(shop.enqueue("eat", {"megabytes": 100}, policy=ONCE))
+    greedy = shop.wait(shop.enqueue("eat", {"megabytes": 400}, policy=ONCE))
+
+    assert modest.status is JobStatus.SUCCEEDED
+    assert greedy.error is not None
+    assert (greedy.status, greedy.error.type) == (JobStatus.DEAD_LETTERED, "MemoryError")
+    assert shop.wait(neighbour).attempt == 1
+    assert shop.stop(worker).succeeded == 2
+
+
+def test_a_child_goes_before_its_supervisor_and_leaves_no_image_of_its_memory(shop: Shop) -> None:
+    shop.start(child_memory_bytes=2**30)
+
+    result = shop.wait(shop.enqueue("standing")).result
+
+    assert result is not None
+    standing = json.decode(result)
+    ours = int(Path("/proc/self/oom_score_adj").read_text())
+    assert (standing["memory"], standing["core"]) == (2**30, 0)
+    assert standing["oom"] == max(ours, OOM_SCORE)
 
 
 def test_coroutines_fail_together_when_their_process_dies(shop: Shop) -> None:

@@ -82,6 +82,7 @@ def test_output_keeps_its_ends_and_counts_its_middle(pieces: list[bytes], limit:
 )
 def test_a_url_with_a_password_is_replaced_by_one_that_fails(url: str) -> None:
     assert child_environment({"TENURE_URL": url}, passed=["*"]) == {"TENURE_URL": WITHHELD_URL}
+    assert child_environment({"TENURE_URL": url}, passed=["TENURE_URL"]) == {"TENURE_URL": url}
 
 
 def test_no_pattern_lets_a_token_through_but_an_operator_may_give_one() -> None:

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, 
 
 import getpass
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -60,6 +61,19 @@ def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> D
         return parse_duration(text)
     except ValueError as wrong:
         raise click.BadParameter(str(wrong)) from wrong
+
+
+_SIZE = re.compile(r"([0-9]{1,12})\s*([KMGT]?)(i?B)?", re.IGNORECASE)
+
+
+def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """A size in bytes, as in `512M` or `2GiB`: units are powers of 1024."""
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text[:40]!a} is not a size, as in 512M or 2G")
+    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
 
 
 class Refusal(click.ClickException):

@@ -5,7 +5,13 @@ import sys
 
 import click
 
-from tenure.cli.common import CouldNotRun, duration_value, namespace_option, url_option
+from tenure.cli.common import (
+    CouldNotRun,
+    duration_value,
+    namespace_option,
+    size_value,
+    url_option,
+)
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
@@ -72,6 +78,26 @@ def talk_on_stderr() -> None:
     multiple=True,
     help="A variable, or a pattern such as AWS_*, that handlers get to see; may be repeated.",
 )
+@click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    callback=size_value,
+    help="What a child may take, as in 512M: an allocation above it fails, and so does its job.",
+)
+@click.option(
+    "--recycle-above",
+    metavar="SIZE",
+    callback=size_value,
+    help="Replace a child that holds more than this between two jobs.",
+)
+@click.option(
+    "--recycle-after",
+    metavar="JOBS",
+    type=click.IntRange(1),
+    default=WorkerOptions().jobs_per_child,
+    show_default=True,
+    help="Replace a child after so many jobs.",
+)
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
 @click.argument("app", metavar="MODULE:APP")
 def worker(
@@ -81,6 +107,9 @@ def worker(
     concurrency: int,
     grace: Duration,
     passed: tuple[str, ...],
+    memory_limit: int | None,
+    recycle_above: int | None,
+    recycle_after: int,
     name: str | None,
     app: str,
 ) -> None:
@@ -93,6 +122,9 @@ def worker(
             concurrency=concurrency,
             grace_us=grace,
             pass_environment=passed,
+            child_memory_bytes=memory_limit,
+            child_rss_bytes=recycle_above,
+            jobs_per_child=recycle_after,
             namespace=Namespace(namespace),
             worker_id=None if name is None else WorkerId(name),
         )

@@ -40,14 +40,16 @@ def child_environment(
     passed: Sequence[str] = (),
     given: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables a child starts with. No pattern can let a credential through; `given` is what
-    the operator wants handlers to have instead, and is set as it is."""
+    """The variables a child starts with. No pattern can let a credential through, and nothing a
+    token; a URL with a password passes if it is named outright, for handlers that enqueue. `given`
+    is what the operator wants handlers to have instead, and is set as it is."""
     allowed = {
         name: value
         for name, value in environment.items()
         if _matches(name, (*HARMLESS, *passed)) and not _matches(name, NEVER)
     }
-    if URL_VARIABLE in allowed and _has_password(allowed[URL_VARIABLE]):
+    is_withheld = URL_VARIABLE in allowed and URL_VARIABLE not in passed
+    if is_withheld and _has_password(allowed[URL_VARIABLE]):
         allowed[URL_VARIABLE] = WITHHELD_URL
     return {**allowed, **(given or {})}
 

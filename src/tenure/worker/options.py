@@ -50,6 +50,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     warm_children: int = 4  # process children kept ready; more are started when needed
     jobs_per_child: int = 1000
     child_rss_bytes: int | None = None  # recycled above it, between jobs
+    child_memory_bytes: int | None = None  # an allocation above it fails, and so does its job
     child_start_us: Duration = seconds(60)
     stubborn_us: Duration = seconds(2)  # how long a lost coroutine may take to stop
     pass_environment: tuple[str, ...] = ()  # names or patterns besides the harmless ones

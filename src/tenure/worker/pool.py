@@ -408,6 +408,7 @@ class Pool:
             path=tuple(sys.path),
             body_bytes=limits.body_bytes,
             depth=limits.depth,
+            memory_bytes=self._options.child_memory_bytes,
         )
         child = Child(
             setup,

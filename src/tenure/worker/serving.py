@@ -5,7 +5,6 @@ The main thread belongs to handlers (or to their event loop); a reader thread he
 """
 
 import asyncio
-import ctypes
 import faulthandler
 import importlib
 import io
@@ -29,6 +28,7 @@ from tenure.core.validation import Limits
 from tenure.errors import InvalidInput
 from tenure.handlers import Isolation, Registry
 from tenure.worker.clock import boot_now
+from tenure.worker.confining import confine, die_with, ignore_termination
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import FromChild
 from tenure.worker.transacting import Authority, Transactions
@@ -50,28 +50,10 @@ from tenure.worker.wire import (
     Staged,
 )
 
-PR_SET_PDEATHSIG = 1
 MAX_SETUP_BYTES = 64 * 1024 * 1024
 LOOP_CHECK_S = 0.5
 LOOP_BLOCKED_AFTER = seconds(2)
 STACK_CHARACTERS = 4000
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its supervisor dies, however it dies."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before we could ask
-        os._exit(0)
-
-
-def ignore_termination() -> None:
-    """SIGINT and SIGTERM are the supervisor's business; a manager that signals the whole group
-    must not take handlers down before they are released. A handler that does nothing, not
-    SIG_IGN: programs that a handler starts would inherit that."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
 
 
 def load_registry(import_string: str) -> Registry:
@@ -378,6 +360,7 @@ def serve(descriptor: int, parent: int) -> None:
     setup = channel.receive()
     if not isinstance(setup, Setup):
         return
+    confine(setup.memory_bytes)
     sys.path[:] = setup.path
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)

@@ -32,6 +32,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     path: tuple[str, ...]
     body_bytes: int
     depth: int
+    memory_bytes: int | None = None
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", kw_only=True):

@@ -27,6 +27,7 @@ from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment
 
 MAX_CONCURRENCY = 10_000
+LEAST_MEMORY_BYTES = 64 * 1024 * 1024
 SHOWN_NAMES = 20
 
 _log = logging.getLogger("tenure.worker")
@@ -156,6 +157,12 @@ def _check(registry: Registry, options: WorkerOptions) -> None:
     if not 1 <= options.concurrency <= MAX_CONCURRENCY:
         problem = f"{options.concurrency} is outside 1 to {MAX_CONCURRENCY}"
         raise InvalidInput("concurrency", problem)
+    memory_bytes = options.child_memory_bytes
+    if memory_bytes is not None and memory_bytes < LEAST_MEMORY_BYTES:
+        problem = f"{memory_bytes} bytes are less than the {LEAST_MEMORY_BYTES} a child needs"
+        raise InvalidInput("memory limit", problem)
+    if options.jobs_per_child < 1:
+        raise InvalidInput("jobs per child", f"{options.jobs_per_child} is less than 1")
     if not options.queues or any(weight < 1 for weight in options.queues.values()):
         raise InvalidInput("queues", "give at least one queue, each with a weight of 1 or more")
 

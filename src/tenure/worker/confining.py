@@ -1,0 +1,53 @@
+"""What a child does to itself before it imports anybody's code: it ends with its supervisor, leaves
+signals to it, keeps within its memory and offers itself when the machine runs out.
+
+This contains accidents. It is no sandbox: code of the same user can undo most of it.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+OOM_SCORE = 500  # of 1000; a supervisor has 0 unless somebody changed it
+_OOM_FILE = Path("/proc/self/oom_score_adj")
+
+MEMORY = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+"""On Linux what the process itself can write to: no libraries, no mapped files."""
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its supervisor dies, however it dies."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we could ask
+        os._exit(0)
+
+
+def ignore_termination() -> None:
+    """SIGINT and SIGTERM are the supervisor's business; a manager that signals the whole group
+    must not take handlers down before they are released. A handler that does nothing, not
+    SIG_IGN: programs that a handler starts would inherit that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+
+def confine(memory_bytes: int | None) -> None:
+    """Limit what this process, and each program it starts, can take."""
+    if memory_bytes is not None:
+        allowed = resource.getrlimit(MEMORY)[1]
+        least = memory_bytes if allowed == resource.RLIM_INFINITY else min(memory_bytes, allowed)
+        resource.setrlimit(MEMORY, (least, least))
+    # A crash is reported with its stack; an image of the memory would hold payloads and secrets.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    _volunteer()
+
+
+def _volunteer() -> None:
+    """When memory runs out, one job's process should go, not the supervisor of all of them."""
+    if _OOM_FILE.exists() and int(_OOM_FILE.read_text()) < OOM_SCORE:
+        _OOM_FILE.write_text(str(OOM_SCORE))  # more is anybody's right, less is not
