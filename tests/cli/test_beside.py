@@ -14,6 +14,7 @@ from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
+    Kind,
     QueueName,
     RequestId,
     WorkerId,
@@ -144,24 +145,60 @@ def test_output_is_shown_without_what_it_could_do_to_a_terminal(run: Run, job_id
     assert json.loads(run("jobs", "logs", job_id, "--json").stdout)[0]["left_out_bytes"] == 5
 
 
+PROCESS = WorkerProcess(
+    namespace=DEFAULT_NAMESPACE,
+    worker=WorkerId("w-1"),
+    actor=WORKER,
+    host="host-1",
+    pid=7,
+    queues=(QueueName("a"), QueueName("b")),
+    concurrency=4,
+    version="0.1.0",
+    uptime_us=Duration(1_000_000),
+    kinds=(Kind("mail"), Kind("fax")),
+)
+
+
+def test_a_job_that_waits_says_what_for(run: Run, serving: Coordinator) -> None:
+    def waiting(*words: str) -> str | None:
+        job_id = run("enqueue", *words).stdout.strip()
+        told: str | None = json.loads(run("jobs", "show", job_id, "--json").stdout)["waiting"]
+        assert told is None or told in run("jobs", "show", job_id).stdout
+        return told
+
+    serving.see_worker(PROCESS)
+    serving.store.put_queue(DEFAULT_NAMESPACE, QueueName("b"), paused=True, limit=None)
+    served, stranger = waiting("mail", "-q", "a"), waiting("telex", "-q", "a")
+    elsewhere, paused = waiting("mail", "-q", "c"), waiting("mail", "-q", "b")
+    later = waiting("mail", "-q", "a", "--delay", "1h")
+    run("workers", "drain", "w-1")
+
+    assert served is None
+    assert stranger == "no worker is alive that takes kind telex from queue a"
+    assert elsewhere == "no worker is alive that takes kind mail from queue c"
+    assert paused == "queue b is paused"
+    assert later is not None
+    assert later.startswith("it is not due before ")
+    assert waiting("fax", "-q", "a") == "no worker is alive that takes kind fax from queue a"
+
+
+def test_a_queue_at_its_limit_is_named(run: Run, serving: Coordinator) -> None:
+    serving.see_worker(PROCESS)
+    serving.store.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=None, limit=1)
+    run("enqueue", "mail")
+    claimed(serving)
+    job_id = run("enqueue", "mail").stdout.strip()
+
+    assert "queue default is at its limit of 1" in run("jobs", "show", job_id).stdout
+
+
 def test_workers_are_listed_and_drained(run: Run, serving: Coordinator) -> None:
-    process = WorkerProcess(
-        namespace=DEFAULT_NAMESPACE,
-        worker=WorkerId("w-1"),
-        actor=WORKER,
-        host="host-1",
-        pid=7,
-        queues=(QueueName("a"), QueueName("b")),
-        concurrency=4,
-        version="0.1.0",
-        uptime_us=Duration(1_000_000),
-    )
-    before = serving.see_worker(process)
+    before = serving.see_worker(PROCESS)
 
     drained = run("workers", "drain", "w-1")
 
     (view,) = json.loads(run("workers", "ls", "--json").stdout)
-    assert (before, drained.exit_code, serving.see_worker(process)) == (False, 0, True)
+    assert (before, drained.exit_code, serving.see_worker(PROCESS)) == (False, 0, True)
     assert (view["worker"], view["state"], view["queues"]) == ("w-1", "draining", ["a", "b"])
     assert "host-1" in run("workers", "ls").stdout
 

@@ -147,7 +147,11 @@ def test_a_wait_that_is_too_long_says_where_the_job_stands(run: Run) -> None:
 
     result = run("jobs", "wait", job_id, "--timeout", "1ms")
 
-    assert (result.exit_code, result.stderr) == (1, f"tenure: job {job_id} is still queued\n")
+    why = "no worker is alive that takes kind mail from queue default"
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"tenure: job {job_id} is still queued: {why}\n",
+    )
 
 
 def test_queues_are_paused_limited_and_opened_again(run: Run) -> None:

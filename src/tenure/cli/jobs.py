@@ -21,6 +21,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.printing import coloured, print_facts, print_json, print_table, printable
+from tenure.cli.waiting import why_waiting
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.views import artifact_view, event_view, iso, job_view
 from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
@@ -126,10 +127,12 @@ def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
         job = find_job(serving, job_id)
         view = job_view(job, serving.now(), with_bodies=bodies)
         events = serving.load_events(job.id)
+        waiting = why_waiting(serving, job)
     if as_json:
-        print_json({"job": view, "events": [event_view(event) for event in events]})
+        shown = [event_view(event) for event in events]
+        print_json({"job": view, "waiting": waiting, "events": shown})
         return
-    print_facts(job_facts(job, bodies=bodies))
+    print_facts([*job_facts(job, bodies=bodies), ("waiting", waiting)])
     click.echo()
     print_timeline(events)
 
@@ -382,7 +385,8 @@ def _wait(serving: Coordinator, job_id: JobId, timeout: Duration | None) -> Job:
         if job.status.is_terminal:
             return job
         if give_up_at is not None and time.monotonic() >= give_up_at:
-            refuse(f"job {job_id} is still {job.status}")
+            why = why_waiting(serving, job)
+            refuse(f"job {job_id} is still {job.status}" + ("" if why is None else f": {why}"))
         time.sleep(WAIT_POLL_S)
 
 

@@ -1,5 +1,7 @@
 """`tenure workers …`: who works here, and asking one of them to finish and stop."""
 
+from collections.abc import Sequence
+
 import click
 
 from tenure.cli.common import coordinator, json_option, namespace_option, refuse, url_option
@@ -7,6 +9,8 @@ from tenure.cli.printing import print_json, print_table, printable
 from tenure.coordinator.views import worker_view
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.validation import check_name
+
+SHOWN_NAMES = 4
 
 
 @click.group()
@@ -29,22 +33,28 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
         print_json(views)
         return
     print_table(
-        ["WORKER", "STATE", "HOST", "PID", "QUEUES", "JOBS AT ONCE", "VERSION", "STARTED", "SEEN"],
+        ["WORKER", "STATE", "HOST", "PID", "QUEUES", "KINDS", "AT ONCE", "STARTED", "SEEN"],
         [
             (
                 v.worker,
                 v.state,
                 v.host,
                 v.pid,
-                ",".join(v.queues),
+                _few(v.queues),
+                _few(v.kinds),
                 v.concurrency,
-                v.version,
                 v.started_at,
                 v.seen_at,
             )
             for v in views
         ],
     )
+
+
+def _few(names: Sequence[str]) -> str | None:
+    """The first names; `--json` has them all."""
+    more = len(names) - SHOWN_NAMES
+    return ",".join(names[:SHOWN_NAMES]) + (f" +{more}" if more > 0 else "") or None
 
 
 @workers.command(name="drain")
