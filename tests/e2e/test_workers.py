@@ -72,6 +72,17 @@ def test_poison_fails_its_own_job_and_leaves_its_neighbours_alone(site: Site) ->
     assert "MemoryError" in said["memory"]
 
 
+def test_a_kind_that_nobody_serves_waits_and_says_so(site: Site) -> None:
+    stranger = JobId(site.tenure("enqueue", "unheard_of").stdout.decode().strip())
+    site.start("worker")
+
+    site.until_ended(site.enqueue("add", one=1, two=2))
+    shown = site.tenure("jobs", "show", stranger).stdout.decode()
+
+    assert site.types(stranger) == [EventType.ENQUEUED]
+    assert "no worker is alive that takes kind unheard_of from queue default" in shown
+
+
 def test_rolling_restarts_burn_no_budget(site: Site) -> None:
     jobs = [site.enqueue("fragile", seconds=1) for _ in range(12)]
     site.start("a", grace="5s")
