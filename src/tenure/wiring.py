@@ -5,10 +5,10 @@ Drivers are imported when a URL asks for them, so that a SQLite user never loads
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
@@ -31,6 +31,9 @@ from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from tenure.server.serving import ServeOptions
 
 DEFAULT_URL = "sqlite:///tenure.db"
 URL_VARIABLE = "TENURE_URL"
@@ -282,3 +285,24 @@ def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:
         retention.stop()
         coordinator.close()
         store.close()
+
+
+def run_server(url: str, options: "ServeOptions", announce: Callable[[str], None]) -> None:
+    """A server over the store a URL names, which sweeps and forgets beside its work."""
+    from tenure.server.serving import serve
+    from tenure.server.sole import sole_server
+
+    is_file = url.partition(":")[0].lower() == "sqlite"
+    with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
+        store = open_store(url)
+        coordinator = Coordinator(store, limits=limits_from_environment())
+        sweeper, retention = Sweeper(coordinator), Retention(store)
+        try:
+            sweeper.start()
+            retention.start()
+            serve(coordinator, options, announce=announce)
+        finally:
+            sweeper.stop()
+            retention.stop()
+            coordinator.close()
+            store.close()

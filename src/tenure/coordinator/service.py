@@ -145,6 +145,11 @@ class Coordinator(BesideTheLog):
         """Claim and wait."""
         return self.submit_claim(request).result()
 
+    def repeat_claim(self, request: ClaimRequest) -> ClaimAnswer:
+        """What is left of the grants an earlier, equal claim received; grants nothing. [Q1]"""
+        check_claim(request, self.limits)
+        return self._repeat(request)
+
     def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs; unknown ones are missing."""
         return self.store.load(ids).jobs

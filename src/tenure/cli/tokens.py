@@ -1,0 +1,190 @@
+"""`tenure tokens …`: who may ask a server, and for what."""
+
+import os
+from typing import NoReturn
+
+import click
+import msgspec
+
+from tenure.cli.common import (
+    coordinator,
+    duration_value,
+    json_option,
+    namespace_option,
+    refuse,
+    url_option,
+)
+from tenure.cli.printing import print_json, print_table, printable
+from tenure.coordinator.views import iso
+from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.tokens import (
+    DEFAULT_MAX_LEASES,
+    DEFAULT_MAX_POLLS,
+    TOKEN_ENTROPY_BYTES,
+    NewToken,
+    Token,
+    TokenId,
+    check_new_token,
+    mint,
+)
+from tenure.core.vocabulary import Role
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is shown: everything but its secret, of which nothing is kept."""
+
+    id: str
+    state: str
+    role: str
+    name: str
+    namespace: str
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+    max_leases: int
+    max_polls: int
+    created_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+    token: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def _view(token: Token, now: Instant, *, text: str | None = None) -> TokenView:
+    state = "valid" if token.is_valid(now) else "expired"
+    return TokenView(
+        id=token.id,
+        state=state if token.revoked_at is None else "revoked",
+        role=token.role,
+        name=token.name,
+        namespace=token.namespace,
+        queues=token.queues,
+        kinds=token.kinds,
+        max_leases=token.max_leases,
+        max_polls=token.max_polls,
+        created_at=iso(token.created_at),
+        expires_at=iso(token.expires_at),
+        revoked_at=iso(token.revoked_at),
+        last_used_at=iso(token.last_used_at),
+        token=msgspec.UNSET if text is None else text,
+    )
+
+
+@click.group()
+def tokens() -> None:
+    """Make tokens for a server, list them, revoke them."""
+
+
+@tokens.command(name="create")
+@url_option
+@json_option
+@namespace_option
+@click.option("--role", type=click.Choice([role.value for role in Role]), required=True)
+@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
+@click.option("--kind", "-k", "kinds", multiple=True, help="Only this kind; may be repeated.")
+@click.option("--expires", callback=duration_value, help="Valid for so long, as in 90d.")
+@click.option(
+    "--max-leases",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_LEASES,
+    show_default=True,
+    help="How many jobs its holder may have at a time.",
+)
+@click.option(
+    "--max-polls",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_POLLS,
+    show_default=True,
+    help="How many claims may wait at a time.",
+)
+@click.argument("name")
+def create_token(
+    url: str | None,
+    as_json: bool,
+    namespace: str,
+    role: str,
+    queues: tuple[str, ...],
+    kinds: tuple[str, ...],
+    expires: Duration | None,
+    max_leases: int,
+    max_polls: int,
+    name: str,
+) -> None:
+    """Make a token for NAME and print it: it is shown once, and cannot be shown again.
+
+    Tokens of one role, name and namespace are one principal: make a second one, replace the
+    first, then revoke that, and no lease is lost.
+    """
+    token_id, digest, text = mint(os.urandom(TOKEN_ENTROPY_BYTES))
+    new = NewToken(
+        id=token_id,
+        secret_sha256=digest,
+        name=name,
+        role=Role(role),
+        namespace=Namespace(namespace),
+        queues=tuple(QueueName(queue) for queue in queues),
+        kinds=tuple(Kind(kind) for kind in kinds),
+        expires_in_us=expires,
+        max_leases=max_leases,
+        max_polls=max_polls,
+    )
+    with coordinator(url, create=True) as serving:
+        check_new_token(new)
+        made = serving.store.create_token(new)
+    if as_json:
+        print_json(_view(made, made.created_at, text=text))
+        return
+    click.echo(text)
+    click.echo(
+        f"token {made.id} acts as {printable(made.actor)}; keep it, it is not shown again",
+        err=True,
+    )
+
+
+@tokens.command(name="ls")
+@url_option
+@json_option
+def list_tokens(url: str | None, as_json: bool) -> None:
+    """List tokens, oldest first; their secrets are not kept."""
+    with coordinator(url) as serving:
+        now = serving.now()
+        views = [_view(token, now) for token in serving.store.list_tokens()]
+    if as_json:
+        print_json(views)
+        return
+    print_table(
+        ["ID", "STATE", "ROLE", "NAME", "NAMESPACE", "QUEUES", "KINDS", "EXPIRES", "LAST USED"],
+        [
+            (
+                view.id,
+                view.state,
+                view.role,
+                view.name,
+                view.namespace,
+                ",".join(view.queues) or "all",
+                ",".join(view.kinds) or "all",
+                view.expires_at,
+                view.last_used_at,
+            )
+            for view in views
+        ],
+    )
+
+
+@tokens.command(name="revoke")
+@url_option
+@click.argument("token_id", metavar="ID")
+def revoke_token(url: str | None, token_id: str) -> None:
+    """End the token ID for good; servers refuse it within five seconds."""
+    if token_id.startswith("tenure_"):
+        _refuse_secret()
+    with coordinator(url) as serving:
+        found = serving.store.revoke_token(TokenId(token_id))
+    if not found:
+        refuse(f"there is no token {token_id}; see `tenure tokens ls`")
+    click.echo(f"{printable(token_id)}: revoked")
+
+
+def _refuse_secret() -> NoReturn:
+    # Without repeating it: what is printed ends up in logs.
+    refuse("give the token's id, not the token: it is the part between the underscores")

@@ -1,0 +1,233 @@
+"""The ASGI application: the table of routes, mounted.
+
+For each request, in this order: its size and shape, who asks, whether they may, what they say;
+then its handler. Whatever goes wrong on the way becomes a problem by `problems.response`.
+"""
+
+import asyncio
+import ipaddress
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tenure.core.validation import MAX_NAME, NAME_PATTERN
+from tenure.errors import InvalidInput
+from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
+from tenure.protocol.codec import convert_text, decode, decode_query
+from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
+from tenure.server import job_routes, problems, system_routes, worker_routes
+from tenure.server.calls import Call
+from tenure.server.principals import Principal
+from tenure.server.problems import Refused
+from tenure.server.services import Services
+
+HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
+
+_BRACES = re.compile(r"\{(\w+)\}")
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_CLOSE = {"Connection": "close"}
+
+
+def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
+    """The application. Without authentication it answers this machine's own names only. [H28]"""
+    mounted = [
+        StarletteRoute(
+            _BRACES.sub(_converter, route.path),
+            _endpoint(route, services, authenticated=authenticated),
+            methods=[route.method],
+            name=route.name,
+        )
+        for route in ROUTES
+    ]
+    app = Starlette(routes=mounted, exception_handlers={HTTPException: _not_mounted})
+    app.router.redirect_slashes = False
+    return _Shell(app, services.settings.send_within_s)
+
+
+def _converter(found: re.Match[str]) -> str:
+    """Names may contain slashes, and arrive decoded; job ids have none. [H3]"""
+    return found[0] if found[1] == "job_id" else f"{{{found[1]}:path}}"
+
+
+class _Shell:
+    """Around every answer: a request id, the headers that all have, and a deadline for sending."""
+
+    def __init__(self, app: ASGIApp, send_within_s: float) -> None:
+        self._app = app
+        self._send_within_s = send_within_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Request(scope).headers.get(REQUEST_ID_HEADER))
+        scope["tenure.request_id"] = request_id
+
+        async def finish(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = {**_HEADERS, REQUEST_ID_HEADER: request_id}
+                pairs = [(name.lower().encode(), text.encode()) for name, text in extra.items()]
+                message["headers"] = [*message["headers"], *pairs]
+            # A client that does not read must not keep its answer in memory for ever. [H13]
+            async with asyncio.timeout(self._send_within_s):
+                await send(message)
+
+        await self._app(scope, receive, finish)
+
+
+def _request_id(given: str | None) -> str:
+    is_usable = given is not None and len(given) <= MAX_NAME and NAME_PATTERN.fullmatch(given)
+    return given if given is not None and is_usable else os.urandom(8).hex()
+
+
+def _endpoint(
+    route: Route, services: Services, *, authenticated: bool
+) -> Callable[[Request], Awaitable[Response]]:
+    handler = HANDLERS[route.name]
+
+    async def endpoint(http: Request) -> Response:
+        request_id: str = http.scope["tenure.request_id"]
+        try:
+            if not authenticated:
+                check_host(http.headers.get("host", ""))
+            principal = await _principal(route, services, http, authenticated=authenticated)
+            call = await _read(route, services, principal, http, request_id)
+            return await handler(call)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody is there to read it
+        except Exception as problem:  # every failure has its answer, and only that
+            return problems.response(problem, request_id)
+
+    return endpoint
+
+
+async def _principal(
+    route: Route, services: Services, http: Request, *, authenticated: bool
+) -> Principal:
+    if route.is_public or not authenticated:
+        return Principal()
+    principal = await services.authenticator.principal(http.headers.get("authorization"))
+    principal.check_route(route)
+    return principal
+
+
+async def _read(
+    route: Route, services: Services, principal: Principal, http: Request, request_id: str
+) -> Call:
+    _check_version(http.headers.get(VERSION_HEADER))
+    path = {
+        name: convert_text(PATH_FIELDS[name], name, http.path_params[name])
+        for name in route.path_fields
+    }
+    pairs = http.query_params.multi_items()
+    query = None if route.query is None else decode_query(route.query, pairs)
+    if route.query is None and pairs and not route.is_public:
+        raise InvalidInput(ascii(pairs[0][0])[1:41], "this takes no such parameter")
+    return Call(
+        route=route,
+        services=services,
+        principal=principal,
+        http=http,
+        path=path,
+        query=query,
+        body=await _body(route, services, http),
+        request_id=request_id,
+    )
+
+
+def _check_version(declared: str | None) -> None:
+    """[H2]"""
+    if declared is not None and declared != str(PROTOCOL_VERSION):
+        raise Refused(
+            400,
+            "unsupported_protocol",
+            f"this server speaks version {PROTOCOL_VERSION} of the protocol",
+            field=VERSION_HEADER,
+            hint="upgrade the server, or ask in a version it speaks",
+        )
+
+
+async def _body(route: Route, services: Services, http: Request) -> Any:
+    if route.request_shape is Shape.NONE:
+        return None
+    if http.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "unsupported_media_type", "bodies are sent as they are")
+    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # A page in a browser cannot send this type without asking first. [H28]
+    if route.request_shape is Shape.JSON and media_type != "application/json":
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            "the body has to be JSON",
+            hint="send `Content-Type: application/json`",
+        )
+    body = await _bytes(http, route.max_body_bytes, services.settings.body_within_s)
+    return body if route.request is None else decode(route.request, body)
+
+
+async def _bytes(http: Request, most: int, within_s: float) -> bytes:
+    """The body, counted as it comes: what its header says of it is only a hint. [H12] [H13]"""
+    declared = http.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise _too_large(most)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(within_s):
+            async for piece in http.stream():
+                body += piece
+                if len(body) > most:
+                    raise _too_large(most)
+    except TimeoutError as late:
+        raise Refused(
+            408, "too_slow", f"the body took longer than {within_s:g} s", headers=_CLOSE
+        ) from late
+    return bytes(body)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(
+        413,
+        "too_large",
+        f"the body is over the limit of {most} bytes",
+        hint="send less at a time; put large data into an object store",
+        headers=_CLOSE,
+    )
+
+
+def check_host(host: str) -> None:
+    """Raise unless a request was meant for this machine by name: a page in a browser can be made
+    to ask 127.0.0.1 under a name of its own. [H28]"""
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    if not is_loopback(name):
+        raise Refused(403, "out_of_scope", "this server answers requests to localhost only")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+async def _not_mounted(http: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    code = "method_not_allowed" if problem.status_code == 405 else "unknown_route"
+    refused = Refused(
+        problem.status_code,
+        code,
+        "there is nothing here" if code == "unknown_route" else "not with this method",
+        hint="/openapi.json describes what there is",
+        headers=dict(problem.headers or {}),
+    )
+    return problems.response(refused, http.scope["tenure.request_id"])

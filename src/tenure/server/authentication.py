@@ -1,0 +1,118 @@
+"""From the `Authorization` header to a principal. [H20] [H25]
+
+What is known of a token is remembered for two seconds, so that a busy worker costs the store
+nothing and a revoked token is out soon. The secret is compared by digest, in constant time, and
+whether the id exists makes no difference to the answer.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections import OrderedDict
+
+import msgspec
+
+from tenure.core.instants import Instant, seconds
+from tenure.core.tokens import LoadedToken, Presented, Token, TokenId, read_token
+from tenure.errors import TenureError
+from tenure.ports import TokenStore
+from tenure.server.blocking import Blocking
+from tenure.server.principals import Principal
+from tenure.server.problems import unauthenticated
+from tenure.server.settings import ServerSettings
+
+_log = logging.getLogger("tenure.server")
+
+SCHEME = "bearer "
+NOBODY = "0" * 64
+LAST_USED_EVERY = seconds(60)
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """What was read of a token, and when by this process's clock."""
+
+    loaded: LoadedToken
+    at_s: float
+
+    def now(self, at_s: float) -> Instant:
+        """The store's clock by now, as far as can be told without asking."""
+        return Instant(self.loaded.now + seconds(at_s - self.at_s))
+
+
+class Authenticator:
+    """Recognises tokens. Lives on the event loop's thread."""
+
+    def __init__(self, store: TokenStore, settings: ServerSettings, blocking: Blocking) -> None:
+        self._store = store
+        self._settings = settings
+        self._blocking = blocking
+        self._remembered: OrderedDict[TokenId, _Remembered] = OrderedDict()
+        self._asking: dict[TokenId, asyncio.Task[_Remembered]] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+
+    async def principal(self, header: str | None) -> Principal:
+        """Who shows this header. Raises a 401 problem."""
+        if header is None:
+            raise unauthenticated("this needs a token")
+        is_bearer = header[: len(SCHEME)].lower() == SCHEME
+        presented = read_token(header[len(SCHEME) :].strip()) if is_bearer else None
+        if presented is None:
+            raise unauthenticated("this is no token of Tenure's")
+        token = await self._valid(presented)
+        if token is None:
+            raise unauthenticated("this token is not valid")
+        return Principal(token)
+
+    async def is_still_valid(self, principal: Principal) -> bool:
+        """Whether a token that was valid still is: for requests that take long. [H25]"""
+        if principal.token is None:
+            return True
+        token = principal.token
+        return await self._valid(Presented(token.id, token.secret_sha256)) is not None
+
+    async def _valid(self, presented: Presented) -> Token | None:
+        loop = asyncio.get_running_loop()
+        remembered = self._remembered.get(presented.id)
+        if remembered is None or loop.time() - remembered.at_s > self._settings.recheck_token_s:
+            remembered = await self._ask(presented.id)
+        token = remembered.loaded.token
+        if token is None:
+            # As long as for a token that exists: the time tells nobody which ids do.
+            hmac.compare_digest(NOBODY, presented.digest)
+            return None
+        if not token.has_secret(presented.digest):
+            return None
+        return token if token.is_valid(remembered.now(loop.time())) else None
+
+    async def _ask(self, token_id: TokenId) -> _Remembered:
+        """Read it; everybody who asks meanwhile waits for the same answer."""
+        task = self._asking.get(token_id)
+        if task is None:
+            task = asyncio.create_task(self._load(token_id))
+            self._asking[token_id] = task
+            task.add_done_callback(lambda _: self._asking.pop(token_id, None))
+        return await asyncio.shield(task)
+
+    async def _load(self, token_id: TokenId) -> _Remembered:
+        loaded = await self._blocking(lambda: self._store.load_token(token_id))
+        remembered = _Remembered(loaded, asyncio.get_running_loop().time())
+        if loaded.token is not None:  # ids that are made up must not push out those that exist
+            self._remembered[token_id] = remembered
+            self._remembered.move_to_end(token_id)
+            if len(self._remembered) > self._settings.max_remembered_tokens:
+                self._remembered.popitem(last=False)
+            self._note_use(loaded.token, loaded.now)
+        return remembered
+
+    def _note_use(self, token: Token, now: Instant) -> None:
+        if token.last_used_at is not None and now - token.last_used_at < LAST_USED_EVERY:
+            return
+        task = asyncio.create_task(self._write_use(token.id))
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    async def _write_use(self, token_id: TokenId) -> None:
+        try:
+            await self._blocking(lambda: self._store.use_token(token_id))
+        except TenureError as failure:
+            _log.warning("could not note the use of token %s: %s", token_id, failure)

@@ -1,0 +1,113 @@
+"""One request on its way: who asks, what for, and what an answer is made of."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Command
+from tenure.core.ids import Actor, JobId, Namespace
+from tenure.core.job import Job
+from tenure.core.verdicts import Answer
+from tenure.ports import Store
+from tenure.protocol.codec import encode
+from tenure.protocol.routes import Route
+from tenure.server.principals import Principal
+from tenure.server.services import Services
+
+_M = TypeVar("_M")
+
+
+class Call:
+    """A request that was authenticated, allowed and read."""
+
+    def __init__(
+        self,
+        *,
+        route: Route,
+        services: Services,
+        principal: Principal,
+        http: Request,
+        path: dict[str, str],
+        query: Any,
+        body: Any,
+        request_id: str,
+    ) -> None:
+        self.route = route
+        self.services = services
+        self.principal = principal
+        self.http = http
+        self.path = path
+        self.request_id = request_id
+        self._query = query
+        self._body = body
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who decides."""
+        return self.services.coordinator
+
+    @property
+    def store(self) -> Store:
+        """What is looked at without a decision."""
+        return self.services.coordinator.store
+
+    @property
+    def actor(self) -> Actor:
+        """As whom the caller acts."""
+        return self.principal.actor(self.route)
+
+    @property
+    def job_id(self) -> JobId:
+        """The job that the path names."""
+        return JobId(self.path["job_id"])
+
+    def message(self, kind: type[_M]) -> _M:
+        """The body, which the table says is of this kind."""
+        assert isinstance(self._body, kind)
+        return self._body
+
+    def query(self, kind: type[_M]) -> _M:
+        """The query, likewise."""
+        assert isinstance(self._query, kind)
+        return self._query
+
+    @property
+    def raw_body(self) -> bytes:
+        """A body that is no message."""
+        return cast(bytes, self._body)
+
+    @property
+    def wants_bodies(self) -> bool:
+        """Whether payloads and results are to be shown. Raises if they may not be."""
+        wanted = bool(getattr(self._query, "bodies", False))
+        self.principal.check_bodies(wanted=wanted)
+        return wanted
+
+    def namespace(self) -> Namespace:
+        """The namespace the caller is in; what the query or body believes must agree."""
+        for part in (self._query, self._body):
+            believed = getattr(part, "namespace", None)
+            if believed is not None:
+                return self.principal.namespace(believed)
+        return self.principal.namespace(None)
+
+    async def job(self) -> Job:
+        """The job that the path names. Raises `UnknownJob`, or a 403 problem."""
+        return self.principal.find(await self.load(self.job_id), self.job_id)
+
+    async def load(self, job_id: JobId) -> Job | None:
+        """A job's row, whoever it is for."""
+        jobs = await self.services.blocking(lambda: self.coordinator.load_jobs([job_id]))
+        return jobs.get(job_id)
+
+    async def decide(self, commands: Sequence[Command]) -> list[Answer]:
+        """The coordinator's answers."""
+        return await self.services.decide(commands)
+
+
+def answer(message: object, status: int = 200) -> Response:
+    """A message as a response."""
+    return Response(encode(message), status, media_type="application/json")

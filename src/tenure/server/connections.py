@@ -1,0 +1,99 @@
+"""Connections: uvicorn's HTTP/1.1 protocol with the deadlines and limits that it leaves out.
+
+A head that is not complete in time ends its connection, however slowly it drips [H13]; past the
+limit of connections a newcomer is told so at once [H12]; what cannot be parsed gets the same shape
+of answer as everything else [H8].
+"""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tenure.core.vocabulary import VerdictKind
+from tenure.protocol.codec import encode
+from tenure.protocol.replies import Problem
+from tenure.server.problems import RETRY_AFTER_S
+from tenure.server.settings import ServerSettings
+
+_MALFORMED = Problem(
+    code="malformed",
+    message="this is not HTTP/1.1, or its head is too large",
+    verdict=VerdictKind.REJECTED,
+)
+_FULL = Problem(code="too_many_connections", message="the server has too many connections")
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection. `settings` is filled in by `guarded`."""
+
+    settings: ServerSettings
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Let it in, if there is room."""
+        super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections:
+            self._refuse(503, _FULL, [(b"retry-after", str(RETRY_AFTER_S).encode())])
+            return
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; the next head has its own deadline."""
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._is_serving():
+            self._forget_timer()
+        elif self.timeout_keep_alive_task is None:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._forget_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP, in the shape of every other problem."""
+        self._refuse(400, _MALFORMED, [])
+
+    def _is_serving(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.settings.head_within_s, self._give_up)
+
+    def _forget_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if not self._is_serving():
+            self.transport.close()
+
+    def _refuse(self, status: int, problem: Problem, headers: list[tuple[bytes, bytes]]) -> None:
+        body = encode(problem)
+        head = h11.Response(
+            status_code=status,
+            headers=[
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"connection", b"close"),
+                *headers,
+            ],
+        )
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def guarded(settings: ServerSettings) -> type[GuardedProtocol]:
+    """The protocol with these settings."""
+    return type("GuardedProtocol", (GuardedProtocol,), {"settings": settings})

@@ -1,0 +1,294 @@
+"""What clients and operators ask about jobs."""
+
+import os
+
+import msgspec
+from starlette.responses import Response
+
+from tenure.core.commands import Command, Enqueue
+from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
+from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import EventCause, JobStatus
+from tenure.errors import UnknownJob
+from tenure.ports import JobFilter
+from tenure.protocol.commands import (
+    cancel_command,
+    dead_letter_command,
+    discard_command,
+    enqueue_command,
+    redrive_command,
+    requeue_command,
+)
+from tenure.protocol.records import (
+    artifact_record,
+    event_record,
+    job_record,
+    output_record,
+    resolution_record,
+)
+from tenure.protocol.replies import (
+    ArtifactsReply,
+    DeadLetterPage,
+    DeadLetterRecord,
+    EventsReply,
+    JobPage,
+    JobsReply,
+    LogsReply,
+    job_reply,
+)
+from tenure.protocol.requests import (
+    CancelMessage,
+    DeadLetterMessage,
+    DeadLettersQuery,
+    DiscardMessage,
+    EnqueueManyMessage,
+    EnqueueMessage,
+    JobsQuery,
+    LookupMessage,
+    RedriveMessage,
+    RequeueMessage,
+)
+from tenure.server.calls import Call, answer
+from tenure.server.problems import Refused
+from tenure.server.worker_routes import Handler
+
+# --- Making jobs -------------------------------------------------------------------------------
+
+
+async def enqueue(call: Call) -> Response:
+    """Make a job: 201, or 200 with the one that is there already."""
+    bodies = call.wants_bodies
+    command = await _enqueue_of(call, call.message(EnqueueMessage))
+    [reply] = await _enqueued(call, [command])
+    made = job_reply(reply, now=await call.services.now(), bodies=bodies)
+    if reply.cause is not None:
+        return answer(made, 409)
+    return answer(made, 200 if reply.deduplicated or reply.replayed else 201)
+
+
+async def enqueue_many(call: Call) -> Response:
+    """Make jobs, all of them or, where a field is wrong, none."""
+    bodies = call.wants_bodies
+    messages = call.message(EnqueueManyMessage).jobs
+    replies = await _enqueued(call, [await _enqueue_of(call, each) for each in messages])
+    now = await call.services.now()
+    made = tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
+    return answer(JobsReply(replies=made))
+
+
+async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
+    call.principal.check_queues([message.queue])
+    call.principal.check_kinds([message.kind])
+    undo = message.policy.compensation
+    if undo is not None:
+        call.principal.check_queues([undo.queue])
+        call.principal.check_kinds([undo.kind])
+    job_id = message.job_id
+    if job_id is None:
+        job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
+    namespace = call.principal.namespace(message.namespace)
+    return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
+
+
+async def _enqueued(call: Call, commands: list[Enqueue]) -> list[Reply]:
+    replies = [reply for reply in await call.decide(commands) if isinstance(reply, Reply)]
+    assert len(replies) == len(commands)
+    made = {command.queue for command in commands}
+    call.services.desk.enqueued(commands[0].namespace, made)
+    return [_shown(call, reply) for reply in replies]
+
+
+def _shown(call: Call, reply: Reply) -> Reply:
+    """A reply without a job that is not the caller's to see: an id that is taken elsewhere."""
+    if reply.job is None or call.principal.sees(reply.job):
+        return reply
+    return msgspec.structs.replace(reply, job=None)
+
+
+# --- Deciding about jobs -----------------------------------------------------------------------
+
+
+async def cancel(call: Call) -> Response:
+    """Stop a job."""
+    message = call.message(CancelMessage)
+    return await _decided(call, cancel_command(message, job_id=call.job_id, actor=call.actor))
+
+
+async def requeue(call: Call) -> Response:
+    """Let a held job go on."""
+    message = call.message(RequeueMessage)
+    return await _decided(call, requeue_command(message, job_id=call.job_id, actor=call.actor))
+
+
+async def dead_letter(call: Call) -> Response:
+    """Take a job out of circulation."""
+    message = call.message(DeadLetterMessage)
+    return await _decided(call, dead_letter_command(message, job_id=call.job_id, actor=call.actor))
+
+
+async def redrive(call: Call) -> Response:
+    """Make a new job of a dead letter."""
+    return await _again(call, EventCause.REDRIVE)
+
+
+async def rerun(call: Call) -> Response:
+    """Make a new job of a finished one."""
+    return await _again(call, EventCause.RERUN)
+
+
+async def _again(call: Call, cause: EventCause) -> Response:
+    message = call.message(RedriveMessage)
+    command = redrive_command(message, job_id=call.job_id, actor=call.actor, cause=cause)
+    return await _decided(call, command)
+
+
+async def discard(call: Call) -> Response:
+    """Close the file on a dead letter."""
+    message = call.message(DiscardMessage)
+    return await _decided(call, discard_command(message, job_id=call.job_id, actor=call.actor))
+
+
+async def _decided(call: Call, command: Command) -> Response:
+    bodies = call.wants_bodies
+    await call.job()
+    [reply] = await call.decide([command])
+    assert isinstance(reply, Reply)
+    if reply.job is None:
+        raise UnknownJob(call.job_id)
+    if reply.job.status is JobStatus.QUEUED:
+        call.services.desk.enqueued(reply.job.namespace, [reply.job.queue])
+    status = 200 if reply.cause is None else 409
+    return answer(job_reply(reply, now=await call.services.now(), bodies=bodies), status)
+
+
+# --- Looking at jobs ---------------------------------------------------------------------------
+
+
+async def job(call: Call) -> Response:
+    """Look at a job."""
+    bodies = call.wants_bodies
+    found = await call.job()
+    resolution = None
+    if found.status is JobStatus.DEAD_LETTERED:
+        ids = [found.id]
+        resolutions = await call.services.blocking(lambda: call.store.load_resolutions(ids))
+        resolution = resolutions.get(found.id)
+    reply = Reply(job=found, resolution=resolution)
+    return answer(job_reply(reply, now=await call.services.now(), bodies=bodies))
+
+
+async def lookup(call: Call) -> Response:
+    """Look at several jobs; those that are not the caller's are left out."""
+    bodies = call.wants_bodies
+    ids = list(dict.fromkeys(call.message(LookupMessage).job_ids))
+    found = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
+    now = await call.services.now()
+    seen = [found[job_id] for job_id in ids if job_id in found]
+    records = [job_record(job, now=now, bodies=bodies) for job in seen if call.principal.sees(job)]
+    return answer(JobPage(jobs=tuple(records)))
+
+
+async def jobs(call: Call) -> Response:
+    """List jobs."""
+    bodies, query = call.wants_bodies, call.query(JobsQuery)
+    wanted = JobFilter(
+        namespace=call.namespace(),
+        statuses=query.status,
+        queue=call.principal.listed_queue(query.queue),
+        kind=call.principal.listed_kind(query.kind),
+        correlation_id=query.correlation_id,
+        before=query.before,
+        limit=query.limit,
+    )
+    found = await call.services.blocking(lambda: call.store.list_jobs(wanted))
+    now = await call.services.now()
+    records = tuple(job_record(job, now=now, bodies=bodies) for job in found)
+    return answer(JobPage(jobs=records, next_before=_next([job.id for job in found], query.limit)))
+
+
+async def dead_letters(call: Call) -> Response:
+    """List dead letters."""
+    bodies, query = call.wants_bodies, call.query(DeadLettersQuery)
+    wanted = JobFilter(
+        namespace=call.namespace(),
+        statuses=(JobStatus.DEAD_LETTERED,),
+        queue=call.principal.listed_queue(query.queue),
+        kind=call.principal.listed_kind(query.kind),
+        reason_code=query.reason_code,
+        stage=query.stage,
+        resolved=query.resolved,
+        before=query.before,
+        limit=query.limit,
+    )
+    found = await call.services.blocking(lambda: call.store.list_jobs(wanted))
+    ids = [job.id for job in found]
+    resolutions = await call.services.blocking(lambda: call.store.load_resolutions(ids))
+    now = await call.services.now()
+    letters = tuple(
+        DeadLetterRecord(
+            job=job_record(job, now=now, bodies=bodies),
+            resolution=resolution_record(resolutions.get(job.id)),
+        )
+        for job in found
+    )
+    return answer(DeadLetterPage(dead_letters=letters, next_before=_next(ids, query.limit)))
+
+
+def _next(ids: list[JobId], limit: int) -> JobId | None:
+    return ids[-1] if len(ids) == limit else None
+
+
+async def events(call: Call) -> Response:
+    """Read a job's log."""
+    await call.job()
+    found = await call.services.blocking(lambda: call.coordinator.load_events(call.job_id))
+    return answer(EventsReply(events=tuple(event_record(event) for event in found)))
+
+
+async def logs(call: Call) -> Response:
+    """Read what its attempts wrote."""
+    await call.job()
+    found = await call.services.blocking(lambda: call.coordinator.load_attempt_logs(call.job_id))
+    return answer(LogsReply(logs=tuple(output_record(log) for log in found)))
+
+
+async def artifacts(call: Call) -> Response:
+    """List a job's artifacts."""
+    await call.job()
+    found = await call.services.blocking(lambda: call.coordinator.list_artifacts(call.job_id))
+    return answer(ArtifactsReply(artifacts=tuple(artifact_record(each) for each in found)))
+
+
+async def artifact(call: Call) -> Response:
+    """Download an artifact: bytes of a stranger's making, so nothing may run or show them."""
+    await call.job()
+    name = call.path["name"]
+    found = await call.services.blocking(lambda: call.coordinator.load_artifact(call.job_id, name))
+    if found is None:
+        raise Refused(404, "unknown_artifact", f"job {call.job_id} has no artifact {name}")
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name.rpartition("/")[2] or "artifact"}"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "ETag": f'"{found.artifact.sha256}"',
+    }
+    return Response(found.body, 200, headers, media_type=found.artifact.media_type)
+
+
+HANDLERS: dict[str, Handler] = {
+    "enqueue": enqueue,
+    "enqueue-many": enqueue_many,
+    "lookup": lookup,
+    "jobs": jobs,
+    "job": job,
+    "events": events,
+    "logs": logs,
+    "artifacts": artifacts,
+    "artifact": artifact,
+    "cancel": cancel,
+    "requeue": requeue,
+    "dead-letter": dead_letter,
+    "redrive": redrive,
+    "rerun": rerun,
+    "dead-letters": dead_letters,
+    "discard": discard,
+}

@@ -1,0 +1,258 @@
+"""Claims that wait for work. [H10] [H11]
+
+Claims of one scope wait in a line, and only its head asks the store: a thousand idle workers cost
+as much as one. Whoever receives something lets the next one ask at once. Polling is the truth;
+an enqueue through this server is a hint that makes it fast.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Protocol
+
+from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, SessionKey
+from tenure.core.commands import Release
+from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
+from tenure.core.verdicts import Answer, Grant
+from tenure.core.vocabulary import ReleaseKind
+from tenure.errors import TenureError
+from tenure.ports import Coordination
+from tenure.server.problems import shutting_down
+from tenure.server.settings import ServerSettings
+
+_log = logging.getLogger("tenure.server")
+
+_Asked = tuple[SessionKey, RequestId]
+
+
+class Waiter:
+    """One claim whose caller waits: what may end the wait, and whether the caller has gone."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.is_gone = False
+
+    def leave(self) -> None:
+        """The caller hung up."""
+        self.is_gone = True
+        self.wake.set()
+
+
+class Host(Protocol):
+    """What the desk has to know of whoever claims."""
+
+    async def is_welcome(self) -> bool:
+        """Whether the caller's token is still valid. [H25]"""
+
+    async def reserve(self, leases: int) -> bool:
+        """Whether so many more leases are allowed; if so, they are set aside. [H26]"""
+
+    def settle(self, reserved: int, granted: int) -> None:
+        """What came of the leases that were set aside."""
+
+    async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
+        """The answer to a claim there is no room for: what an equal one received, or a 429."""
+
+
+class _Line:
+    """The claims of one scope that wait, first come first."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._waiters: deque[Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def join(self, waiter: Waiter) -> None:
+        self._waiters.append(waiter)
+        if self._timer is None:
+            self._tick()
+
+    def step_back(self, waiter: Waiter) -> None:
+        """Let the others go first, beginning with the next tick."""
+        self._waiters.remove(waiter)
+        self._waiters.append(waiter)
+
+    def drop(self, waiter: Waiter, *, found: bool) -> None:
+        """Take a waiter out; one that found something says so to the next."""
+        self._waiters.remove(waiter)
+        if found:
+            self.nudge()
+        if not self._waiters and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def nudge(self) -> None:
+        """Let the head ask."""
+        if self._waiters:
+            self._waiters[0].wake.set()
+
+    def wake_all(self) -> None:
+        for waiter in self._waiters:
+            waiter.wake.set()
+
+    def _tick(self) -> None:
+        self.nudge()
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._tick)
+
+
+class ClaimDesk:
+    """Serves claims. Lives on the event loop's thread."""
+
+    def __init__(self, coordination: Coordination, settings: ServerSettings) -> None:
+        self._coordination = coordination
+        self._settings = settings
+        self._lines: dict[ClaimScope, _Line] = {}
+        self._open: Counter[_Asked] = Counter()
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Answer every claim that waits, now; take no more. [H11]"""
+        self._is_stopping = True
+        for line in self._lines.values():
+            line.wake_all()
+
+    def enqueued(self, namespace: Namespace, queues: Iterable[QueueName]) -> None:
+        """Jobs have come: somebody may be waiting for them."""
+        names = set(queues)
+        for scope, line in self._lines.items():
+            if scope.namespace == namespace and names & set(scope.queues):
+                line.nudge()
+
+    async def serve(
+        self,
+        request: ClaimRequest,
+        waiter: Waiter,
+        host: Host,
+        *,
+        wait_s: float,
+    ) -> ClaimAnswer:
+        """The answer to a claim, after at most `wait_s`.
+
+        A grant whose caller has gone is taken back, unless the same claim was sent again
+        meanwhile. [H11]
+        """
+        if self._is_stopping:
+            raise shutting_down()
+        asked = (request.session, request.request_id)
+        self._open[asked] += 1
+        try:
+            if not await host.reserve(request.limit):
+                return await host.without_room(request)
+            answer = await self._claim(request, host)
+            if not _is_final(answer) and wait_s > 0:
+                answer = await self._wait(request, waiter, host, wait_s)
+        finally:
+            self._open[asked] -= 1
+            if not self._open[asked]:
+                del self._open[asked]
+        if waiter.is_gone:
+            self._take_back(asked, answer.grants)
+        return answer
+
+    async def _wait(
+        self,
+        request: ClaimRequest,
+        waiter: Waiter,
+        host: Host,
+        wait_s: float,
+    ) -> ClaimAnswer:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + wait_s
+        line = self._lines.setdefault(request.scope, _Line(self._settings.poll_every_s))
+        line.join(waiter)
+        answer = ClaimAnswer()
+        try:
+            while not self._is_over(waiter) and (left_s := ends_at - loop.time()) > 0:
+                is_my_turn = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
+                if self._is_over(waiter):
+                    break
+                if not await host.is_welcome():
+                    break
+                if not is_my_turn:
+                    continue
+                if not await host.reserve(request.limit):
+                    line.step_back(waiter)
+                    continue
+                answer = await self._claim(request, host)
+                if _is_final(answer):
+                    break
+        finally:
+            line.drop(waiter, found=bool(answer.grants))
+            if not line and self._lines.get(request.scope) is line:
+                del self._lines[request.scope]
+        return answer
+
+    def _is_over(self, waiter: Waiter) -> bool:
+        return self._is_stopping or waiter.is_gone
+
+    async def _claim(self, request: ClaimRequest, host: Host) -> ClaimAnswer:
+        granted = 0
+        try:
+            future = self._coordination.submit_claim(request)
+            answer = await self._heard(request, future)
+            granted = len(answer.grants)
+        finally:
+            host.settle(request.limit, granted)
+        return answer
+
+    async def _heard(self, request: ClaimRequest, future: "Future[ClaimAnswer]") -> ClaimAnswer:
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            # The server gives this request up, but what is in flight may still be granted.
+            asked = (request.session, request.request_id)
+            future.add_done_callback(lambda done: self._take_back(asked, _granted(done)))
+            raise
+
+    def _take_back(self, asked: _Asked, grants: Iterable[Grant]) -> None:
+        if self._open[asked]:
+            return  # the same claim is open again, and receives the same grants
+        commands = [
+            Release(
+                job_id=grant.job_id,
+                lease_id=grant.lease_id,
+                actor=SYSTEM,
+                request_id=RequestId(f"undelivered:{grant.lease_id}"),
+                kind=ReleaseKind.UNDELIVERED,
+            )
+            for grant in grants
+        ]
+        if not commands:
+            return
+        _log.info("%d grants did not reach their worker and are taken back", len(commands))
+        try:
+            self._coordination.submit_many(commands).add_done_callback(_note_failure)
+        except TenureError as failure:  # closed meanwhile: their leases run out instead
+            _log.warning("grants could not be taken back: %s", failure)
+
+
+def _is_final(answer: ClaimAnswer) -> bool:
+    return bool(answer.grants) or answer.cause is not None or answer.is_repeat
+
+
+async def _woken(waiter: Waiter, within_s: float) -> bool:
+    """Whether somebody woke it within the time."""
+    try:
+        async with asyncio.timeout(within_s):
+            await waiter.wake.wait()
+    except TimeoutError:
+        return False
+    waiter.wake.clear()
+    return True
+
+
+def _granted(done: "Future[ClaimAnswer]") -> tuple[Grant, ...]:
+    if done.cancelled() or done.exception() is not None:
+        return ()
+    return done.result().grants
+
+
+def _note_failure(done: "Future[list[Answer]]") -> None:
+    failure = done.exception()
+    if failure is not None:
+        _log.warning("grants could not be taken back, their leases run out: %s", failure)

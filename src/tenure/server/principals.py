@@ -1,0 +1,125 @@
+"""Who asks, and what that lets them do: roles, namespace, queues and kinds. [H21] [H22]
+
+Says yes or raises; looks nothing up.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
+from tenure.core.job import Job
+from tenure.core.tokens import Token
+from tenure.core.vocabulary import Role
+from tenure.errors import InvalidInput, UnknownJob
+from tenure.protocol.routes import Route
+from tenure.server.problems import out_of_scope
+
+ANONYMOUS_NAME = "anonymous"
+
+_Name = TypeVar("_Name", bound=str)
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """The holder of a token; without one, somebody on this machine who may do everything."""
+
+    token: Token | None = None
+
+    def check_route(self, route: Route) -> None:
+        """Raise unless this role may ask this."""
+        if self.token is not None and self.token.role not in route.roles:
+            wanted = ", ".join(role.value for role in route.roles)
+            raise out_of_scope(f"{route.name} is for {wanted}, this token is a {self.token.role}")
+
+    def actor(self, route: Route) -> Actor:
+        """As whom it acts."""
+        if self.token is not None:
+            return self.token.actor
+        return Actor(f"{route.roles[0].value}:{ANONYMOUS_NAME}")
+
+    def namespace(self, believed: Namespace | None) -> Namespace:
+        """The namespace it is in: the token's, whatever the caller believes. [H21]"""
+        if self.token is None:
+            return believed or DEFAULT_NAMESPACE
+        if believed is not None and believed != self.token.namespace:
+            raise out_of_scope(
+                f"this token is for the namespace {self.token.namespace}", field="namespace"
+            )
+        return self.token.namespace
+
+    def check_bodies(self, *, wanted: bool) -> None:
+        """Raise if payloads and results are wanted by one who may not see them. [H24]"""
+        if wanted and self.token is not None and self.token.role is Role.VIEWER:
+            raise out_of_scope("a viewer sees no payloads or results", field="bodies")
+
+    def check_queues(self, queues: Sequence[QueueName]) -> None:
+        """Raise unless all of these are within its scope."""
+        for queue in queues:
+            if not self._has_queue(queue):
+                raise out_of_scope(f"the queue {queue} is not this token's", field="queue")
+
+    def check_whole_queue(self, queue: QueueName) -> None:
+        """Raise unless it may decide about a queue, whatever kinds are in it."""
+        self.check_queues([queue])
+        if self.token is not None and self.token.kinds:
+            raise out_of_scope("this token is limited to some kinds", field="queue")
+
+    def check_kinds(self, kinds: Sequence[Kind]) -> None:
+        """Raise unless all of these are within its scope."""
+        for kind in kinds:
+            if not self._has_kind(kind):
+                raise out_of_scope(f"the kind {kind} is not this token's", field="kind")
+
+    def claimed_kinds(self, kinds: tuple[Kind, ...] | None) -> tuple[Kind, ...] | None:
+        """The kinds a claim is for: those it names, or all that the token has."""
+        if kinds is not None:
+            self.check_kinds(kinds)
+            return kinds
+        return self.token.kinds or None if self.token is not None else None
+
+    def listed_queue(self, queue: QueueName | None) -> QueueName | None:
+        """The queue of a listing; a token of one queue lists that one."""
+        given = self.token.queues if self.token is not None else ()
+        return _narrowed("queue", queue, given, self.check_queues)
+
+    def listed_kind(self, kind: Kind | None) -> Kind | None:
+        """The kind of a listing, likewise."""
+        given = self.token.kinds if self.token is not None else ()
+        return _narrowed("kind", kind, given, self.check_kinds)
+
+    def find(self, job: Job | None, job_id: str) -> Job:
+        """The job, if there is one for this principal: another namespace's is unknown. [H21]"""
+        if job is None or not self._is_here(job):
+            raise UnknownJob(job_id)
+        self.check_queues([job.queue])
+        self.check_kinds([job.kind])
+        return job
+
+    def sees(self, job: Job) -> bool:
+        """Whether a job is within its scope."""
+        return self._is_here(job) and self._has_queue(job.queue) and self._has_kind(job.kind)
+
+    def sees_any_queue(self, queues: Sequence[QueueName]) -> bool:
+        """Whether one of these is within its scope."""
+        return any(self._has_queue(queue) for queue in queues)
+
+    def _is_here(self, job: Job) -> bool:
+        return self.token is None or job.namespace == self.token.namespace
+
+    def _has_queue(self, queue: QueueName) -> bool:
+        return self.token is None or not self.token.queues or queue in self.token.queues
+
+    def _has_kind(self, kind: Kind) -> bool:
+        return self.token is None or not self.token.kinds or kind in self.token.kinds
+
+
+def _narrowed(
+    field: str, asked: _Name | None, given: tuple[_Name, ...], check: Callable[[list[_Name]], None]
+) -> _Name | None:
+    if asked is not None:
+        check([asked])
+        return asked
+    if len(given) > 1:
+        raise InvalidInput(field, "has to be named: this token has several", hint="list them apart")
+    return given[0] if given else None

@@ -1,0 +1,134 @@
+"""What goes wrong, as answers: one shape for all of it, and never a traceback. [H8]"""
+
+import logging
+
+import msgspec
+from starlette.responses import Response
+
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import (
+    Closed,
+    Contended,
+    InvalidInput,
+    MalformedBody,
+    SchemaTooNew,
+    SchemaTooOld,
+    StoreUnavailable,
+    TenureError,
+    UnknownJob,
+)
+from tenure.protocol.codec import encode
+from tenure.protocol.replies import Problem
+
+_log = logging.getLogger("tenure.server")
+
+_TRANSPORT = frozenset({408, 425, 429})
+RETRY_AFTER_S = 1
+
+
+class Refused(TenureError):
+    """A request that is refused before anything is asked of the coordinator."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str = "",
+        field: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.word = code
+        self.field = field
+        self.headers = headers or {}
+
+
+def unauthenticated(message: str) -> Refused:
+    """No token, or none that is valid; which of the two is nobody's business."""
+    return Refused(
+        401,
+        "unauthenticated",
+        message,
+        hint="send `Authorization: Bearer TOKEN`; `tenure tokens create` makes one",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def out_of_scope(message: str, *, field: str | None = None) -> Refused:
+    """Not within what the token may do."""
+    return Refused(403, "out_of_scope", message, field=field, hint="see `tenure tokens ls`")
+
+
+def too_many(code: str, message: str, *, hint: str) -> Refused:
+    """Too much at once; the same request can be sent again."""
+    return Refused(429, code, message, hint=hint, headers=_retry())
+
+
+def shutting_down() -> Refused:
+    """Not any more."""
+    return Refused(
+        503, "shutting_down", "this server is shutting down", hint="ask again", headers=_retry()
+    )
+
+
+def response(problem: BaseException, request_id: str) -> Response:
+    """The answer to a request that failed with `problem`."""
+    status, body, headers = describe(problem)
+    if status == 500:
+        # The caller learns where to look; what it was stays here.
+        _log.error("request %s failed", request_id, exc_info=problem)
+    if status not in _TRANSPORT and status < 500:
+        body = msgspec.structs.replace(body, verdict=VerdictKind.REJECTED)
+    body = msgspec.structs.replace(body, request_id=request_id)
+    return Response(encode(body), status, headers, media_type="application/json")
+
+
+def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
+    """Status, body and headers for an error."""
+    match problem:
+        case Refused():
+            body = Problem(
+                code=problem.word,
+                message=problem.message,
+                field=problem.field,
+                hint=problem.hint,
+            )
+            return problem.status, body, problem.headers
+        case InvalidInput():
+            field = wire_field(problem.field)
+            said = f"{field}: {problem.problem}"
+            body = Problem(code=problem.code, message=said, field=field, hint=problem.hint)
+            return 400 if isinstance(problem, MalformedBody) else 422, body, {}
+        case UnknownJob():
+            return 404, _plain(problem), {}
+        case StoreUnavailable() | Contended() | Closed() | SchemaTooOld() | SchemaTooNew():
+            return 503, _plain(problem), _retry()
+        case _:
+            body = Problem(
+                code="internal_error",
+                message="the server failed",
+                hint="its log has more under this request id",
+            )
+            return 500, body, {}
+
+
+def wire_field(field: str) -> str:
+    """A field of a command by its name on the wire."""
+    renamed = {
+        "error.error_class": "error.class",
+        "error.stage": "stage",
+        "error.reason_code": "reason_code",
+    }
+    field = renamed.get(field, field)
+    return f"{field[:-3]}_s" if field.endswith("_us") else field
+
+
+def _plain(problem: TenureError) -> Problem:
+    return Problem(code=problem.code, message=problem.message, hint=problem.hint)
+
+
+def _retry() -> dict[str, str]:
+    return {"Retry-After": str(RETRY_AFTER_S)}

@@ -1,0 +1,98 @@
+"""What one token may have at a time: leases and open long polls. [H26]
+
+Per server: each replica counts its own polls, and sees leases that others granted within a second.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tenure.core.ids import Actor, Namespace
+from tenure.core.tokens import TokenId
+from tenure.ports import TokenStore
+from tenure.server.blocking import Blocking
+from tenure.server.principals import Principal
+from tenure.server.problems import too_many
+
+COUNT_EVERY_S = 1.0
+
+_Holder = tuple[Namespace, Actor]
+
+
+class _Count:
+    """The leases of one holder: what the store counted, and what happened here since, so that it
+    is never too few."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.counted_at_s = float("-inf")
+        self.leases = 0
+        self.granted_since = 0
+        self.in_flight = 0
+
+    def at_most(self) -> int:
+        """How many there may be."""
+        return self.leases + self.granted_since + self.in_flight
+
+
+class Quotas:
+    """Counts per token. Lives on the event loop's thread."""
+
+    def __init__(self, store: TokenStore, blocking: Blocking) -> None:
+        self._store = store
+        self._blocking = blocking
+        self._polls: Counter[TokenId] = Counter()
+        self._counts: dict[_Holder, _Count] = {}
+
+    @contextmanager
+    def polling(self, principal: Principal) -> Iterator[None]:
+        """Hold one open claim. Raises a 429 problem when there are too many."""
+        token = principal.token
+        if token is None:
+            yield
+            return
+        if self._polls[token.id] >= token.max_polls:
+            raise too_many(
+                "too_many_polls",
+                f"this token has {token.max_polls} claims open already",
+                hint="wait for one to end, or make a token with a higher --max-polls",
+            )
+        self._polls[token.id] += 1
+        try:
+            yield
+        finally:
+            self._polls[token.id] -= 1
+            if not self._polls[token.id]:
+                del self._polls[token.id]
+
+    async def reserve(self, principal: Principal, leases: int) -> bool:
+        """Whether so many more leases are within the token's limit; if so, they are set aside."""
+        token = principal.token
+        if token is None:
+            return True
+        count = await self._counted((token.namespace, token.actor))
+        if count.at_most() + leases > token.max_leases:
+            return False
+        count.in_flight += leases
+        return True
+
+    def settle(self, principal: Principal, reserved: int, granted: int) -> None:
+        """What came of leases that were set aside."""
+        token = principal.token
+        if token is not None:
+            count = self._counts[token.namespace, token.actor]
+            count.in_flight -= reserved
+            count.granted_since += granted
+
+    async def _counted(self, holder: _Holder) -> _Count:
+        loop = asyncio.get_running_loop()
+        count = self._counts.setdefault(holder, _Count())
+        async with count.lock:
+            if loop.time() - count.counted_at_s > COUNT_EVERY_S:
+                began_s, before = loop.time(), count.granted_since
+                count.leases = await self._blocking(lambda: self._store.count_leases(*holder))
+                # What was granted while the store counted may or may not be in its number.
+                count.granted_since -= before
+                count.counted_at_s = began_s
+        return count

@@ -1,0 +1,67 @@
+"""What every request of a server shares: the coordinator, threads to wait on, tokens, the desk."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Command
+from tenure.core.instants import Instant, seconds
+from tenure.core.verdicts import Answer
+from tenure.server.authentication import Authenticator
+from tenure.server.blocking import Blocking
+from tenure.server.polls import ClaimDesk
+from tenure.server.quotas import Quotas
+from tenure.server.settings import ServerSettings
+
+READ_CLOCK_EVERY = seconds(10)
+
+
+def no_metrics() -> bytes:
+    """Nothing is measured."""
+    return b""
+
+
+class Services:
+    """Made once per server, on its event loop."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        settings: ServerSettings,
+        *,
+        metrics: Callable[[], bytes] = no_metrics,
+        monotonic: Monotonic = host_monotonic,
+    ) -> None:
+        self.coordinator = coordinator
+        self.settings = settings
+        self.metrics = metrics
+        self.blocking = Blocking(settings.blocking_calls)
+        self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
+        self.quotas = Quotas(coordinator.store, self.blocking)
+        self.desk = ClaimDesk(coordinator, settings)
+        self.is_stopping = False
+        self._monotonic = monotonic
+        self._reading: tuple[Instant, int] | None = None
+
+    async def decide(self, commands: Sequence[Command]) -> list[Answer]:
+        """The coordinator's answers; what was sent is decided even if the caller goes."""
+        future = self.coordinator.submit_many(commands)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def now(self) -> Instant:
+        """The store's clock, near enough for display and for ids."""
+        if self._reading is None or self._monotonic() - self._reading[1] > READ_CLOCK_EVERY:
+            read = await self.blocking(self.coordinator.now)
+            self._reading = (read, self._monotonic())
+        at, read_at = self._reading
+        return Instant(at + self._monotonic() - read_at)
+
+    def stop(self) -> None:
+        """Begin to end: whoever waits is answered, nothing new is granted."""
+        self.is_stopping = True
+        self.desk.stop()
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self.blocking.close()

@@ -1,0 +1,22 @@
+"""What a server allows, each limit with a name. The defaults are the documented ones."""
+
+import msgspec
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and deadlines of one server. [H12] [H13]"""
+
+    max_connections: int = 4096
+    max_header_bytes: int = 16 << 10
+    head_within_s: float = 10.0
+    body_within_s: float = 30.0
+    send_within_s: float = 60.0
+    idle_s: int = 75
+    shutdown_within_s: int = 10
+    poll_every_s: float = 0.25
+    """How often the store is asked for work while claims wait: the truth behind every hint."""
+    recheck_token_s: float = 2.0
+    """How old what is known of a token may be; a revoked one is out within twice that. [H25]"""
+    max_remembered_tokens: int = 10_000
+    blocking_calls: int = 8
+    """Threads for reads that wait for the store."""

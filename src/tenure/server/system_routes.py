@@ -1,0 +1,121 @@
+"""What is asked about queues, workers and the server itself."""
+
+import asyncio
+
+from starlette.responses import Response
+
+from tenure.core.ids import QueueName, WorkerId
+from tenure.errors import TenureError
+from tenure.protocol.fields import moment
+from tenure.protocol.openapi import openapi
+from tenure.protocol.records import queue_record, worker_record
+from tenure.protocol.replies import DrainReply, HealthReply, QueuesReply, TimeReply, WorkersReply
+from tenure.protocol.requests import LimitMessage
+from tenure.server.calls import Call, answer
+from tenure.server.problems import Refused, shutting_down
+from tenure.server.worker_routes import Handler
+
+READY_WITHIN_S = 2.0
+
+
+async def queues(call: Call) -> Response:
+    """List queues within the caller's scope."""
+    namespace = call.namespace()
+    found = await call.services.blocking(lambda: call.store.queues(namespace))
+    seen = [queue for queue in found if call.principal.sees_any_queue([queue.name])]
+    return answer(QueuesReply(queues=tuple(queue_record(queue) for queue in seen)))
+
+
+async def pause(call: Call) -> Response:
+    """Grant nothing more from a queue."""
+    return await _put(call, paused=True)
+
+
+async def resume(call: Call) -> Response:
+    """Grant from it again."""
+    return await _put(call, paused=False)
+
+
+async def limit(call: Call) -> Response:
+    """Limit its leases."""
+    return await _put(call, limit=call.message(LimitMessage).limit)
+
+
+async def _put(call: Call, *, paused: bool | None = None, limit: int | None = None) -> Response:
+    name, namespace = QueueName(call.path["queue"]), call.namespace()
+    call.principal.check_whole_queue(name)
+    state = await call.services.blocking(
+        lambda: call.store.put_queue(namespace, name, paused=paused, limit=limit)
+    )
+    call.services.desk.enqueued(namespace, [name])
+    return answer(queue_record(state))
+
+
+async def workers(call: Call) -> Response:
+    """List workers within the caller's scope."""
+    namespace = call.namespace()
+    found = await call.services.blocking(lambda: call.store.list_workers(namespace))
+    seen = [each for each in found if call.principal.sees_any_queue(each.queues)]
+    return answer(WorkersReply(workers=tuple(worker_record(each) for each in seen)))
+
+
+async def drain(call: Call) -> Response:
+    """Ask a worker to finish and stop."""
+    worker, namespace = WorkerId(call.path["worker"]), call.namespace()
+    known = await call.services.blocking(lambda: call.store.list_workers(namespace))
+    named = [each for each in known if each.worker == worker]
+    if not any(call.principal.sees_any_queue(each.queues) for each in named):
+        raise Refused(404, "unknown_worker", f"there is no worker {worker}")
+    for each in named:
+        call.principal.check_queues(each.queues)
+    await call.services.blocking(lambda: call.store.request_drain(namespace, worker))
+    return answer(DrainReply(worker=worker))
+
+
+async def time(call: Call) -> Response:
+    """Read the store's clock."""
+    now = await call.services.blocking(call.coordinator.now)
+    return answer(TimeReply(now=moment(now)))
+
+
+async def description(call: Call) -> Response:
+    """The OpenAPI description."""
+    return answer(openapi())
+
+
+async def metrics(call: Call) -> Response:
+    """What Prometheus collects."""
+    text = await call.services.blocking(call.services.metrics)
+    return Response(text, 200, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def healthz(call: Call) -> Response:
+    """Whether the server lives."""
+    return answer(HealthReply(status="ok"))
+
+
+async def readyz(call: Call) -> Response:
+    """Whether it is ready for work: the store answers, and the server is not on its way out."""
+    if call.services.is_stopping:
+        raise shutting_down()
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            await call.services.blocking(call.coordinator.now)
+    except (TenureError, TimeoutError) as failure:
+        raise Refused(503, "not_ready", "the store does not answer") from failure
+    return answer(HealthReply(status="ready"))
+
+
+HANDLERS: dict[str, Handler] = {
+    "queues": queues,
+    "pause": pause,
+    "resume": resume,
+    "limit": limit,
+    "workers": workers,
+    "drain": drain,
+    "time": time,
+    "openapi": description,
+    "metrics": metrics,
+    "healthz": healthz,
+    "readyz": readyz,
+}

@@ -1,0 +1,220 @@
+"""What workers ask: work, verdicts on their reports, and a place for what they leave behind."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from starlette.responses import Response
+
+from tenure.core.beside import ArtifactUpload
+from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.ids import LeaseId, WorkerId
+from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import Cause, VerdictKind
+from tenure.errors import InvalidInput, UnknownJob
+from tenure.protocol import LEASE_HEADER
+from tenure.protocol.commands import (
+    WorkerMessage,
+    attempt_output,
+    claim_request,
+    worker_command,
+    worker_process,
+)
+from tenure.protocol.replies import (
+    AliveReply,
+    KeptReply,
+    VerdictsReply,
+    claim_reply,
+    staging_reply,
+    verdict_reply,
+    verdict_word,
+)
+from tenure.protocol.requests import (
+    AliveMessage,
+    ClaimMessage,
+    CompleteMessage,
+    FailMessage,
+    HeartbeatsMessage,
+    OutputMessage,
+    ReleaseMessage,
+    ReportsMessage,
+    StartMessage,
+)
+from tenure.server.calls import Call, answer
+from tenure.server.polls import Waiter
+from tenure.server.problems import too_many
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+_NOT_HERE = Verdict(kind=VerdictKind.REJECTED, cause=Cause.UNKNOWN_JOB)
+
+
+class _Claimer:
+    """`polls.Host` for the caller of one claim."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def is_welcome(self) -> bool:
+        return await self._call.services.authenticator.is_still_valid(self._call.principal)
+
+    async def reserve(self, leases: int) -> bool:
+        return await self._call.services.quotas.reserve(self._call.principal, leases)
+
+    def settle(self, reserved: int, granted: int) -> None:
+        self._call.services.quotas.settle(self._call.principal, reserved, granted)
+
+    async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
+        # A claim whose answer was lost comes again: its grants are what takes up the room.
+        coordinator = self._call.coordinator
+        found = await self._call.services.blocking(lambda: coordinator.repeat_claim(request))
+        if found.grants:
+            return found
+        raise too_many(
+            "too_many_leases",
+            "this token would have too many leases",
+            hint="report on some, claim fewer, or make a token with a higher --max-leases",
+        )
+
+
+async def claim(call: Call) -> Response:
+    """Ask for work, and wait for it. [H10] [H11]"""
+    message = call.message(ClaimMessage)
+    call.principal.check_queues(message.queues)
+    kinds = call.principal.claimed_kinds(message.kinds)
+    request = claim_request(message, actor=call.actor, namespace=call.namespace())
+    request = msgspec.structs.replace(request, kinds=kinds)
+    waiter = Waiter()
+    watching = asyncio.create_task(_watch(call, waiter))
+    try:
+        with call.services.quotas.polling(call.principal):
+            found = await call.services.desk.serve(
+                request, waiter, _Claimer(call), wait_s=message.wait_s
+            )
+    finally:
+        watching.cancel()
+    return answer(claim_reply(found))
+
+
+async def _watch(call: Call, waiter: Waiter) -> None:
+    """Notice when the caller hangs up."""
+    while (await call.http.receive())["type"] != "http.disconnect":
+        pass
+    waiter.leave()
+
+
+async def start(call: Call) -> Response:
+    """Begin to execute."""
+    return await _single(call, call.message(StartMessage))
+
+
+async def complete(call: Call) -> Response:
+    """Report success."""
+    return await _single(call, call.message(CompleteMessage))
+
+
+async def fail(call: Call) -> Response:
+    """Report a failed attempt."""
+    return await _single(call, call.message(FailMessage))
+
+
+async def release(call: Call) -> Response:
+    """Hand a job back."""
+    return await _single(call, call.message(ReleaseMessage))
+
+
+async def _single(call: Call, message: WorkerMessage) -> Response:
+    [verdict] = await _verdicts(call, [message])
+    if verdict.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(message.job_id)
+    return answer(verdict_reply(verdict))
+
+
+async def heartbeat(call: Call) -> Response:
+    """Renew leases."""
+    return await _batch(call, call.message(HeartbeatsMessage).leases)
+
+
+async def report(call: Call) -> Response:
+    """Any reports together. [H6]"""
+    return await _batch(call, call.message(ReportsMessage).reports)
+
+
+async def _batch(call: Call, messages: Sequence[WorkerMessage]) -> Response:
+    verdicts = await _verdicts(call, messages)
+    return answer(VerdictsReply(verdicts=tuple(verdict_reply(verdict) for verdict in verdicts)))
+
+
+async def _verdicts(call: Call, messages: Sequence[WorkerMessage]) -> list[Verdict]:
+    actor = call.actor
+    answers = await call.decide([worker_command(message, actor) for message in messages])
+    verdicts = []
+    for message, verdict in zip(messages, answers, strict=True):
+        assert isinstance(verdict, Verdict)
+        if verdict.cause is Cause.INVALID_LEASE and await _is_elsewhere(call, message):
+            verdict = _NOT_HERE
+        verdicts.append(verdict)
+    return verdicts
+
+
+async def _is_elsewhere(call: Call, message: WorkerMessage) -> bool:
+    """Whether the job is another namespace's, and therefore unknown here. [H21]"""
+    job = await call.load(message.job_id)
+    token = call.principal.token
+    return job is not None and token is not None and job.namespace != token.namespace
+
+
+async def upload_artifact(call: Call) -> Response:
+    """Leave a file with the attempt. [B7]"""
+    lease_id = call.http.headers.get(LEASE_HEADER)
+    if lease_id is None:
+        raise InvalidInput(LEASE_HEADER, "is missing", hint="send the lease_id of the grant")
+    upload = ArtifactUpload(
+        job_id=call.job_id,
+        lease_id=LeaseId(lease_id),
+        actor=call.actor,
+        name=call.path["name"],
+        body=call.raw_body,
+        media_type=call.http.headers.get("content-type", "application/octet-stream"),
+    )
+    staging = await call.services.blocking(lambda: call.coordinator.stage_artifact(upload))
+    if staging.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(call.job_id)
+    return answer(staging_reply(staging))
+
+
+async def output(call: Call) -> Response:
+    """Leave what a handler wrote. [B11]"""
+    kept = attempt_output(call.message(OutputMessage), call.actor)
+    cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
+    if cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(kept.job_id)
+    return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
+
+
+async def alive(call: Call) -> Response:
+    """Give a sign of life. [B12]"""
+    message = call.message(AliveMessage)
+    call.principal.check_queues(message.queues)
+    process = worker_process(
+        message,
+        worker=WorkerId(call.path["worker"]),
+        actor=call.actor,
+        namespace=call.namespace(),
+    )
+    drain = await call.services.blocking(lambda: call.coordinator.see_worker(process))
+    return answer(AliveReply(drain=drain))
+
+
+HANDLERS: dict[str, Handler] = {
+    "claim": claim,
+    "start": start,
+    "complete": complete,
+    "fail": fail,
+    "release": release,
+    "heartbeat": heartbeat,
+    "report": report,
+    "output": output,
+    "upload-artifact": upload_artifact,
+    "alive": alive,
+}
