@@ -8,23 +8,14 @@ that was read after the request arrived.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from threading import Lock
+from typing import cast, get_args
 
 from msgspec.structs import replace
 
 from tenure.coordinator.estimate import StoreClock
 from tenure.core.applying import compensation_id
 from tenure.core.beside import Resolution
-from tenure.core.commands import (
-    Command,
-    Complete,
-    Discard,
-    Enqueue,
-    Fail,
-    Heartbeat,
-    Redrive,
-    Release,
-    Start,
-)
+from tenure.core.commands import Command, Discard, Enqueue, Redrive, WorkerCommand
 from tenure.core.events import Event, Observation
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
@@ -48,7 +39,8 @@ MAX_TRIES = 8
 LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
 
-_WORKER_COMMANDS = (Start, Heartbeat, Complete, Fail, Release)
+_WORKER_COMMANDS = frozenset(get_args(WorkerCommand))
+_LOOKING_FURTHER = frozenset({Redrive, Discard})  # than their job's row
 
 
 class Asked:
@@ -149,11 +141,12 @@ class Executor:
         rows = _Rows(now, epoch, is_fresh=False)
         for asked in wave:
             command = asked.command
-            if isinstance(command, Enqueue):
+            kind = type(command)
+            if kind is Enqueue:
                 rows.jobs[command.job_id] = None
-            elif isinstance(command, _WORKER_COMMANDS):
+            elif kind in _WORKER_COMMANDS:
                 job = self._last_written.get(command.job_id)
-                if job is not None and job.lease_id == command.lease_id:
+                if job is not None and job.lease_id == cast(WorkerCommand, command).lease_id:
                     rows.jobs[command.job_id] = job
         return rows
 
@@ -229,7 +222,9 @@ class Executor:
                 now=rows.now, epoch=rows.epoch, entropy=luck[start : start + ENTROPY_BYTES]
             )
             outcome = _guarded(asked, rows, moment, None)
-            if isinstance(outcome, NeedsHistory):
+            if isinstance(outcome, Applied):  # first: to be of another class takes longer to see
+                decided.append((asked, outcome))
+            elif isinstance(outcome, NeedsHistory):
                 unclear.append((asked, moment))
             elif outcome is not None:
                 decided.append((asked, outcome))
@@ -306,14 +301,15 @@ def _one_per_job(outcomes: list[tuple[Asked, Outcome]]) -> list[tuple[Asked, App
 
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:
-    met = rows.met.get(command.job_id)
-    if isinstance(command, Redrive):
-        if met is not None:
-            return already_there(met, command, history)
-        pending = rows.jobs.get(compensation_id(command.job_id))
-        command = replace(command, compensation=pending)
-    elif isinstance(command, Discard):
-        command = replace(command, resolution=rows.resolutions.get(command.job_id))
+    if type(command) in _LOOKING_FURTHER:
+        if isinstance(command, Redrive):
+            met = rows.met.get(command.job_id)
+            if met is not None:
+                return already_there(met, command, history)
+            pending = rows.jobs.get(compensation_id(command.job_id))
+            command = replace(command, compensation=pending)
+        elif isinstance(command, Discard):
+            command = replace(command, resolution=rows.resolutions.get(command.job_id))
     return decide(rows.subject(command), command, moment, history)
 
 

@@ -204,9 +204,10 @@ def fingerprint(command: Command) -> Fingerprint:
     redrive's prefetched compensation is not, because the caller did not send it, and neither is
     a discard's prefetched resolution.
     """
-    if isinstance(command, Redrive):
+    kind = type(command)
+    if kind is Redrive:
         command = msgspec.structs.replace(command, compensation=None)
-    elif isinstance(command, Discard):
+    elif kind is Discard:
         command = msgspec.structs.replace(command, resolution=None)
-    body = type(command).__name__.encode() + _encode(command)
+    body = kind.__name__.encode() + _encode(command)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())

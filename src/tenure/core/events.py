@@ -23,7 +23,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
-    RENEWALS,
+    CLASS_OF,
     EventCause,
     EventClass,
     EventType,
@@ -77,8 +77,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     cancel_deadline: Instant | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One row of `job_event`. Its id is (job_id, seq); seq is the rev it produced. [E1]"""
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One row of `job_event`. Its id is (job_id, seq); seq is the rev it produced. [E1]
+
+    Not keyword-only, for the row mapper: a row's columns are its arguments.
+    """
 
     job_id: JobId
     seq: int
@@ -102,7 +105,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def event_class(self) -> EventClass:
         """Whether it may be pruned after its attempt."""
-        return EventClass.RENEWAL if self.type in RENEWALS else EventClass.TRANSITION
+        return CLASS_OF[self.type]
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

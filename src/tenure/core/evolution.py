@@ -5,7 +5,6 @@ rebuilds a row from the log with it, so the two cannot drift apart. [I12] It jud
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -82,10 +81,14 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
 }
 """Which fields an event may change: a store sends only these columns."""
 
+# CPython 3.11 takes 0.09 µs to find a member of an enumeration; these are needed for every event.
+_ENQUEUED, _IMPLICIT = EventType.ENQUEUED, EventCause.IMPLICIT
+_QUEUED, _CLAIMED, _RUNNING = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING
+
 
 def evolve(job: Job | None, event: Event, body: bytes | None = None) -> Job:
     """The row after `event`. `body` is the payload, checkpoint or result that came with it."""
-    if event.type is EventType.ENQUEUED:
+    if event.type is _ENQUEUED:
         assert job is None
         return _born(event, body)
     assert job is not None
@@ -99,11 +102,12 @@ def _born(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
+    # Four without a name: see `applying`.
     return Job(
-        id=event.job_id,
-        namespace=facts.namespace,
-        queue=facts.queue,
-        kind=facts.kind,
+        event.job_id,
+        facts.namespace,
+        facts.queue,
+        facts.kind,
         priority=facts.priority or 0,
         payload=body,
         policy=facts.policy,
@@ -113,7 +117,7 @@ def _born(event: Event, body: bytes | None) -> Job:
         origin_id=facts.origin_id,
         origin_cause=event.cause,
         enqueued_at=event.ts,
-        status=JobStatus.QUEUED,
+        status=_QUEUED,
         rev=event.seq,
         updated_at=event.ts,
         run_at=facts.run_at,
@@ -124,7 +128,7 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
     assert event.lease_expires_at is not None
     return replace(
         job,
-        status=JobStatus.CLAIMED,
+        status=_CLAIMED,
         rev=event.seq,
         updated_at=event.ts,
         attempt=event.attempt,
@@ -136,7 +140,7 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
         claimed_at=event.ts,
         lease_expires_at=event.lease_expires_at,
         due_at=due_at(
-            status=JobStatus.CLAIMED,
+            status=_CLAIMED,
             policy=job.policy,
             claimed_at=event.ts,
             started_at=None,
@@ -162,13 +166,13 @@ def _started(job: Job, event: Event, _: bytes | None) -> Job:
     assert event.lease_expires_at is not None
     return replace(
         job,
-        status=JobStatus.RUNNING,
+        status=_RUNNING,
         rev=event.seq,
         updated_at=event.ts,
         started_at=event.ts,
         lease_expires_at=event.lease_expires_at,
-        due_at=_due(job, JobStatus.RUNNING, event.ts, event.lease_expires_at),
-        was_started=job.was_started or event.cause is not EventCause.IMPLICIT,
+        due_at=_due(job, _RUNNING, event.ts, event.lease_expires_at),
+        was_started=job.was_started or event.cause is not _IMPLICIT,
     )
 
 
@@ -203,37 +207,35 @@ def _cancel_requested(job: Job, event: Event, _: bytes | None) -> Job:
     )
 
 
-def _ended(job: Job, event: Event) -> dict[str, Any]:
+def _ended(job: Job, event: Event) -> Job:
     """The fields every end of an attempt sets: authority is cleared, its trace kept. [S4]"""
-    had_lease = job.lease_id is not None
-    return {
-        "status": event.to_status,
-        "rev": event.seq,
-        "updated_at": event.ts,
-        "lease_id": None,
-        "owner": None,
-        "principal": None,
-        "claimed_at": None,
-        "lease_expires_at": None,
-        "due_at": None,
-        "hb_seq": 0,
-        "renewals": 0,
-        "started_at": None,
-        "run_at": None,
-        "stall_cause": None,
-        "last_owner": job.owner if had_lease else job.last_owner,
-        "last_lease_expires_at": job.lease_expires_at if had_lease else job.last_lease_expires_at,
-    }
+    if job.lease_id is not None:
+        job = replace(job, last_owner=job.owner, last_lease_expires_at=job.lease_expires_at)
+    return replace(
+        job,
+        status=event.to_status,
+        rev=event.seq,
+        updated_at=event.ts,
+        lease_id=None,
+        owner=None,
+        principal=None,
+        claimed_at=None,
+        lease_expires_at=None,
+        due_at=None,
+        hb_seq=0,
+        renewals=0,
+        started_at=None,
+        run_at=None,
+        stall_cause=None,
+    )
 
 
 def _stalled(job: Job, event: Event, _: bytes | None) -> Job:
     facts = event.payload
-    fields = _ended(job, event)
-    fields["run_at"] = facts.run_at
-    fields["stall_cause"] = event.cause
     return replace(
-        job,
-        **fields,
+        _ended(job, event),
+        run_at=facts.run_at,
+        stall_cause=event.cause,
         progress=None,
         last_error=facts.error or job.last_error,
         failures=job.failures if facts.failures is None else facts.failures,
@@ -244,26 +246,33 @@ def _stalled(job: Job, event: Event, _: bytes | None) -> Job:
 
 def _ended_badly(job: Job, event: Event, _: bytes | None) -> Job:
     facts = event.payload
-    fields = _ended(job, event)
-    fields["finished_at"] = event.ts
+    ended = _ended(job, event)
     if event.type is EventType.CANCELLED:
-        fields["cancel_reason"] = facts.reason or job.cancel_reason or ""
-        return replace(job, **fields, last_error=facts.error or job.last_error)
-    fields["failures"] = job.failures if facts.failures is None else facts.failures
-    if event.type is EventType.DEAD_LETTERED:
-        fields["reason_code"] = facts.reason_code
-        fields["stage"] = facts.stage
+        return replace(
+            ended,
+            finished_at=event.ts,
+            cancel_reason=facts.reason or job.cancel_reason or "",
+            last_error=facts.error or job.last_error,
+        )
     # What the attempt's own worker reported is also the last error; what the system or an
     # operator states (a lease that expired) must not hide what the last worker said.
     reported = job.lease_id is not None and role_of(event.actor) == "worker"
-    last_error = facts.error if reported else job.last_error or facts.error
-    return replace(job, **fields, error=facts.error, last_error=last_error)
+    dead = event.type is EventType.DEAD_LETTERED
+    return replace(
+        ended,
+        finished_at=event.ts,
+        failures=job.failures if facts.failures is None else facts.failures,
+        reason_code=facts.reason_code if dead else job.reason_code,
+        stage=facts.stage if dead else job.stage,
+        error=facts.error,
+        last_error=facts.error if reported else job.last_error or facts.error,
+    )
 
 
 def _requeued(job: Job, event: Event, _: bytes | None) -> Job:
     return replace(
         job,
-        status=JobStatus.QUEUED,
+        status=_QUEUED,
         rev=event.seq,
         updated_at=event.ts,
         run_at=event.payload.run_at,
@@ -272,7 +281,7 @@ def _requeued(job: Job, event: Event, _: bytes | None) -> Job:
 
 
 def _succeeded(job: Job, event: Event, body: bytes | None) -> Job:
-    return replace(job, **_ended(job, event), result=body, finished_at=event.ts)
+    return replace(_ended(job, event), result=body, finished_at=event.ts)
 
 
 # A dictionary, not a `match`: this runs for every event of every job, and twelve comparisons

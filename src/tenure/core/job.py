@@ -52,8 +52,11 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return now < self.due_at
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One row of the `job` table."""
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """One row of the `job` table.
+
+    Not keyword-only, for the row mapper: a row's columns are its arguments.
+    """
 
     id: JobId
     namespace: Namespace
@@ -137,6 +140,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.origin_id if self.origin_cause is EventCause.COMPENSATION else None
 
 
+_CLAIMED = JobStatus.CLAIMED  # bound once: see `evolution`
+
+
 def due_at(
     *,
     status: JobStatus,
@@ -148,7 +154,7 @@ def due_at(
 ) -> Instant:
     """The instant a lease's authority ends: the earliest of all its bounds. [L4]"""
     end: int = lease_expires_at
-    if status is JobStatus.CLAIMED:
+    if status is _CLAIMED:
         end = min(end, claimed_at + policy.start_within_us)
     elif started_at is not None and policy.timeout_us is not None:
         end = min(end, started_at + policy.timeout_us)

@@ -33,19 +33,12 @@ class Situation(StrEnum):
     LOST = "L5"
     SETTLED = "L6"
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether the lease carries authority now."""
-        return self in _VALID
-
-
-_VALID = frozenset({Situation.CLAIMED, Situation.RUNNING, Situation.CANCELLING})
-
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a report stands: its situation, why it is refused, and the report that settled it."""
 
     situation: Situation
+    is_valid: bool = False  # whether the lease carries authority now
     cause: Cause | None = None
     settled: tuple[Event, ...] = ()
     was_issued: bool = True
@@ -94,15 +87,16 @@ def _current(job: Job, now: Instant) -> Standing:
     late = lateness(job, now)
     if late is not None:
         return Standing(situation=Situation.EXPIRED, cause=late)
-    if job.status is JobStatus.CLAIMED:
-        return _CLAIMED
+    if job.status is _CLAIMED_STATUS:
+        return CLAIMED
     return _RUNNING if job.cancel_requested_at is None else _CANCELLING
 
 
 # Made once: almost every report stands on one of them.
-_CLAIMED = Standing(situation=Situation.CLAIMED)
-_RUNNING = Standing(situation=Situation.RUNNING)
-_CANCELLING = Standing(situation=Situation.CANCELLING)
+CLAIMED = Standing(situation=Situation.CLAIMED, is_valid=True)
+_RUNNING = Standing(situation=Situation.RUNNING, is_valid=True)
+_CANCELLING = Standing(situation=Situation.CANCELLING, is_valid=True)
+_CLAIMED_STATUS = JobStatus.CLAIMED  # bound once: see `evolution`
 
 _ATTEMPT_ENDS = frozenset(
     {

@@ -6,11 +6,12 @@ inputs give equal outcomes; the model checker and the simulator depend on that. 
 and operators may ask is in `requests.py`; this module routes and handles an attempt's life.
 """
 
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.core.applying import Draft, apply, origin_of
+from tenure.core.applying import Draft, Origin, apply
 from tenure.core.commands import (
     Cancel,
     Claim,
@@ -31,7 +32,7 @@ from tenure.core.events import Facts, digest
 from tenure.core.ids import epoch_of, fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
-from tenure.core.leases import Situation, stand
+from tenure.core.leases import CLAIMED, Situation, Standing, stand
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
 from tenure.core.settling import refusal, settle, sweep
@@ -45,56 +46,38 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 
+# Bound once: see `evolution`.
+_OK = VerdictKind.OK
+_CLAIMED, _STARTED = EventType.CLAIMED, EventType.STARTED
+_QUEUED, _TO_CLAIMED, _TO_RUNNING = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING
+
 
 def decide(
     job: Job | None, command: Command, at: Moment, history: History | None = None
 ) -> Outcome:
     """What `command` does to `job` at this moment, and what its caller hears."""
-    match command:  # the frequent ones first: cases are tried in order
-        case Start():
-            return _start(job, command, at, history)
-        case Complete() | Fail() | Release():
-            return settle(job, command, at, history)
-        case Claim():
-            return _claim(job, command, at)
-        case Heartbeat():
-            return _heartbeat(job, command, at, history)
-        case Enqueue():
-            return enqueue(job, command, at, history)
-        case Sweep():
-            return sweep(job, command, at)
-        case Cancel():
-            return cancel(job, command, at, history)
-        case Requeue():
-            return requeue(job, command, at, history)
-        case DeadLetter():
-            return dead_letter(job, command, at, history)
-        case Redrive():
-            return redrive(job, command, at)
-        case Discard():
-            return discard(job, command, at, history)
-        case _:
-            assert_never(command)
+    return _DECISIONS[type(command)](job, command, at, history)
 
 
 def is_ready(job: Job, now: Instant) -> bool:
     """Whether a job may be granted now, its queue permitting. [T2] [T22]"""
     if job.run_at is None or job.run_at > now or job.cancel_requested_at is not None:
         return False
-    if job.status is JobStatus.STALLED:
-        return job.policy.on_lost is OnLost.RECLAIM and not job.is_exhausted
-    return job.status is JobStatus.QUEUED
+    if job.status is _QUEUED:
+        return True
+    is_held = job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.RECLAIM
+    return is_held and not job.is_exhausted
 
 
-def _claim(job: Job | None, command: Claim, at: Moment) -> Outcome:
+def _claim(job: Job | None, command: Claim, at: Moment, _: History | None) -> Outcome:
     if job is None or not is_ready(job, at.now):
         return Refused(answer=Reply(job=job, cause=Cause.NOT_READY))
-    is_reclaim = job.status is JobStatus.STALLED
+    is_reclaim = job.status is not _QUEUED
     lease_id = new_lease_id(at.epoch, at.entropy)
     ts = later(at.now, job.updated_at)
     draft = Draft(
-        type=EventType.CLAIMED,
-        to=JobStatus.CLAIMED,
+        type=_CLAIMED,
+        to=_TO_CLAIMED,
         cause=EventCause.RECLAIM if is_reclaim else None,
         expires_at=Instant(ts + job.policy.lease_us),
         lease_id=lease_id,
@@ -104,7 +87,9 @@ def _claim(job: Job | None, command: Claim, at: Moment) -> Outcome:
         "T22" if is_reclaim else "T2",
         job,
         [draft],
-        origin=origin_of(command),
+        origin=Origin(
+            actor=command.actor, request_id=command.request_id, fingerprint=command.fingerprint
+        ),
         at=at,
         answer=lambda granted, _: grant_of(granted, at),
     )
@@ -112,14 +97,14 @@ def _claim(job: Job | None, command: Claim, at: Moment) -> Outcome:
 
 def grant_of(job: Job, at: Moment) -> Grant:
     """The grant a claimed or running job stands for, with the time that remains of it."""
-    lease = job.lease
-    assert lease is not None
+    assert job.lease_id is not None
+    assert job.due_at is not None
     return Grant(
         job_id=job.id,
-        lease_id=lease.id,
+        lease_id=job.lease_id,
         attempt=job.attempt,
-        fence=fence(epoch_of(lease.id), job.attempt),
-        ttl_us=remaining(lease.due_at, at.now),
+        fence=fence(epoch_of(job.lease_id), job.attempt),
+        ttl_us=remaining(job.due_at, at.now),
         job=job,
     )
 
@@ -133,35 +118,40 @@ def _authority(job: Job, at: Moment) -> Verdict:
             reason=job.cancel_reason or "", remaining_us=remaining(job.cancel_deadline, at.now)
         )
     return Verdict(
-        kind=VerdictKind.OK,
+        kind=_OK,
         job_status=job.status,
         ttl_us=remaining(job.due_at, at.now),
         cancel=directive,
     )
 
 
+def _judged_anew(command: Start | Heartbeat) -> Origin:
+    """No fingerprint: nobody compares a repeat of these with what was asked first. [R17]"""
+    return Origin(actor=command.actor, request_id=command.request_id)
+
+
 def _start(job: Job | None, command: Start, at: Moment, history: History | None) -> Outcome:
     standing = stand(job, command, at, history)
-    if isinstance(standing, NeedsHistory):
+    if not isinstance(standing, Standing):
         return standing
-    if not standing.situation.is_valid:
+    if not standing.is_valid:
         if standing.situation is Situation.SETTLED:
             return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.LEASE_SETTLED))
         return Refused(answer=refusal(standing, job))
     assert job is not None
-    if standing.situation is not Situation.CLAIMED:
+    if standing is not CLAIMED:
         return _start_again(job, command, at, history)
     ts = later(at.now, job.updated_at)
     draft = Draft(
-        type=EventType.STARTED,
-        to=JobStatus.RUNNING,
+        type=_STARTED,
+        to=_TO_RUNNING,
         expires_at=Instant(ts + job.policy.lease_us),
     )
     return apply(
         "T3",
         job,
         [draft],
-        origin=origin_of(command),
+        origin=_judged_anew(command),
         at=at,
         answer=lambda started, _: _authority(started, at),
         not_after=job.due_at,
@@ -185,13 +175,13 @@ def _start_again(job: Job, command: Start, at: Moment, history: History | None) 
 
 def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History | None) -> Outcome:
     standing = stand(job, command, at, history)
-    if isinstance(standing, NeedsHistory):
+    if not isinstance(standing, Standing):
         return standing
     if standing.situation is Situation.SETTLED:
         # The worker's own completion overtook its heartbeat; that is no error. [R21]
         assert job is not None
         return Replayed(answer=Verdict(kind=VerdictKind.OK, job_status=job.status, settled=True))
-    if not standing.situation.is_valid:
+    if not standing.is_valid:
         return Refused(answer=refusal(standing, job))
     assert job is not None
     if command.hb_seq <= job.hb_seq:
@@ -214,8 +204,26 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
         "T4",
         job,
         [draft],
-        origin=origin_of(command),
+        origin=_judged_anew(command),
         at=at,
         answer=lambda renewed, _: _authority(renewed, at),
         not_after=job.due_at,
     )
+
+
+_DECISIONS: dict[type[Command], Callable[[Job | None, Any, Moment, History | None], Outcome]] = {
+    Start: _start,
+    Complete: settle,
+    Fail: settle,
+    Release: settle,
+    Claim: _claim,
+    Heartbeat: _heartbeat,
+    Enqueue: enqueue,
+    Sweep: sweep,
+    Cancel: cancel,
+    Requeue: requeue,
+    DeadLetter: dead_letter,
+    Redrive: redrive,
+    Discard: discard,
+}
+"""One per command. A dictionary, not a `match`: each case that is not the one costs 0.1 µs."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tenure.core.applying import (
     Draft,
+    Origin,
     apply,
     attempt_summary,
     needs_compensation,
@@ -28,7 +29,7 @@ from tenure.core.commands import (
     fingerprint,
 )
 from tenure.core.events import Event, Facts, digest
-from tenure.core.ids import JobId, derived_job_id
+from tenure.core.ids import JobId, RequestId, derived_job_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
 from tenure.core.outcomes import (
@@ -54,6 +55,7 @@ from tenure.core.vocabulary import (
 )
 
 _C = TypeVar("_C", bound=OperatorCommand)
+_ENQUEUED, _QUEUED = EventType.ENQUEUED, JobStatus.QUEUED  # bound once: see `evolution`
 
 
 def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | None) -> Outcome:
@@ -71,12 +73,16 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         sha256=digest(command.payload),
         size=len(command.payload),
     )
-    draft = Draft(type=EventType.ENQUEUED, to=JobStatus.QUEUED, facts=facts, body=command.payload)
+    draft = Draft(type=_ENQUEUED, to=_QUEUED, facts=facts, body=command.payload)
     return apply(
         "T1",
         None,
         [draft],
-        origin=origin_of(command),
+        origin=Origin(
+            actor=command.actor,
+            request_id=RequestId(command.job_id),
+            fingerprint=fingerprint(command),
+        ),
         at=at,
         answer=lambda born, _: Reply(job=born),
         job_id=command.job_id,
@@ -253,7 +259,7 @@ def redriven_id(command: Redrive) -> JobId:
     return derived_job_id(command.job_id, purpose=f"redrive:{command.request_id}")
 
 
-def redrive(job: Job | None, command: Redrive, at: Moment) -> Outcome:
+def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) -> Outcome:
     """A new job out of a finished one. [T23]"""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)

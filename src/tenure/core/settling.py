@@ -15,8 +15,8 @@ from tenure.core.events import Event, Facts, Observation, digest
 from tenure.core.ids import SYSTEM
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.leases import Situation, Standing, stand
-from tenure.core.outcomes import Applied, History, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.leases import CLAIMED, Situation, Standing, stand
+from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
 from tenure.core.retry import backoff_us, spread
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import (
@@ -42,14 +42,14 @@ OBSERVED_BODY_BYTES = 4096
 def settle(job: Job | None, command: Settle, at: Moment, history: History | None) -> Outcome:
     """The owner's report: accepted, replayed or refused."""
     standing = stand(job, command, at, history)
-    if isinstance(standing, NeedsHistory):
+    if not isinstance(standing, Standing):
         return standing
-    if not standing.situation.is_valid:
+    if not standing.is_valid:
         if standing.situation is Situation.SETTLED:
             return _settled_before(command, standing, at)
         return _refused(job, command, standing, at)
     assert job is not None
-    if command.actor == SYSTEM and standing.situation is not Situation.CLAIMED:
+    if command.actor == SYSTEM and standing is not CLAIMED:
         # Its worker has started it: the grant did arrive, and is not the system's to take back.
         return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
     match command:
@@ -63,22 +63,23 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
             assert_never(command)
 
 
+# Bound once: see `evolution`.
+_COMMITTED, _RUNNING = VerdictKind.COMMITTED, JobStatus.RUNNING
+_SUCCEEDED, _TO_SUCCEEDED = EventType.SUCCEEDED, JobStatus.SUCCEEDED
+
 _DISPOSITIONS = {status: Disposition(status.value) for status in JobStatus if status.is_terminal}
 
 
 def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
     """COMMITTED, told from the events the report left; a replay reads the same ones. [R3]"""
-    end, last = events[0], events[-1]
-    if end.type is EventType.STARTED:
-        end = events[1]  # after an implicit start [T6]
-    if last.type is not EventType.REQUEUED:
-        disposition = _DISPOSITIONS[last.to_status]
-    elif end.cause is EventCause.ATTEMPT_FAILED:
-        disposition = Disposition.RETRY_SCHEDULED
-    else:
-        disposition = Disposition.RELEASED
+    last = events[-1]
+    disposition = _DISPOSITIONS.get(last.to_status)
+    if disposition is None:  # requeued; an implicit start may be the first event [T6]
+        end = events[1] if events[0].type is EventType.STARTED else events[0]
+        failed = end.cause is EventCause.ATTEMPT_FAILED
+        disposition = Disposition.RETRY_SCHEDULED if failed else Disposition.RELEASED
     return Verdict(
-        kind=VerdictKind.COMMITTED,
+        kind=_COMMITTED,
         job_status=last.to_status,
         disposition=disposition,
         run_at=last.payload.run_at,
@@ -165,7 +166,7 @@ def _discarded(command: Settle, cause: Cause, at: Moment) -> Observation | None:
 
 def _implicit_start(job: Job, at: Moment) -> list[Draft]:
     """A report of a job that never said it started says so now. [T6]"""
-    if job.status is JobStatus.RUNNING:
+    if job.status is _RUNNING:
         return []
     ts = later(at.now, job.updated_at)
     return [
@@ -185,7 +186,7 @@ def _report(
     return apply(
         "T6" if before else rule,
         job,
-        before + drafts,
+        before + drafts if before else drafts,
         origin=origin_of(command),
         at=at,
         answer=lambda _, events: committed(events),
@@ -196,8 +197,8 @@ def _report(
 def _complete(job: Job, command: Complete, at: Moment) -> Applied:
     facts = Facts(sha256=digest(command.result), size=len(command.result))
     draft = Draft(
-        type=EventType.SUCCEEDED,
-        to=JobStatus.SUCCEEDED,
+        type=_SUCCEEDED,
+        to=_TO_SUCCEEDED,
         facts=attempt_summary(job, facts),
         body=command.result,
     )
@@ -355,14 +356,14 @@ def _release(job: Job, command: Release, at: Moment) -> Applied:
     return _report("T11", job, [stalled, end], command, at, starts=False)
 
 
-def sweep(job: Job | None, command: Sweep, at: Moment) -> Outcome:
+def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
     if job is None or not job.status.is_leased:
         return Replayed(answer=Reply(job=job))
     cause = revocation(job, at.now)
     if cause is None:
         return Replayed(answer=Reply(job=job))
-    origin = origin_of(command)
+    origin = Origin(actor=command.actor, request_id=None)  # nobody asked: named by its place [Q6]
     if cause is EventCause.GRACE_OVER:
         draft = Draft(
             type=EventType.CANCELLED,

@@ -18,6 +18,7 @@ from tenure.core.evolution import TOUCHES
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
+    CLASS_OF,
     EventCause,
     EventType,
     JobStatus,
@@ -39,7 +40,8 @@ SESSION_COLUMNS = (
     "namespace", "actor", "worker", "claim_seq", "request_id", "fingerprint", "claimed_at",
 )  # fmt: skip
 
-event_values: Callable[[Event], Row] = attrgetter(*Event.__struct_fields__, "event_class")
+event_values: Callable[[Event], Row] = attrgetter(*Event.__struct_fields__, "type")
+"""The values of `EVENT_COLUMNS`; the class follows from the type, which so comes twice."""
 
 _POLICIES_REMEMBERED = 1024
 """Jobs of one kind share their policy: decoding it once per text saves a third of a load."""
@@ -57,6 +59,10 @@ def _bodies(values: Values) -> Values:
 
 def _words(values: Values) -> Values:
     return [None if value is None else value._value_ for value in values]
+
+
+def _classes(values: Values) -> Values:
+    return [CLASS_OF[value]._value_ for value in values]
 
 
 def _documents(values: Values) -> Values:
@@ -90,7 +96,7 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
     "to_status": _words,
     "cause": _words,
     "payload": _documents,
-    "class": _words,
+    "class": _classes,
 }
 
 
@@ -185,7 +191,7 @@ def job_from(row: Row) -> Job:
                 values[position] = decode(value)
     except (KeyError, msgspec.MsgspecError) as wrong:
         raise UnreadableRow(str(row[0]), _problem(JOB_COLUMNS[position], wrong)) from wrong
-    return Job(**dict(zip(JOB_COLUMNS, values, strict=True)))
+    return Job(*values)
 
 
 def event_from(row: Row) -> Event:
@@ -200,7 +206,7 @@ def event_from(row: Row) -> Event:
     except (KeyError, msgspec.MsgspecError) as wrong:
         problem = _problem(f"an event's {EVENT_FIELDS[position]}", wrong)
         raise UnreadableRow(str(row[_EVENT_JOB_ID]), problem) from wrong
-    return Event(**dict(zip(EVENT_FIELDS, values, strict=True)))
+    return Event(*values)
 
 
 def observation_from(row: Row) -> Observation:
