@@ -16,7 +16,8 @@ WORKERS ?= 2
 # Modules that print a generated document, as module=path. Extend it where a document is generated.
 GENERATED_DOCS := \
 	tenure.conformance.diagram=docs/spec/transitions.md \
-	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json
+	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json \
+	tenure.protocol.reference=docs/reference/http.md
 
 help: ## show this help
 	@echo "Tenure: a durable job queue and orchestrator whose history you can check."

@@ -1,6 +1,7 @@
 """The table of routes is whole, and what is made of it says what it says."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,10 @@ from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, fields, requests
 from tenure.protocol.openapi import STATUS_TEXT, openapi, statuses
+from tenure.protocol.reference import page
 from tenure.protocol.routes import BY_NAME, ROUTES, Route, Shape
 
+ROOT = Path(__file__).parents[2]
 PUBLIC = {"healthz", "readyz"}
 
 
@@ -60,6 +63,14 @@ def test_the_description_has_nothing_else_and_every_reference_leads_somewhere() 
     named = {f"#/components/schemas/{name}" for name in description["components"]["schemas"]}
     assert len(operations) == len(ROUTES)
     assert set(references(description)) <= named
+
+
+@spec("H1")
+def test_the_reference_page_is_that_of_the_table() -> None:
+    written = (ROOT / "docs/reference/http.md").read_text(encoding="utf-8")
+
+    assert written == page(), "run `make docs-generated`, and look at what changed"
+    assert all(f"`{route.method} {route.path}`" in written for route in ROUTES)
 
 
 def references(part: object) -> list[str]:

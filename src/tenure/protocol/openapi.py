@@ -37,9 +37,7 @@ def statuses(route: Route) -> list[int]:
     if route.success == 201:
         found.add(200)  # the job was there already
     if route.request_shape is not Shape.NONE:
-        found |= {408, 413}
-    if route.request_shape is Shape.JSON:
-        found.add(415)
+        found |= {408, 413, 415}
     if route.finds:
         found.add(404)
     if route.conflict:

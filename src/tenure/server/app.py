@@ -130,7 +130,7 @@ async def _read(
     pairs = http.query_params.multi_items()
     query = None if route.query is None else decode_query(route.query, pairs)
     if route.query is None and pairs and not route.is_public:
-        raise InvalidInput(ascii(pairs[0][0])[1:41], "this takes no such parameter")
+        raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "this takes no such parameter")
     return Call(
         route=route,
         services=services,

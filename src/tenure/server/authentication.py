@@ -63,12 +63,14 @@ class Authenticator:
             raise unauthenticated("this token is not valid")
         return Principal(token)
 
-    async def is_still_valid(self, principal: Principal) -> bool:
-        """Whether a token that was valid still is: for requests that take long. [H25]"""
-        if principal.token is None:
-            return True
+    async def check_still_valid(self, principal: Principal) -> None:
+        """Raise a 401 problem once a token that was valid is not: for requests that take long."""
         token = principal.token
-        return await self._valid(Presented(token.id, token.secret_sha256)) is not None
+        if (
+            token is not None
+            and await self._valid(Presented(token.id, token.secret_sha256)) is None
+        ):
+            raise unauthenticated("this token is no longer valid")
 
     async def _valid(self, presented: Presented) -> Token | None:
         loop = asyncio.get_running_loop()

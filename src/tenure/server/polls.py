@@ -43,8 +43,8 @@ class Waiter:
 class Host(Protocol):
     """What the desk has to know of whoever claims."""
 
-    async def is_welcome(self) -> bool:
-        """Whether the caller's token is still valid. [H25]"""
+    async def check_welcome(self) -> None:
+        """Raise a 401 problem once the caller's token is no longer valid. [H25]"""
 
     async def reserve(self, leases: int) -> bool:
         """Whether so many more leases are allowed; if so, they are set aside. [H26]"""
@@ -171,8 +171,7 @@ class ClaimDesk:
                 is_my_turn = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
                 if self._is_over(waiter):
                     break
-                if not await host.is_welcome():
-                    break
+                await host.check_welcome()
                 if not is_my_turn:
                     continue
                 if not await host.reserve(request.limit):

@@ -55,8 +55,8 @@ class _Claimer:
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    async def is_welcome(self) -> bool:
-        return await self._call.services.authenticator.is_still_valid(self._call.principal)
+    async def check_welcome(self) -> None:
+        await self._call.services.authenticator.check_still_valid(self._call.principal)
 
     async def reserve(self, leases: int) -> bool:
         return await self._call.services.quotas.reserve(self._call.principal, leases)

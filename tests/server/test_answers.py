@@ -1,0 +1,487 @@
+"""What callers hear over HTTP: verdicts, replies, problems, and nothing of what failed inside."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.commands import Sweep
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import Role
+from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tenure.protocol.routes import MAX_BODY_BYTES
+from tests.server.harness import JOB, Stage
+
+C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
+
+
+def _report(lease: dict[str, Any], request_id: str, **more: Any) -> dict[str, Any]:
+    return {**lease, "request_id": request_id, **more}
+
+
+@spec("H4")
+def test_every_verdict_on_a_known_job_is_a_200(stage: Stage) -> None:
+    lease = stage.leased()
+
+    started = stage.call("start", _report(lease, "s"), role=W)
+    again = stage.call("start", _report(lease, "s2"), role=W)
+    done = stage.call("complete", _report(lease, "c", result={"n": 1}), role=W)
+    replayed = stage.call("complete", _report(lease, "c", result={"n": 1}), role=W)
+    reused = stage.call("complete", _report(lease, "c", result={"n": 2}), role=W)
+
+    answers = [started, again, done, replayed, reused]
+    assert {answer.status for answer in answers} == {200}
+    assert [answer.json["verdict"] for answer in answers] == [
+        "OK",
+        "REJECTED",
+        "COMMITTED",
+        "COMMITTED",
+        "REJECTED",
+    ]
+    assert [again.json["cause"], reused.json["cause"]] == [
+        "already_started",
+        "idempotency_key_reuse",
+    ]
+    assert (done.json["disposition"], replayed.json["replayed"]) == ("succeeded", True)
+    assert stage.job(lease["job_id"]).result == b'{"n": 1}'
+
+
+@spec("H4")
+def test_a_lease_that_is_over_is_cancelled_with_200(stage: Stage) -> None:
+    lease = stage.leased()
+    stage.clock.advance(61)
+
+    late = stage.call("complete", _report(lease, "c"), role=W)
+
+    assert (late.status, late.json["verdict"], late.json["cause"]) == (
+        200,
+        "CANCELLED",
+        "lease_expired",
+    )
+
+
+@spec("H4", "H8")
+@pytest.mark.parametrize("name", ["start", "complete", "fail", "release", "output"])
+def test_an_unknown_job_is_a_404_that_says_rejected(stage: Stage, name: str) -> None:
+    needed: dict[str, dict[str, Any]] = {"fail": {"error": {}}, "output": {"text": ""}}
+    more = needed.get(name, {})
+    lease = {"job_id": JOB.format(9), "lease_id": "1-" + "0" * 32}
+    message = {**lease, **more} if name == "output" else _report(lease, "r", **more)
+
+    answer = stage.call(name, message, role=W)
+
+    assert answer.status == 404
+    assert (answer.code, answer.json["verdict"]) == ("unknown_job", "REJECTED")
+
+
+@spec("H6")
+def test_a_batch_answers_each_report_in_its_place(stage: Stage) -> None:
+    first, second = stage.leased(1), stage.leased(2)
+    unknown = {"job_id": JOB.format(9), "lease_id": first["lease_id"]}
+    reports = [
+        {"op": "start", **_report(first, "s1")},
+        {"op": "heartbeat", **second, "hb_seq": 1, "progress": {"done": 1}},
+        {"op": "complete", **_report(unknown, "x")},
+        {"op": "complete", **_report(first, "c1", result=[1])},
+        {"op": "fail", **_report(second, "f2"), "error": {"class": "permanent", "message": "m"}},
+    ]
+
+    answer = stage.call("report", {"reports": reports}, role=W)
+
+    verdicts = answer.json["verdicts"]
+    assert [each["verdict"] for each in verdicts] == [
+        "OK",
+        "OK",
+        "REJECTED",
+        "COMMITTED",
+        "COMMITTED",
+    ]
+    assert verdicts[2]["cause"] == "unknown_job"
+    assert [each["disposition"] for each in verdicts[3:]] == ["succeeded", "failed"]
+
+
+@spec("H5")
+def test_a_job_is_made_once_and_the_answer_says_whether_it_was(stage: Stage) -> None:
+    message = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": [1]}
+
+    made = stage.call("enqueue", message, role=C)
+    again = stage.call("enqueue", message, role=C)
+    other = stage.call("enqueue", {**message, "payload": [2]}, role=C)
+
+    assert [each.status for each in (made, again, other)] == [201, 200, 409]
+    assert other.json["cause"] == "idempotency_key_reuse"
+    assert made.json["job"]["id"] == JOB.format(1)
+
+
+@spec("H5")
+def test_a_job_without_an_id_is_given_one(stage: Stage) -> None:
+    made = stage.call("enqueue", {"queue": "q", "kind": "k"}, role=C)
+
+    assert made.status == 201
+    assert stage.job(made.json["job"]["id"]).queue == "q"
+
+
+@spec("H5")
+def test_a_refused_request_is_a_409_with_the_record_as_it_stands(stage: Stage) -> None:
+    lease = stage.leased()
+    stage.call("complete", _report(lease, "c"), role=W)
+
+    refused = stage.call("cancel", {"request_id": "x"}, role=C, job_id=lease["job_id"])
+
+    assert refused.status == 409
+    assert refused.json["cause"] == "job_finished"
+    assert refused.json["job"]["status"] == "succeeded"
+
+
+def test_many_jobs_are_made_together(stage: Stage) -> None:
+    jobs = [{"job_id": JOB.format(n), "queue": "q", "kind": "k"} for n in (1, 2)]
+
+    answer = stage.call("enqueue-many", {"jobs": [*jobs, jobs[0]]}, role=C)
+
+    replies = answer.json["replies"]
+    assert [reply["job"]["id"] for reply in replies] == [job["job_id"] for job in (*jobs, jobs[0])]
+
+
+@spec("H3")
+def test_bodies_are_kept_byte_for_byte(stage: Stage) -> None:
+    body = b'{"queue":"q","kind":"k","job_id":"%s","payload": {"b" :  [1.0, 2e1], "a":"\\u00e9"} }'
+    raw = body % JOB.format(1).encode()
+
+    made = stage.ask(
+        "POST",
+        "/v1/jobs",
+        token=stage.of(C),
+        headers={"content-type": "application/json"},
+        pieces=[raw[:40], raw[40:]],
+    )
+    shown = stage.call("job", role=C, job_id=JOB.format(1) + "?bodies=true")
+
+    assert made.status == 201
+    assert stage.job(JOB.format(1)).payload == b'{"b" :  [1.0, 2e1], "a":"\\u00e9"}'
+    assert b'"payload":{"b" :  [1.0, 2e1], "a":"\\u00e9"}' in shown.body
+
+
+@spec("H8")
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field"),
+    [
+        (b"{", 400, "malformed", "body"),
+        (b"\xff", 400, "malformed", "body"),
+        (b"[]", 422, "invalid_input", "body"),
+        (b'{"queue":"q"}', 422, "invalid_input", "kind"),
+        (b'{"queue":"q","kind":"k","colour":1}', 422, "invalid_input", "colour"),
+        (b'{"queue":"q","kind":"k","payload":{"a":1,"a":2}}', 422, "invalid_input", "payload"),
+        (b'{"queue":"q","kind":"k","payload":NaN}', 400, "malformed", "body"),
+        (b'{"queue":"q","kind":"k","payload":9007199254740993}', 422, "invalid_input", "payload"),
+        (
+            b'{"queue":"q","kind":"k","policy":{"lease_s":1}}',
+            422,
+            "invalid_input",
+            "policy.lease_s",
+        ),
+        (
+            b'{"queue":"q","kind":"k","payload":' + b"[" * 65 + b"]" * 65 + b"}",
+            422,
+            "invalid_input",
+            "payload",
+        ),
+        (
+            b'{"queue":"q","kind":"k","payload":' + b"[" * 10**5 + b"]" * 10**5 + b"}",
+            422,
+            "invalid_input",
+            None,
+        ),
+    ],
+)
+def test_a_bad_body_names_its_field_and_writes_nothing(
+    stage: Stage, body: bytes, status: int, code: str, field: str | None
+) -> None:
+    answer = stage.ask(
+        "POST",
+        "/v1/jobs",
+        token=stage.of(C),
+        headers={"content-type": "application/json"},
+        pieces=[body],
+    )
+
+    assert (answer.status, answer.code, answer.json["verdict"]) == (status, code, "REJECTED")
+    assert field is None or answer.json["field"] == field
+    assert stage.call("jobs", role=C).json["jobs"] == []
+
+
+@spec("H8")
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/jobs?limit=0", "limit"),
+        ("/v1/jobs?status=asleep", "status[0]"),
+        ("/v1/jobs?colour=red", "colour"),
+        ("/v1/jobs/not-an-id", "job_id"),
+        ("/v1/time?x=1", "x"),
+    ],
+)
+def test_a_bad_address_names_its_part(stage: Stage, path: str, field: str) -> None:
+    answer = stage.ask("GET", path, token=stage.of(C))
+
+    assert (answer.status, answer.code, answer.json["field"]) == (422, "invalid_input", field)
+
+
+@spec("H8")
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [("GET", "/v2/jobs", 404, "unknown_route"), ("DELETE", "/v1/jobs", 405, "method_not_allowed")],
+)
+def test_what_the_table_does_not_have_is_not_there(
+    stage: Stage, method: str, path: str, status: int, code: str
+) -> None:
+    answer = stage.ask(method, path)
+
+    assert (answer.status, answer.code) == (status, code)
+
+
+@spec("H8")
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (StoreUnavailable("the store is away"), 503, "store_unavailable"),
+        (OutcomeUnknown("lost at commit"), 503, "outcome_unknown"),
+        (RuntimeError("secret-of-the-house"), 500, "internal_error"),
+    ],
+)
+def test_a_failure_inside_says_no_verdict_and_shows_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, failure: Exception, status: int, code: str
+) -> None:
+    job_id = stage.enqueue()
+
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(stage.store, "load", fail)
+    answer = stage.call("job", role=C, job_id=job_id, headers={"X-Request-Id": "mine-1"})
+
+    assert (answer.status, answer.code) == (status, code)
+    assert answer.json["verdict"] is None
+    assert answer.json["request_id"] == "mine-1"
+    assert b"Traceback" not in answer.body
+    assert b"secret-of-the-house" not in answer.body
+
+
+@spec("H9")
+def test_every_answer_carries_a_request_id(stage: Stage) -> None:
+    given = stage.ask("GET", "/healthz", headers={"X-Request-Id": "abc.1"})
+    unusable = stage.ask("GET", "/nowhere", headers={"X-Request-Id": "a b\x1b[31m"})
+    made = stage.ask("GET", "/v1/time")
+
+    assert given.headers["x-request-id"] == "abc.1"
+    assert unusable.headers["x-request-id"] not in ("", "a b\x1b[31m")
+    assert unusable.json["request_id"] == unusable.headers["x-request-id"]
+    assert made.headers["x-request-id"] != unusable.headers["x-request-id"]
+
+
+def test_nothing_is_cached_or_sniffed(stage: Stage) -> None:
+    for answer in (stage.ask("GET", "/healthz"), stage.ask("GET", "/v1/jobs")):
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@spec("H2")
+def test_a_version_that_the_server_does_not_speak_is_refused(stage: Stage) -> None:
+    spoken = stage.call("time", role=C, headers={"Tenure-Protocol": "1"})
+    newer = stage.call("time", role=C, headers={"Tenure-Protocol": "2"})
+
+    assert spoken.status == 200
+    assert (newer.status, newer.code) == (400, "unsupported_protocol")
+    assert newer.json["field"] == "Tenure-Protocol"
+
+
+@spec("H12")
+def test_a_body_over_its_limit_is_refused_by_what_came_not_by_what_was_said(stage: Stage) -> None:
+    json_type = {"content-type": "application/json"}
+    said = stage.ask(
+        "POST",
+        "/v1/jobs",
+        token=stage.of(C),
+        headers={**json_type, "content-length": str(MAX_BODY_BYTES + 1)},
+        pieces=[],
+    )
+    lied = stage.caller(
+        "POST",
+        "/v1/jobs",
+        token=stage.of(C),
+        headers={**json_type, "content-length": "2"},
+        pieces=[b"x" * 500_000] * 100,
+    )
+
+    came = stage.run(lied.run(stage.app))
+
+    assert [(said.status, said.code), (came.status, came.code)] == [(413, "too_large")] * 2
+    assert came.headers["connection"] == "close"
+    assert len(lied._pieces) > 90  # the rest was never read
+
+
+@spec("H12")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+def test_only_plain_json_is_read(stage: Stage, headers: dict[str, str]) -> None:
+    answer = stage.ask("POST", "/v1/jobs", token=stage.of(C), headers=headers, pieces=[b"{}"])
+
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+
+
+def test_a_job_is_looked_at_from_all_sides(stage: Stage) -> None:
+    lease = stage.leased(payload={"secret": 1})
+    job_id = lease["job_id"]
+    upload = stage.call(
+        "upload-artifact",
+        role=W,
+        job_id=job_id,
+        name="reports/a.txt",
+        headers={"Tenure-Lease": lease["lease_id"], "Content-Type": "text/plain"},
+        pieces=[b"hel", b"lo"],
+    )
+    kept = stage.call("output", {**lease, "text": "printed"}, role=W)
+    stage.call("complete", _report(lease, "c", result=[1]), role=W)
+
+    plain = stage.call("job", role=C, job_id=job_id)
+    events = stage.call("events", role=V, job_id=job_id).json["events"]
+    logs = stage.call("logs", role=C, job_id=job_id).json["logs"]
+    listed = stage.call("artifacts", role=V, job_id=job_id).json["artifacts"]
+    file = stage.call("artifact", role=C, job_id=job_id, name="reports/a.txt")
+    missing = stage.call("artifact", role=C, job_id=job_id, name="b")
+
+    assert (upload.json["verdict"], kept.json["verdict"]) == ("OK", "OK")
+    assert "payload" not in plain.json["job"]
+    assert [event["seq"] for event in events] == [1, 2, 3, 4]
+    assert logs[0]["text"] == "printed"
+    assert [each["name"] for each in listed] == ["reports/a.txt"]
+    assert (file.body, file.headers["content-type"]) == (b"hello", "text/plain; charset=utf-8")
+    assert file.headers["content-disposition"] == 'attachment; filename="a.txt"'
+    assert (missing.status, missing.code) == (404, "unknown_artifact")
+
+
+def test_an_artifact_is_taken_under_a_valid_lease_only(stage: Stage) -> None:
+    lease = stage.leased()
+    upload: dict[str, Any] = {"role": W, "job_id": lease["job_id"], "name": "a", "pieces": [b"x"]}
+
+    without = stage.call("upload-artifact", **upload)
+    wrong = stage.call("upload-artifact", **upload, headers={"Tenure-Lease": "1-" + "0" * 32})
+    stage.clock.advance(61)
+    late = stage.call("upload-artifact", **upload, headers={"Tenure-Lease": lease["lease_id"]})
+
+    assert (without.status, without.json["field"]) == (422, "Tenure-Lease")
+    assert (wrong.status, wrong.json["verdict"], wrong.json["cause"]) == (
+        200,
+        "REJECTED",
+        "invalid_lease",
+    )
+    assert (late.json["verdict"], late.json["cause"]) == ("CANCELLED", "lease_expired")
+
+
+def test_lists_come_in_pages(stage: Stage) -> None:
+    for number in (1, 2, 3):
+        stage.enqueue(number)
+
+    first = stage.ask("GET", "/v1/jobs?limit=2&status=queued", token=stage.of(V)).json
+    rest = stage.ask("GET", f"/v1/jobs?before={first['next_before']}", token=stage.of(V)).json
+
+    assert [job["id"] for job in first["jobs"]] == [JOB.format(3), JOB.format(2)]
+    assert [job["id"] for job in rest["jobs"]] == [JOB.format(1)]
+    assert rest["next_before"] is None
+
+
+def test_dead_letters_are_listed_and_dealt_with(stage: Stage) -> None:
+    first, second = stage.enqueue(1), stage.enqueue(2)
+    kill = {"request_id": "d", "reason_code": "policy_violation", "message": "no"}
+    for job_id in (first, second):
+        stage.call("dead-letter", kill, role=O, job_id=job_id)
+
+    discarded = stage.call("discard", {"request_id": "x", "note": "n"}, role=O, job_id=first)
+    redriven = stage.call(
+        "redrive", {"request_id": "y", "payload": {"new": 1}}, role=O, job_id=second
+    )
+    waiting = stage.call("dead-letters", role=V).json
+    settled = stage.ask("GET", "/v1/dead-letters?resolved=true", token=stage.of(V)).json
+    seen = stage.call("job", role=V, job_id=first).json
+
+    assert discarded.json["resolution"]["kind"] == "discarded"
+    assert stage.job(redriven.json["job"]["id"]).payload == b'{"new": 1}'
+    assert waiting["dead_letters"] == []
+    assert [each["resolution"]["kind"] for each in settled["dead_letters"]] == [
+        "redriven",
+        "discarded",
+    ]
+    assert seen["resolution"]["note"] == "n"
+
+
+def test_queues_and_workers_are_looked_after(stage: Stage) -> None:
+    stage.enqueue()
+    alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
+    first = stage.call("alive", {**alive, "uptime_s": 0}, role=W, worker="a/b:1")
+
+    paused = stage.call("pause", role=O, queue="q")
+    while_paused = stage.claim()
+    stage.call("resume", role=O, queue="q")
+    limited = stage.call("limit", {"limit": 1}, role=O, queue="q")
+    drained = stage.call("drain", role=O, worker="a/b:1")
+    unknown = stage.call("drain", role=O, worker="c")
+    stage.clock.advance(1)
+    second = stage.call("alive", {**alive, "uptime_s": 5}, role=W, worker="a/b:1")
+
+    assert (first.json, second.json) == ({"drain": False}, {"drain": True})
+    assert (paused.json["paused"], while_paused, limited.json["limit"]) == (True, [], 1)
+    assert drained.json == {"worker": "a/b:1", "draining": True}
+    assert (unknown.status, unknown.code) == (404, "unknown_worker")
+    assert stage.call("workers", role=V).json["workers"][0]["draining"] is True
+    assert len(stage.claim()) == 1
+
+
+def test_held_jobs_go_on_and_finished_ones_run_again(stage: Stage) -> None:
+    held = stage.leased(1, policy={"on_lost": "hold"})
+    stage.clock.advance(61)
+    stage.coordinator.execute(Sweep(job_id=JobId(held["job_id"])))
+
+    requeued = stage.call("requeue", {"request_id": "r"}, role=O, job_id=held["job_id"])
+    done = stage.leased(2)
+    stage.call("complete", _report(done, "c"), role=W)
+    rerun = stage.call("rerun", {"request_id": "r"}, role=O, job_id=done["job_id"])
+
+    assert requeued.json["job"]["status"] == "queued"
+    assert rerun.json["job"]["origin_cause"] == "rerun"
+
+
+def test_the_server_describes_itself(stage: Stage) -> None:
+    description = stage.call("openapi", role=V)
+
+    assert description.json["openapi"] == "3.1.0"
+    assert json.loads(description.body)["paths"]["/v1/claim"]["post"]["operationId"] == "claim"
+
+
+def test_ready_means_that_the_store_answers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = stage.ask("GET", "/readyz")
+
+    def fail() -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(stage.store, "now", fail)
+    not_ready = stage.ask("GET", "/readyz")
+
+    assert (ready.status, ready.json) == (200, {"status": "ready"})
+    assert (not_ready.status, not_ready.code) == (503, "not_ready")
+
+
+def test_metrics_are_what_the_server_was_given() -> None:
+    stage = Stage(metrics=lambda: b"tenure_up 1\n")
+
+    answer = stage.call("metrics", role=V)
+
+    stage.close()
+    assert answer.body == b"tenure_up 1\n"
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -1,0 +1,164 @@
+"""Who may ask what: every route for every role, from the table and against one written by hand."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import Role
+from tenure.protocol.routes import BY_NAME, ROUTES, Route
+from tests.server.harness import JOB, Answer, Stage
+
+C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - the table's columns
+NOBODY: frozenset[Role] = frozenset()
+EVERYBODY = frozenset(Role)
+
+MAY_ASK: dict[str, frozenset[Role]] = {
+    "claim": frozenset({W}),
+    "start": frozenset({W}),
+    "complete": frozenset({W}),
+    "fail": frozenset({W}),
+    "release": frozenset({W}),
+    "heartbeat": frozenset({W}),
+    "report": frozenset({W}),
+    "output": frozenset({W}),
+    "upload-artifact": frozenset({W}),
+    "alive": frozenset({W}),
+    "enqueue": frozenset({C, O}),
+    "enqueue-many": frozenset({C, O}),
+    "lookup": frozenset({C, O, V}),
+    "jobs": frozenset({C, O, V}),
+    "job": frozenset({C, O, V}),
+    "events": frozenset({C, O, V}),
+    "logs": frozenset({C, O}),
+    "artifacts": frozenset({C, O, V}),
+    "artifact": frozenset({C, O}),
+    "cancel": frozenset({C, O}),
+    "requeue": frozenset({O}),
+    "dead-letter": frozenset({O}),
+    "redrive": frozenset({O}),
+    "rerun": frozenset({O}),
+    "dead-letters": frozenset({C, O, V}),
+    "discard": frozenset({O}),
+    "queues": frozenset({C, O, V}),
+    "pause": frozenset({O}),
+    "resume": frozenset({O}),
+    "limit": frozenset({O}),
+    "workers": frozenset({O, V}),
+    "drain": frozenset({O}),
+    "time": EVERYBODY,
+    "openapi": EVERYBODY,
+    "metrics": frozenset({O, V}),
+    "healthz": NOBODY,
+    "readyz": NOBODY,
+}
+
+LEASE = "1-" + "ab" * 16
+REPORT = {"job_id": JOB.format(1), "lease_id": LEASE, "request_id": "r"}
+ASKED = {"request_id": "r"}
+
+EXAMPLES: dict[str, object] = {
+    "claim": {"worker": "w", "queues": ["q"], "claim_seq": 1, "request_id": "r"},
+    "start": REPORT,
+    "complete": REPORT,
+    "fail": {**REPORT, "error": {"class": "transient"}},
+    "release": REPORT,
+    "heartbeat": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE, "hb_seq": 1}]},
+    "report": {"reports": [{"op": "start", **REPORT}]},
+    "output": {"job_id": JOB.format(1), "lease_id": LEASE, "text": "hello"},
+    "alive": {
+        "host": "h",
+        "pid": 1,
+        "queues": ["q"],
+        "concurrency": 1,
+        "version": "1",
+        "uptime_s": 0,
+    },
+    "enqueue": {"queue": "q", "kind": "k"},
+    "enqueue-many": {"jobs": [{"queue": "q", "kind": "k"}]},
+    "lookup": {"job_ids": [JOB.format(1)]},
+    "cancel": ASKED,
+    "requeue": ASKED,
+    "dead-letter": {**ASKED, "reason_code": "policy_violation"},
+    "redrive": ASKED,
+    "rerun": ASKED,
+    "discard": ASKED,
+    "limit": {"limit": 3},
+}
+PARTS = {"job_id": JOB.format(1), "name": "a", "queue": "q", "worker": "w"}
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Route) else str(value)
+
+
+def send(stage: Stage, route: Route, *, token: str | None) -> Answer:
+    """The example of a route; a route that has a body and no example is a KeyError."""
+    more: dict[str, Any] = {"token": token}
+    if route.name == "upload-artifact":
+        more |= {"pieces": [b"bytes"], "headers": {"Tenure-Lease": LEASE}}
+    message = EXAMPLES[route.name] if route.request is not None else None
+    path = route.path.format(**{field: PARTS[field] for field in route.path_fields})
+    return stage.ask(route.method, path, message, **more)
+
+
+@spec("H22")
+def test_every_route_says_who_may_ask_and_the_table_by_hand_agrees() -> None:
+    assert {route.name: frozenset(route.roles) for route in ROUTES} == MAY_ASK
+
+
+@spec("H22")
+@pytest.mark.parametrize("role", list(Role), ids=str)
+@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+def test_a_role_is_let_in_where_it_may_ask_and_nowhere_else(
+    stage: Stage, route: Route, role: Role
+) -> None:
+    stage.enqueue()
+
+    answer = send(stage, route, token=stage.of(role))
+
+    is_allowed = role in MAY_ASK[route.name] or MAY_ASK[route.name] is NOBODY
+    assert answer.status < 500, answer
+    assert (answer.status not in (401, 403)) == is_allowed, answer
+    if not is_allowed:
+        assert answer.json["code"] == "out_of_scope"
+        assert answer.json["verdict"] == "REJECTED"
+
+
+@spec("H22")
+@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+def test_without_a_token_only_the_public_routes_answer(stage: Stage, route: Route) -> None:
+    answer = send(stage, route, token=None)
+
+    if route.is_public:
+        assert answer.status == 200
+    else:
+        assert answer.status == 401
+        assert answer.json["verdict"] == "REJECTED"
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@spec("H22")
+@pytest.mark.parametrize("route", [each for each in ROUTES if not each.is_public], ids=name_of)
+def test_who_may_not_ask_changes_nothing(stage: Stage, route: Route) -> None:
+    job_id = stage.enqueue()
+    before = (stage.job(job_id), stage.events(job_id))
+
+    for role in set(Role) - MAY_ASK[route.name]:
+        send(stage, route, token=stage.of(role))
+    send(stage, route, token=None)
+
+    assert (stage.job(job_id), stage.events(job_id)) == before
+    assert len(stage.store.queues(before[0].namespace)) == 1
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+def test_a_route_answers_with_a_status_that_its_description_has(stage: Stage, route: Route) -> None:
+    stage.enqueue()
+    roles = list(MAY_ASK[route.name]) or [C]
+
+    answers = [send(stage, route, token=stage.of(role)) for role in roles]
+
+    described = stage.call("openapi", role=C).json["paths"][route.path][route.method.lower()]
+    assert {str(answer.status) for answer in answers} <= described["responses"].keys()
+    assert BY_NAME[route.name] is route

@@ -1,0 +1,383 @@
+"""Tokens: who is let in, as whom, and how far."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.instants import seconds
+from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, check_new_token, mint, read_token
+from tenure.core.vocabulary import Role
+from tenure.errors import InvalidInput
+from tenure.server.app import check_host, is_loopback
+from tenure.server.problems import Refused
+from tests.server.harness import JOB, SETTINGS, Stage
+
+C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
+
+OTHER = Namespace("other")
+
+
+def refused_soon(stage: Stage, token: str) -> None:
+    """As soon as what is remembered of the token is old enough to be read again."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(5):
+            while (await stage.aask("GET", "/v1/time", token=token)).status != 401:
+                await asyncio.sleep(SETTINGS.recheck_token_s)
+
+    stage.run(scenario())
+
+
+@spec("H20")
+def test_a_token_must_be_whole_known_and_in_time(stage: Stage) -> None:
+    token, text = stage.new_token(C, expires_in_us=seconds(60))
+    wrong_secret = text[:-1] + ("0" if text[-1] != "0" else "1")
+    unknown = mint(b"\xee" * TOKEN_ENTROPY_BYTES)[2]
+    headers = [
+        None,
+        "",
+        text,
+        f"Basic {text}",
+        "Bearer",
+        "Bearer nonsense",
+        f"Bearer {text} {text}",
+        f"Bearer {wrong_secret}",
+        f"Bearer {unknown}",
+        f"Bearer {token.id}",
+        f"Bearer {token.secret_sha256}",
+    ]
+
+    refused = [
+        stage.ask("GET", "/v1/time", headers={} if given is None else {"authorization": given})
+        for given in headers
+    ]
+    welcome = stage.ask("GET", "/v1/time", headers={"authorization": f"bearer  {text}"})
+    stage.clock.advance(60)
+
+    assert [answer.status for answer in refused] == [401] * len(headers)
+    assert {answer.code for answer in refused} == {"unauthenticated"}
+    assert welcome.status == 200
+    refused_soon(stage, text)
+
+
+@spec("H20")
+def test_an_unknown_token_and_a_wrong_secret_hear_the_same(stage: Stage) -> None:
+    text = stage.token(C)
+    wrong_secret = text[:-1] + ("0" if text[-1] != "0" else "1")
+    unknown = mint(b"\xee" * TOKEN_ENTROPY_BYTES)[2]
+
+    answers = [stage.ask("GET", "/v1/time", token=each) for each in (wrong_secret, unknown)]
+
+    assert len({(answer.status, answer.json["message"]) for answer in answers}) == 1
+
+
+@spec("H20")
+def test_the_secret_is_nowhere_in_the_store() -> None:
+    token_id, digest, text = mint(bytes(range(TOKEN_ENTROPY_BYTES)))
+    presented = read_token(text)
+
+    assert presented is not None
+    assert (presented.id, presented.digest) == (token_id, digest)
+    assert text.rpartition("_")[2] not in (digest, token_id)
+    assert len(text.rpartition("_")[2]) == 64
+
+
+@spec("H25")
+def test_a_revoked_token_is_refused(stage: Stage) -> None:
+    token, text = stage.new_token(C)
+    before = stage.ask("GET", "/v1/time", token=text)
+    stage.store.revoke_token(token.id)
+
+    refused_soon(stage, text)
+    assert before.status == 200
+
+
+@spec("H23")
+def test_a_lease_is_its_principals_alone(stage: Stage) -> None:
+    lease = stage.leased()
+    thief = stage.token(W, "thief")
+    before = (stage.job(lease["job_id"]), stage.events(lease["job_id"]))
+    report = {**lease, "request_id": "r"}
+    beat = {"leases": [{**lease, "hb_seq": 1}]}
+
+    answers = [
+        stage.ask("POST", f"/v1/{name}", message, token=thief)
+        for name, message in (
+            ("start", report),
+            ("complete", report),
+            ("fail", {**report, "error": {}}),
+            ("release", report),
+        )
+    ]
+    beaten = stage.ask("POST", "/v1/heartbeat", beat, token=thief)
+    output = stage.ask("POST", "/v1/output", {**lease, "text": "x"}, token=thief)
+
+    heard = [(a.status, a.json["verdict"], a.json["cause"]) for a in (*answers, output)]
+    assert heard == [(200, "REJECTED", "invalid_lease")] * 5
+    assert beaten.json["verdicts"][0]["cause"] == "invalid_lease"
+    assert (stage.job(lease["job_id"]), stage.events(lease["job_id"])) == before
+
+
+@spec("H23")
+def test_a_second_token_of_the_same_principal_keeps_its_leases(stage: Stage) -> None:
+    old, new = stage.token(W, "fleet"), stage.token(W, "fleet")
+    stage.enqueue()
+    [grant] = stage.claim(token=old)
+
+    done = stage.ask(
+        "POST",
+        "/v1/complete",
+        {"job_id": grant["job_id"], "lease_id": grant["lease_id"], "request_id": "c"},
+        token=new,
+    )
+
+    assert done.json["verdict"] == "COMMITTED"
+    assert {event.actor for event in stage.events(grant["job_id"])[1:]} == {"worker:fleet"}
+
+
+@spec("H21")
+def test_the_namespace_is_the_tokens(stage: Stage) -> None:
+    there = stage.token(C, namespace=OTHER)
+    job_id = stage.enqueue(token=there)
+
+    believed = {"queue": "q", "kind": "k", "namespace": "default"}
+    wrong = stage.ask("POST", "/v1/jobs", believed, token=there)
+    right = stage.ask("POST", "/v1/jobs", {**believed, "namespace": "other"}, token=there)
+
+    assert stage.job(job_id).namespace == "other"
+    assert (wrong.status, wrong.json["field"]) == (403, "namespace")
+    assert stage.job(right.json["job"]["id"]).namespace == "other"
+
+
+@spec("H21")
+def test_what_is_in_another_namespace_is_not_there(stage: Stage) -> None:
+    job_id = stage.enqueue(token=stage.token(C, namespace=OTHER))
+    asked = {"request_id": "r"}
+
+    answers = [
+        stage.call("job", role=C, job_id=job_id),
+        stage.call("events", role=C, job_id=job_id),
+        stage.call("logs", role=C, job_id=job_id),
+        stage.call("artifacts", role=C, job_id=job_id),
+        stage.call("artifact", role=C, job_id=job_id, name="a"),
+        stage.call("cancel", asked, role=C, job_id=job_id),
+        stage.call("rerun", asked, role=O, job_id=job_id),
+        stage.call("discard", asked, role=O, job_id=job_id),
+    ]
+    looked_up = stage.call("lookup", {"job_ids": [job_id]}, role=C)
+    unknown = stage.call("job", role=C, job_id=JOB.format(77))
+
+    assert {(answer.status, answer.code) for answer in answers} == {(404, "unknown_job")}
+    assert {*unknown.json} == {*answers[0].json}
+    assert looked_up.json["jobs"] == []
+    assert stage.call("jobs", role=C).json["jobs"] == []
+    assert stage.call("queues", role=C).json["queues"] == []
+    assert stage.claim() == []
+
+
+@spec("H21", "H23")
+def test_workers_of_two_namespaces_with_one_name_are_two(stage: Stage) -> None:
+    lease = stage.leased()
+    namesake = stage.token(W, "worker-1", namespace=OTHER)
+
+    stolen = stage.ask("POST", "/v1/complete", {**lease, "request_id": "r"}, token=namesake)
+    beat = {"leases": [{**lease, "hb_seq": 1}]}
+    beaten = stage.ask("POST", "/v1/heartbeat", beat, token=namesake)
+
+    assert (stolen.status, stolen.code) == (404, "unknown_job")
+    assert beaten.json["verdicts"][0]["cause"] == "unknown_job"
+
+
+@spec("H21")
+def test_an_id_that_is_taken_elsewhere_shows_nothing_of_the_other_job(stage: Stage) -> None:
+    stage.enqueue(1, token=stage.token(C, namespace=OTHER), payload="theirs")
+
+    taken = stage.call("enqueue", {"job_id": JOB.format(1), "queue": "q", "kind": "k"}, role=C)
+
+    assert taken.status == 409
+    assert taken.json["job"] is None
+
+
+@spec("H29")
+def test_a_token_of_some_queues_and_kinds_reaches_no_others(stage: Stage) -> None:
+    scope: dict[str, Any] = {"queues": (QueueName("q"),), "kinds": (Kind("k"),)}
+    mine = {role: stage.token(role, f"scoped-{role}", **scope) for role in Role}
+    elsewhere = [stage.enqueue(1, queue="z"), stage.enqueue(2, kind="z")]
+    new = {"queue": "q", "kind": "k"}
+    undo = {"compensation": {"kind": "k", "queue": "z"}}
+
+    enqueued = [
+        stage.ask("POST", "/v1/jobs", {**new, **change}, token=mine[C])
+        for change in ({}, {"queue": "z"}, {"kind": "z"}, {"policy": undo})
+    ]
+    claims = [
+        stage.ask("POST", "/v1/claim", stage.claim_message(**change), token=mine[W])
+        for change in ({"queues": ["q", "z"]}, {"kinds": ["k", "z"]})
+    ]
+    seen = [stage.ask("GET", f"/v1/jobs/{job_id}", token=mine[V]) for job_id in elsewhere]
+    cancelled = [
+        stage.ask("POST", f"/v1/jobs/{job_id}/cancel", {"request_id": "r"}, token=mine[O])
+        for job_id in elsewhere
+    ]
+    paused = [stage.ask("POST", f"/v1/queues/{q}/pause", token=mine[O]) for q in ("q", "z")]
+
+    assert [answer.status for answer in enqueued] == [201, 403, 403, 403]
+    refused = [*enqueued[1:], *claims, *seen, *cancelled, *paused]
+    assert {(answer.status, answer.code) for answer in refused} == {(403, "out_of_scope")}
+    assert [stage.job(job_id).status for job_id in elsewhere] == ["queued", "queued"]
+
+
+@spec("H29")
+def test_a_claim_that_names_no_kinds_gets_those_of_its_token(stage: Stage) -> None:
+    stage.enqueue(1, kind="other")
+    stage.enqueue(2, kind="k")
+    token = stage.token(W, "scoped", kinds=(Kind("k"),))
+
+    grants = stage.claim(token=token, limit=10)
+
+    assert [grant["kind"] for grant in grants] == ["k"]
+
+
+@spec("H29")
+def test_lists_are_narrowed_to_the_scope(stage: Stage) -> None:
+    stage.enqueue(1, queue="q")
+    stage.enqueue(2, queue="z")
+    one = stage.token(V, "one", queues=(QueueName("q"),))
+    two = stage.token(V, "two", queues=(QueueName("q"), QueueName("z")))
+
+    def jobs(query: str, token: str) -> Any:
+        return stage.ask("GET", f"/v1/jobs{query}", token=token)
+
+    assert [job["queue"] for job in jobs("", one).json["jobs"]] == ["q"]
+    assert (jobs("?queue=z", one).status, jobs("?queue=z", one).code) == (403, "out_of_scope")
+    assert (jobs("", two).status, jobs("", two).json["field"]) == (422, "queue")
+    assert [job["queue"] for job in jobs("?queue=z", two).json["jobs"]] == ["z"]
+    listed = stage.ask("GET", "/v1/queues", token=one).json["queues"]
+    assert [queue["name"] for queue in listed] == ["q"]
+
+
+@spec("H24")
+def test_a_viewer_sees_no_bodies(stage: Stage) -> None:
+    job_id = stage.enqueue(payload={"password": "hunter2"})
+    paths = [
+        f"/v1/jobs/{job_id}?bodies=true",
+        "/v1/jobs?bodies=true",
+        "/v1/dead-letters?bodies=true",
+    ]
+
+    answers = [stage.ask("GET", path, token=stage.of(V)) for path in paths]
+    without = stage.ask("GET", "/v1/jobs", token=stage.of(V))
+    client = stage.ask("GET", paths[0], token=stage.of(C))
+
+    assert {(answer.status, answer.json["field"]) for answer in answers} == {(403, "bodies")}
+    assert b"hunter2" not in without.body
+    assert client.json["job"]["payload"] == {"password": "hunter2"}
+
+
+@spec("H26")
+def test_a_token_has_no_more_leases_than_it_may(stage: Stage) -> None:
+    token = stage.token(W, "greedy", max_leases=3)
+    for number in range(1, 8):
+        stage.enqueue(number)
+    first = stage.claim_message(limit=2)
+
+    granted = stage.ask("POST", "/v1/claim", first, token=token)
+    too_many = stage.ask("POST", "/v1/claim", stage.claim_message(limit=2), token=token)
+    one_more = stage.claim(token=token, limit=1)
+    full = stage.ask("POST", "/v1/claim", stage.claim_message(), token=token)
+    others = stage.claim(limit=1)
+
+    assert len(granted.json["grants"]) == 2
+    assert (too_many.status, too_many.code) == (429, "too_many_leases")
+    assert too_many.headers["retry-after"] == "1"
+    assert too_many.json["verdict"] is None
+    assert (len(one_more), full.status, len(others)) == (1, 429, 1)
+
+
+@spec("H26", "Q1")
+def test_a_claim_whose_answer_was_lost_is_repeated_although_there_is_no_room(
+    stage: Stage,
+) -> None:
+    token = stage.token(W, "greedy", max_leases=1)
+    stage.enqueue()
+    message = stage.claim_message()
+
+    first = stage.ask("POST", "/v1/claim", message, token=token)
+    again = stage.ask("POST", "/v1/claim", message, token=token)
+
+    assert again.status == 200
+    assert again.json["repeated"] is True
+    assert [each["lease_id"] for each in again.json["grants"]] == [
+        each["lease_id"] for each in first.json["grants"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "a/b"},
+        {"name": ""},
+        {"name": "x" * 65},
+        {"namespace": "a b"},
+        {"queues": ("a", "a")},
+        {"kinds": ("a b",)},
+        {"expires_in_us": 0},
+        {"expires_in_us": -1},
+        {"max_leases": 0},
+        {"max_polls": 0},
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(fields: dict[str, Any]) -> None:
+    given = {"id": "0" * 16, "secret_sha256": "0" * 64, "name": "n", "role": C} | fields
+
+    with pytest.raises(InvalidInput):
+        check_new_token(NewToken(**given))
+
+
+@spec("H28")
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:7717", True),
+        ("127.0.0.1:7717", True),
+        ("127.9.9.9", True),
+        ("[::1]:7717", True),
+        ("", False),
+        ("evil.example", False),
+        ("evil.example:7717", False),
+        ("localhost.evil.example", False),
+        ("10.0.0.1", False),
+        ("192.0.2.1:7717", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+def test_without_tokens_only_this_machines_own_names_are_answered(host: str, is_ours: bool) -> None:
+    stage = Stage(authenticated=False)
+
+    answer = stage.ask("GET", "/v1/jobs", headers={"host": host})
+
+    stage.close()
+    assert answer.status == (200 if is_ours else 403)
+    if not is_ours:
+        with pytest.raises(Refused):
+            check_host(host)
+    assert is_loopback("localhost")
+
+
+@spec("H28")
+def test_without_tokens_everybody_here_may_do_everything() -> None:
+    stage = Stage(authenticated=False)
+    message = {"queue": "q", "kind": "k", "namespace": "elsewhere"}
+
+    made = stage.ask("POST", "/v1/jobs", message)
+    claim = stage.claim_message(namespace="elsewhere")
+    [grant] = stage.ask("POST", "/v1/claim", claim).json["grants"]
+    events = stage.events(grant["job_id"])
+
+    stage.close()
+    assert made.json["job"]["namespace"] == "elsewhere"
+    assert [event.actor for event in events] == ["client:anonymous", "worker:anonymous"]

@@ -1,0 +1,303 @@
+"""Claims that wait: answered when there is work, and never at the price of a grant."""
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimAnswer
+from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
+from tests.server.harness import SETTINGS, Answer, Stage, until
+
+C, W = Role.CLIENT, Role.WORKER
+
+
+def _waiting(stage: Stage) -> int:
+    return sum(len(line) for line in stage.services.desk._lines.values())
+
+
+@spec("H10")
+def test_a_claim_waits_until_there_is_a_job(stage: Stage) -> None:
+    async def scenario() -> Answer:
+        message = stage.claim_message(wait_s=60)
+        claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
+        await until(lambda: _waiting(stage) == 1)
+        new = {"queue": "q", "kind": "k"}
+        await stage.aask("POST", "/v1/jobs", new, token=stage.of(C))
+        return await claim
+
+    answer = stage.run(scenario())
+
+    assert len(answer.json["grants"]) == 1
+
+
+@spec("H10")
+def test_a_claim_finds_what_came_by_another_way(stage: Stage) -> None:
+    async def scenario() -> Answer:
+        message = stage.claim_message(wait_s=60)
+        claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
+        await until(lambda: _waiting(stage) == 1)
+        # Not ready when it is enqueued: nobody says when its time has come.
+        new = {"queue": "q", "kind": "k", "delay_s": 5}
+        await stage.aask("POST", "/v1/jobs", new, token=stage.of(C))
+        await asyncio.sleep(0.05)
+        assert not claim.done()
+        stage.clock.advance(5)
+        return await claim
+
+    assert len(stage.run(scenario()).json["grants"]) == 1
+
+
+@spec("H10")
+def test_a_claim_that_waited_in_vain_is_answered_with_nothing(stage: Stage) -> None:
+    answer = stage.ask("POST", "/v1/claim", stage.claim_message(wait_s=0.05), token=stage.of(W))
+
+    assert (answer.status, answer.json["grants"], answer.json["cause"]) == (200, [], None)
+
+
+@spec("H10")
+def test_nobody_waits_longer_than_a_minute(stage: Stage) -> None:
+    answer = stage.ask("POST", "/v1/claim", stage.claim_message(wait_s=61), token=stage.of(W))
+
+    assert (answer.status, answer.json["field"]) == (422, "wait_s")
+
+
+@spec("H10")
+def test_a_refused_claim_does_not_wait(stage: Stage) -> None:
+    stage.enqueue()
+    stage.claim(claim_seq=900)
+
+    stale = stage.claim_message(claim_seq=899, wait_s=60)
+    answer = stage.ask("POST", "/v1/claim", stale, token=stage.of(W))
+
+    assert (answer.status, answer.json["verdict"]) == (200, "REJECTED")
+    assert answer.json["cause"] == "stale_claim"
+
+
+def test_many_wait_and_only_one_asks_the_store(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    submit = stage.coordinator.submit_claim
+
+    def count(request: Any) -> Any:
+        asked.append(request.worker)
+        return submit(request)
+
+    monkeypatch.setattr(stage.coordinator, "submit_claim", count)
+
+    async def scenario() -> list[Answer]:
+        claims = [
+            asyncio.create_task(
+                stage.aask(
+                    "POST",
+                    "/v1/claim",
+                    stage.claim_message(worker=f"w{n}", wait_s=60),
+                    token=stage.of(W),
+                )
+            )
+            for n in range(20)
+        ]
+        await until(lambda: _waiting(stage) == 20)
+        asked.clear()
+        await until(lambda: len(asked) >= 10)
+        assert len(set(asked)) == 1
+        jobs = [{"queue": "q", "kind": "k"}] * 20
+        await stage.aask("POST", "/v1/jobs/batch", {"jobs": jobs}, token=stage.of(C))
+        return list(await asyncio.gather(*claims))
+
+    answers = stage.run(scenario())
+
+    granted = [grant["job_id"] for answer in answers for grant in answer.json["grants"]]
+    assert len(set(granted)) == 20
+
+
+@spec("H11")
+def test_shutting_down_answers_whoever_waits_and_grants_nothing_more(stage: Stage) -> None:
+    async def scenario() -> tuple[list[Answer], Answer]:
+        claims = [
+            asyncio.create_task(
+                stage.aask(
+                    "POST",
+                    "/v1/claim",
+                    stage.claim_message(worker=f"w{n}", queues=[f"q{n}"], wait_s=60),
+                    token=stage.of(W),
+                )
+            )
+            for n in range(3)
+        ]
+        await until(lambda: _waiting(stage) == 3)
+        stage.services.stop()
+        answered = list(await asyncio.gather(*claims))
+        late = await stage.aask("POST", "/v1/claim", stage.claim_message(), token=stage.of(W))
+        return answered, late
+
+    stage.enqueue()
+    answered, late = stage.run(scenario())
+
+    assert [(each.status, each.json["grants"]) for each in answered] == [(200, [])] * 3
+    assert (late.status, late.code, late.json["verdict"]) == (503, "shutting_down", None)
+    assert stage.ask("GET", "/readyz").status == 503
+    assert stage.ask("GET", "/healthz").status == 200
+
+
+@spec("H11")
+def test_a_caller_that_hangs_up_leaves_the_line_and_receives_nothing(stage: Stage) -> None:
+    async def scenario() -> None:
+        caller = stage.caller(
+            "POST", "/v1/claim", stage.claim_message(wait_s=60), token=stage.of(W)
+        )
+        claim = asyncio.create_task(caller.run(stage.app))
+        await until(lambda: _waiting(stage) == 1)
+        caller.hang_up()
+        await claim
+
+    stage.run(scenario())
+    job_id = stage.enqueue()
+
+    assert _waiting(stage) == 0
+    assert stage.job(job_id).attempt == 0
+
+
+@spec("H11", "T11")
+def test_a_grant_whose_caller_has_gone_is_taken_back_and_costs_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = stage.enqueue()
+    caller = stage.caller("POST", "/v1/claim", stage.claim_message(), token=stage.of(W))
+    submit = stage.coordinator.submit_claim
+
+    def hang_up_meanwhile(request: Any) -> Any:
+        caller.hang_up()
+        return submit(request)
+
+    monkeypatch.setattr(stage.coordinator, "submit_claim", hang_up_meanwhile)
+
+    async def scenario() -> None:
+        await caller.run(stage.app)
+        await until(lambda: stage.job(job_id).status is JobStatus.QUEUED)
+
+    stage.run(scenario())
+    stalled = stage.events(job_id)[2]
+    assert (stalled.type, stalled.cause) == (EventType.STALLED, EventCause.UNDELIVERED)
+    assert stalled.actor == "system"
+    job = stage.job(job_id)
+    assert (job.attempt, job.failures, job.releases) == (1, 0, 0)
+
+
+@spec("H11", "Q1")
+def test_a_grant_is_not_taken_back_when_the_same_claim_was_sent_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = stage.enqueue()
+    message = stage.claim_message()
+    first = stage.caller("POST", "/v1/claim", message, token=stage.of(W))
+    again = stage.caller("POST", "/v1/claim", message, token=stage.of(W))
+    submit = stage.coordinator.submit_claim
+    held: list[tuple[Any, Future[ClaimAnswer]]] = []
+
+    def hold(request: Any) -> Any:
+        held.append((request, Future()))
+        return held[-1][1]
+
+    monkeypatch.setattr(stage.coordinator, "submit_claim", hold)
+
+    async def scenario() -> Answer:
+        tasks = [asyncio.create_task(each.run(stage.app)) for each in (first, again)]
+        await until(lambda: len(held) == 2)
+        first.hang_up()
+        for request, future in held:
+            future.set_result(submit(request).result())
+        _, answer = await asyncio.gather(*tasks)
+        return answer
+
+    answer = stage.run(scenario())
+
+    assert [grant["job_id"] for grant in answer.json["grants"]] == [job_id]
+    assert stage.job(job_id).status is JobStatus.CLAIMED
+
+
+@spec("H25")
+def test_a_revoked_token_ends_a_claim_that_waits(stage: Stage) -> None:
+    token, text = stage.new_token(W)
+
+    async def scenario() -> Answer:
+        message = stage.claim_message(wait_s=60)
+        claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=text))
+        await until(lambda: _waiting(stage) == 1)
+        stage.store.revoke_token(token.id)
+        async with asyncio.timeout(5):
+            return await claim
+
+    answer = stage.run(scenario())
+
+    assert answer.status == 401
+
+
+@spec("H26")
+def test_a_token_has_no_more_open_claims_than_it_may(stage: Stage) -> None:
+    token = stage.token(W, "few", max_polls=2)
+
+    async def scenario() -> tuple[Answer, Answer]:
+        def ask(worker: str) -> Any:
+            message = stage.claim_message(worker=worker, wait_s=60)
+            return stage.aask("POST", "/v1/claim", message, token=token)
+
+        open_claims = [asyncio.create_task(ask(worker)) for worker in ("a", "b")]
+        await until(lambda: _waiting(stage) == 2)
+        third = await ask("c")
+        stage.services.desk.stop()
+        first, _ = await asyncio.gather(*open_claims)
+        return third, first
+
+    third, first = stage.run(scenario())
+
+    assert (third.status, third.code) == (429, "too_many_polls")
+    assert first.status == 200
+
+
+def test_a_claimer_without_room_does_not_block_the_line(stage: Stage) -> None:
+    full = stage.token(W, "full", max_leases=1)
+    stage.enqueue(1)
+    stage.claim(token=full)
+
+    async def scenario() -> Answer:
+        # The first comes while there is room in its count; then its other lease takes that.
+        other = stage.token(W, "other")
+        greedy = stage.claim_message(worker="g", wait_s=60)
+        first = asyncio.create_task(stage.aask("POST", "/v1/claim", greedy, token=full))
+        await asyncio.sleep(0.05)
+        message = stage.claim_message(worker="o", wait_s=60)
+        second = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=other))
+        await until(lambda: _waiting(stage) >= 1)
+        await stage.aask("POST", "/v1/jobs", {"queue": "q", "kind": "k"}, token=stage.of(C))
+        answer = await second
+        stage.services.desk.stop()
+        await first
+        return answer
+
+    assert len(stage.run(scenario()).json["grants"]) == 1
+
+
+@spec("H13")
+def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage) -> None:
+    slow = Stage(settings=replace(SETTINGS, body_within_s=0.05))
+
+    async def scenario() -> Answer:
+        caller = slow.caller(
+            "POST",
+            "/v1/jobs",
+            token=slow.of(C),
+            headers={"content-type": "application/json"},
+            pieces=[],
+        )
+        return await caller.run(slow.app)
+
+    answer = slow.run(scenario())
+
+    slow.close()
+    assert (answer.status, answer.code, answer.json["verdict"]) == (408, "too_slow", None)
+    assert answer.headers["connection"] == "close"
