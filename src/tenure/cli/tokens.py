@@ -28,6 +28,7 @@ from tenure.core.tokens import (
     check_new_token,
     mint,
 )
+from tenure.core.validation import check_name
 from tenure.core.vocabulary import Role
 
 
@@ -179,6 +180,7 @@ def revoke_token(url: str | None, token_id: str) -> None:
     if token_id.startswith("tenure_"):
         _refuse_secret()
     with coordinator(url) as serving:
+        check_name("ID", token_id)
         found = serving.store.revoke_token(TokenId(token_id))
     if not found:
         refuse(f"there is no token {token_id}; see `tenure tokens ls`")

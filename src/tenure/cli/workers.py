@@ -25,6 +25,7 @@ def workers() -> None:
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     """List the workers that were seen within a day."""
     with coordinator(url) as serving:
+        check_name("namespace", namespace)
         now = serving.now()
         views = [
             worker_view(seen, now) for seen in serving.store.list_workers(Namespace(namespace))

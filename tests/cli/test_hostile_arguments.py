@@ -1,0 +1,82 @@
+"""Whatever is typed: one of the documented exit codes, no traceback, nothing a terminal obeys.
+
+The commands, their options and arguments are read from the program, so a new one is tried too.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tenure.cli.main import COMMANDS, main
+
+ENDLESS = {"worker", "dev", "demo", "serve"}  # they run until told to stop
+PATIENT = {("jobs", "wait"): ["--timeout", "1ms"]}
+LAWFUL = {"kind": "mail", "payload": "{}", "limit": "1"}
+HOSTILE = (
+    "",
+    "\x1b[31mred",
+    "\udcff\udc80",  # bytes that are not UTF-8, as Python hands them over
+    "-1",
+    "9" * 40,
+    "é" * 300,
+    "'; DROP TABLE tenure_job; --",
+    "../../etc/passwd",
+    "\u202elive",
+    "NaN",
+    "[" * 3000,
+    "01890000-0000-7000-8000-000000000000",
+)
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """The words of every command that ends by itself."""
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        if isinstance(command, click.Group):
+            yield from ((name, each) for each in command.commands)
+        elif name not in ENDLESS:
+            yield (name,)
+
+
+def command_of(words: tuple[str, ...]) -> click.Command:
+    command: click.Command | None = main
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command is not None
+    return command
+
+
+def lines(words: tuple[str, ...], job_id: str) -> Iterator[list[str]]:
+    """Command lines with one hostile word each."""
+    parameters = command_of(words).params
+    arguments = [each.name for each in parameters if isinstance(each, click.Argument)]
+    lawful = [
+        job_id if name in ("job_id", "job_ids") else LAWFUL.get(name or "", "x")
+        for name in arguments
+    ]
+    start = [*words, *PATIENT.get(words, [])]
+    for hostile in HOSTILE:
+        for position in range(len(lawful)):
+            yield [*start, *lawful[:position], hostile, *lawful[position + 1 :]]
+        for option in parameters:
+            if isinstance(option, click.Option) and not option.is_flag:
+                yield [*start, option.opts[0], hostile, *lawful]
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_whatever_is_typed_is_answered_in_words(words: tuple[str, ...], tmp_path: Path) -> None:
+    environment = {"TENURE_URL": f"sqlite:///{tmp_path / 'tenure.db'}"}
+    runner = CliRunner()
+    job_id = runner.invoke(main, ["enqueue", "mail"], env=environment).stdout.strip()
+
+    for line in lines(words, job_id):
+        result = runner.invoke(main, line, env=environment, input="n\n")
+
+        assert result.exception is None or isinstance(result.exception, SystemExit), line
+        assert result.exit_code in (0, 1, 2), line
+        shown = result.stdout + result.stderr
+        assert all(each.isprintable() or each in "\n\t" for each in shown), line
