@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tenure.cli.main import COMMANDS, main
 
 ENDLESS = {"worker", "dev", "demo", "serve"}  # they run until told to stop
-PATIENT = {("jobs", "wait"): ["--timeout", "1ms"]}
+PATIENT: dict[tuple[str, ...], list[str]] = {("jobs", "wait"): ["--timeout", "1ms"]}
 LAWFUL = {"kind": "mail", "payload": "{}", "limit": "1"}
 HOSTILE = (
     "",

@@ -25,6 +25,8 @@ from tenure.errors import (
 )
 from tenure.handlers import Context, Isolation, Registry, make_handler
 from tenure.worker.confining import MEMORY
+from tenure.worker.context import AttemptContext
+from tenure.worker.wire import ArtifactEnd, ArtifactPart, Settled
 
 APP = "tests.worker.sample:app"
 SHARED = "tests.worker.sample:shared"
@@ -240,6 +242,17 @@ def leave(how: str, ctx: Context, file: str = "") -> str:
         case _:
             raise AssertionError(how)
     return how
+
+
+@app.job()
+def flood(ctx: Context) -> str:
+    """What user code could do that found the way to its supervisor."""
+    assert isinstance(ctx, AttemptContext)
+    for number in range(300):
+        ctx._send(ArtifactPart(ctx._run, bytes(10_000)))
+        ctx._send(ArtifactEnd(ctx._run, number, f"file-{number}", "text/plain"))
+        ctx._send(Settled(ctx._run + 1000, b"1"))
+    return "flooded"
 
 
 @app.job()

@@ -6,13 +6,15 @@ import threading
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, WorkerProcess
+from tenure.core.beside import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, WorkerProcess
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, LeaseId, WorkerId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.worker import AttemptOutput
-from tenure.worker.attending import MAX_WAITING, Attendant, fitting
+from tenure.worker.attending import MAX_STAGING_BYTES, MAX_WAITING, Attendant, fitting
+from tenure.worker.staging import Left
+from tenure.worker.wire import Staged
 from tests.worker.harness import Shop, wait_until
 
 OFTEN = seconds(0.05)
@@ -94,6 +96,41 @@ def test_a_store_that_stands_still_never_holds_up_the_supervisor(
 
     assert not all(taken)
     assert "the store is too slow" in caplog.text
+
+
+def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop: Shop) -> None:
+    go_on = threading.Event()
+    answers: list[Staged] = []
+    attendant = Attendant(shop.coordinator, _nobody, drain=lambda: None, interval_s=3600)
+    attendant.start()
+    attendant.submit("waiting", go_on.wait)
+
+    body = bytes(MAX_ARTIFACT_BYTES)
+    most = MAX_STAGING_BYTES // MAX_ARTIFACT_BYTES
+    for number in range(most + 1):
+        attendant.stage(_left(number, body), ACTOR, answers.append)
+    refused_at_once = list(answers)
+    go_on.set()
+    wait_until(lambda: len(answers) == most + 1, "the others to be answered")
+    attendant.stage(_left(99, body), ACTOR, answers.append)
+    attendant.close()
+
+    assert [(each.number, each.failure) for each in refused_at_once] == [
+        (most, "the store is too slow")
+    ]
+    assert {each.failure for each in answers if each.number != most} == {""}
+
+
+def _left(number: int, body: bytes) -> Left:
+    return Left(
+        run=1,
+        number=number,
+        job_id=JobId("01890000-0000-7000-8000-000000000000"),
+        lease_id=LeaseId("0-" + "0" * 32),
+        name="large",
+        media_type="application/zip",
+        body=body,
+    )
 
 
 def _nobody() -> WorkerProcess:

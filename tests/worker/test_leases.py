@@ -74,7 +74,7 @@ def test_a_timed_out_handler_is_killed_and_its_job_retried(shop: Shop, tmp_path:
     assert job.status is JobStatus.DEAD_LETTERED
     assert job.reason_code == "timeout"
     assert took_s > 1.2, "it had nearly all of its time"
-    assert shop.stop(worker).fenced == 1
+    assert shop.stop(worker).timed_out == 1
 
 
 def test_a_handler_that_holds_the_gil_for_five_ttls_keeps_its_lease(shop: Shop) -> None:

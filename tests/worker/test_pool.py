@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers import Isolation
 from tenure.worker import Stats, WorkerOptions
@@ -16,6 +16,7 @@ from tenure.worker.clock import Boot, boot_now
 from tenure.worker.messages import Event, Finished, Prepared
 from tenure.worker.outcomes import Killed, Returned, Stopped
 from tenure.worker.pool import Pool
+from tenure.worker.staging import Left
 from tenure.worker.wire import Run
 from tests.worker.harness import PATIENCE_S
 from tests.worker.sample import APP
@@ -26,6 +27,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.left: list[Left] = []
         self.selector = selectors.DefaultSelector()
         self.stats = Stats()
         self.pool = Pool(
@@ -37,6 +39,7 @@ class Loop:
             clock=boot_now,
             emit=self.events.append,
             stats=self.stats,
+            stage=self.left.append,
         )
 
     def turn_until(self, condition: Callable[[], object]) -> None:
@@ -116,6 +119,17 @@ def test_a_place_that_is_given_up_goes_to_whoever_waits(loop: Loop) -> None:
     loop.pool.kill(1)
 
     assert loop.events == [Prepared(1), Finished(1, Killed()), Prepared(2)]
+
+
+def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
+    loop.pool.prepare(1, Isolation.PROCESS, LeaseId("l"))
+    loop.turn_until(lambda: Prepared(1) in loop.events)
+
+    loop.pool.run(frame(1, "flood"))
+    loop.turn_until(lambda: len(loop.events) > 1)
+
+    assert loop.events[1:] == [Finished(1, Returned(b'"flooded"'))]
+    assert [left.name for left in loop.left] == ["file-0"]
 
 
 def test_words_for_strangers_are_ignored(loop: Loop) -> None:

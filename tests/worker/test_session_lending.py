@@ -41,6 +41,16 @@ def test_a_lease_is_lent_only_on_request_and_only_ones_own() -> None:
     assert drive.wanted(Lend) == [Lend(run, lease_id, ACTOR)]
 
 
+def test_a_handler_that_asks_again_and_again_is_answered_once() -> None:
+    drive = Drive().begin()
+    run, _ = drive.running()
+
+    for _ in range(100):
+        drive.feed(LeaseAsked(run))
+
+    assert len(drive.wanted(Lend)) == 1
+
+
 def test_an_attempt_that_is_lost_is_lent_nothing() -> None:
     drive = Drive(kills=False).begin()
     run, job_id = drive.running()

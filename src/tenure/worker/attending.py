@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, WorkerProcess
+from tenure.core.beside import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, WorkerProcess
 from tenure.core.beside import AttemptOutput as KeptOutput
 from tenure.core.ids import Actor
 from tenure.errors import TenureError
@@ -21,10 +21,31 @@ from tenure.worker.text import one_line
 from tenure.worker.wire import Staged
 
 MAX_WAITING = 500
+MAX_STAGING_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
 LEFT_OUT = "\n[... more left out ...]\n"
 
 _log = logging.getLogger("tenure.worker")
+
+
+class Room:
+    """So many bytes may wait here at a time. Any thread."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left_bytes = size_bytes
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Whether there was room."""
+        with self._lock:
+            fits = size_bytes <= self._left_bytes
+            self._left_bytes -= size_bytes if fits else 0
+            return fits
+
+    def free(self, size_bytes: int) -> None:
+        """Give back what was taken."""
+        with self._lock:
+            self._left_bytes += size_bytes
 
 
 class Attendant:
@@ -44,6 +65,7 @@ class Attendant:
         self._interval_s = interval_s
         self._sign_at = time.monotonic()
         self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
+        self._room = Room(MAX_STAGING_BYTES)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-attendant", daemon=True)
 
@@ -70,15 +92,22 @@ class Attendant:
     def stage(self, left: Left, actor: Actor, answer: Callable[[Staged], None]) -> None:
         """Store an artifact, then answer."""
 
+        size_bytes = len(left.body)
+
         def work() -> None:
             staged = Staged(left.run, left.number, failure="it could not be stored")
             try:
                 staged = stage(self._coordination, left, actor)
             finally:
+                self._room.free(size_bytes)
                 answer(staged)
 
-        if not self.submit(f"storing an artifact of job {left.job_id}", work):
-            answer(Staged(left.run, left.number, failure="the store is too slow"))
+        has_room = self._room.take(size_bytes)
+        if has_room and self.submit(f"storing an artifact of job {left.job_id}", work):
+            return
+        if has_room:
+            self._room.free(size_bytes)
+        answer(Staged(left.run, left.number, failure="the store is too slow"))
 
     def close(self) -> None:
         """Finish what waits, if the store lets us within a few seconds."""

@@ -33,6 +33,7 @@ from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned
 from tenure.worker.output import BoundedOutput
 from tenure.worker.staging import Left, Parts
 from tenure.worker.stats import Stats
+from tenure.worker.text import many_lines
 from tenure.worker.wire import (
     ArtifactEnd,
     ArtifactPart,
@@ -80,6 +81,7 @@ class _Place:
         self.is_announced = False
         self.is_sent = False
         self.parts = Parts()
+        self.is_staging = False  # an artifact of it is being stored
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
 
 
@@ -169,6 +171,7 @@ class Pool:
         """Pass an answer on to the handler that asked."""
         place = self._places.get(message.run)
         if place is not None and place.is_sent and place.child is not None:
+            place.is_staging &= not isinstance(message, Staged)
             place.child.send(message)
 
     def kill(self, run: int) -> None:
@@ -317,13 +320,18 @@ class Pool:
             case Blocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
-                _log.warning("an event loop stood still for %.1f s in\n%s", took_s, message.stack)
+                stack = many_lines(message.stack, most=SHOWN_OUTPUT)
+                _log.warning("an event loop stood still for %.1f s in\n%s", took_s, stack)
             case _:
                 assert_never(message)
 
     def _left(self, place: _Place, end: ArtifactEnd) -> None:
-        if place.frame is not None and place.lease_id is not None:
-            self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
+        if place.frame is None or place.lease_id is None:
+            return
+        if place.is_staging:
+            return  # a handler waits for each answer: this is something else that found the socket
+        place.is_staging = True
+        self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
 
     def _ready(self, child: Child) -> None:
         child.is_ready = True
@@ -394,7 +402,8 @@ class Pool:
         if self._is_closing:
             return
         self._failed_starts += 1
-        text = child.output.take()[0][-SHOWN_OUTPUT:].decode("utf-8", "replace")
+        printed = child.output.take()[0].decode("utf-8", "replace")
+        text = many_lines(printed, most=SHOWN_OUTPUT)
         _log.error("a child %s and could not start %s:\n%s", how, self._app, text)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:

@@ -412,9 +412,11 @@ class Session:
                 attempt.heard_checkpoint(event.checkpoint, self._now)
             case ProgressMade():
                 attempt.heard_progress(event.progress, self._now)
-            case LeaseAsked():
+            case LeaseAsked() if not attempt.is_lent:
                 attempt.is_lent = True
                 self._actions.append(Lend(attempt.run, attempt.grant.lease_id, self._actor))
+            case LeaseAsked():
+                pass  # it has it; one that asks without end must not fill our memory with answers
             case SelfCompleted():
                 attempt.settled = event.result
         self._wake_by(attempt.heartbeat_at)

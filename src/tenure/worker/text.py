@@ -18,6 +18,11 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def many_lines(text: str, *, most: int) -> str:
+    """The end of a text for a log: its line breaks, and nothing else a terminal obeys."""
+    return "\n".join(one_line(line) for line in text[-most:].splitlines())
+
+
 def message_of(error: BaseException) -> str:
     """What the exception says; its `__str__` is user code and may fail too."""
     try:
