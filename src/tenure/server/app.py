@@ -28,6 +28,7 @@ from tenure.server.calls import Call
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
+from tenure.server.settings import ServerSettings
 
 HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
 
@@ -49,7 +50,7 @@ def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
     ]
     app = Starlette(routes=mounted, exception_handlers={HTTPException: _not_mounted})
     app.router.redirect_slashes = False
-    return _Shell(app, services.settings.send_within_s)
+    return _Shell(app, services.settings)
 
 
 def _converter(found: re.Match[str]) -> str:
@@ -60,9 +61,9 @@ def _converter(found: re.Match[str]) -> str:
 class _Shell:
     """Around every answer: a request id, the headers that all have, and a deadline for sending."""
 
-    def __init__(self, app: ASGIApp, send_within_s: float) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
-        self._send_within_s = send_within_s
+        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,10 +78,20 @@ class _Shell:
                 pairs = [(name.lower().encode(), text.encode()) for name, text in extra.items()]
                 message["headers"] = [*message["headers"], *pairs]
             # A client that does not read must not keep its answer in memory for ever. [H13]
-            async with asyncio.timeout(self._send_within_s):
+            async with asyncio.timeout(self._settings.send_within_s):
                 await send(message)
 
+        # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H12]
+        if _head_bytes(scope) > self._settings.max_header_bytes:
+            refused = Refused(400, "head_too_large", "the head is over its limit", headers=_CLOSE)
+            await problems.response(refused, request_id)(scope, receive, finish)
+            return
         await self._app(scope, receive, finish)
+
+
+def _head_bytes(scope: Scope) -> int:
+    fields = sum(len(name) + len(text) for name, text in scope["headers"])
+    return fields + len(scope["raw_path"]) + len(scope["query_string"])
 
 
 def _request_id(given: str | None) -> str:

@@ -1,0 +1,25 @@
+"""A server in a hurry: deadlines short enough for a test. Run as a module, it serves memory."""
+
+import sys
+
+from tenure.coordinator.service import Coordinator
+from tenure.server.serving import ServeOptions, serve
+from tenure.server.settings import ServerSettings
+from tenure.stores.memory import MemoryStore
+
+SETTINGS = ServerSettings(
+    head_within_s=0.5, body_within_s=0.5, idle_s=1, max_connections=20, max_header_bytes=4096
+)
+
+
+def announce(address: str) -> None:
+    """As `tenure serve` does."""
+    sys.stdout.write(f"{address}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    coordinator = Coordinator(MemoryStore())
+    options = ServeOptions(port=0, authenticated=False, settings=SETTINGS)
+    serve(coordinator, options, announce=announce)
+    coordinator.close()

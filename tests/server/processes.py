@@ -1,0 +1,144 @@
+"""Real `tenure serve` processes, and callers with sockets of their own."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.server.harness import Answer
+
+ROOT = Path(__file__).resolve().parents[2]
+TENURE = (sys.executable, "-m", "tenure.cli.main")
+CERTIFICATE = Path(__file__).with_name("certificates") / "localhost.crt"
+KEY = CERTIFICATE.with_suffix(".key")
+PATIENCE_S = 60.0
+
+
+class Process:
+    """A server; its address is what it prints first."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
+        self._log = directory / f"server-{time.monotonic_ns()}.log"
+        with self._log.open("wb") as log:
+            self.popen = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log
+            )
+        assert self.popen.stdout is not None
+        self.address = self.popen.stdout.readline().decode().strip()
+        assert self.address.startswith("http"), self.log
+        self.scheme, _, rest = self.address.partition("://")
+        host, _, port = rest.rpartition(":")
+        self.host, self.port = host, int(port)
+
+    @property
+    def log(self) -> str:
+        """What it said on stderr so far."""
+        return self._log.read_text()
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection of one's own."""
+        if self.scheme == "https":
+            trusted = ssl.create_default_context(cafile=str(CERTIFICATE))
+            return http.client.HTTPSConnection(
+                self.host, self.port, timeout=PATIENCE_S, context=trusted
+            )
+        return http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
+
+    def socket(self) -> socket.socket:
+        """A bare one."""
+        return socket.create_connection((self.host, self.port), timeout=PATIENCE_S)
+
+    def ask(
+        self, method: str, path: str, message: object = None, *, token: str | None = None
+    ) -> Answer:
+        """One request on a connection of its own."""
+        connection = self.connect()
+        try:
+            connection.request(method, path, *body_and_headers(message, token))
+            return read(connection)
+        finally:
+            connection.close()
+
+    def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end; its exit code."""
+        self.popen.send_signal(kind)
+        return self.popen.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        """End it however it may be."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(PATIENCE_S)
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+
+
+def body_and_headers(message: object, token: str | None) -> tuple[bytes | None, dict[str, str]]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    if message is None:
+        return None, headers
+    return json.dumps(message).encode(), {**headers, "Content-Type": "application/json"}
+
+
+def read(connection: http.client.HTTPConnection) -> Answer:
+    response = connection.getresponse()
+    headers = {name.lower(): text for name, text in response.getheaders()}
+    return Answer(response.status, headers, response.read())
+
+
+class House:
+    """A store with tokens, and the servers that were started on it."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self._directory = directory
+        self._environment = os.environ | {"TENURE_URL": url, "TENURE_LEASE_BOUNDS": "1s,120s"}
+        self._servers: list[Process] = []
+        migrated = self.tenure("migrate")
+        assert migrated.returncode == 0, migrated
+
+    def tenure(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """A command on this store."""
+        return subprocess.run(
+            [*TENURE, *words],
+            cwd=ROOT,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def token(self, role: str, name: str = "somebody", *words: str) -> str:
+        """A new token's text."""
+        made = self.tenure("tokens", "create", name, "--role", role, *words)
+        assert made.returncode == 0, made
+        return made.stdout.strip()
+
+    def serve(self, *words: str) -> Process:
+        """A server on a free port."""
+        server = Process(
+            [*TENURE, "serve", "--port", "0", *words], self._environment, self._directory
+        )
+        self._servers.append(server)
+        return server
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait until something is so; patience is long, because machines are slow."""
+    ends_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < ends_at, what
+        time.sleep(0.02)

@@ -1,0 +1,169 @@
+"""Connections that are slow, too many or no HTTP at all, over real sockets."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tests.server.hurried import SETTINGS
+from tests.server.processes import Process
+
+HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Process]:
+    server = Process([sys.executable, "-m", "tests.server.hurried"], dict(os.environ), tmp_path)
+    yield server
+    server.close()
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    while piece := connection.recv(65536):
+        received += piece
+    return received
+
+
+@spec("H13")
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", HEAD])
+def test_a_head_that_does_not_come_ends_its_connection(server: Process, sent: bytes) -> None:
+    with server.socket() as slow:
+        slow.sendall(sent)
+
+        received = rest_of(slow)
+
+    assert received == b""
+    assert server.ask("GET", "/healthz").status == 200
+
+
+@spec("H13")
+def test_a_head_that_drips_ends_its_connection_too(server: Process) -> None:
+    with server.socket() as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\n")
+        slow.settimeout(0.1)
+        was_closed = False
+        for number in range(600):
+            try:
+                slow.sendall(b"X-%d: 1\r\n" % number)
+                was_closed = slow.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                was_closed = True
+            break
+
+    assert was_closed
+
+
+@spec("H13")
+def test_a_second_head_has_a_deadline_as_the_first(server: Process) -> None:
+    with server.socket() as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+
+        received = rest_of(slow)
+
+    assert received.count(b"HTTP/1.1") == 1
+
+
+@spec("H13")
+def test_a_body_that_does_not_come_is_answered_408_and_closed(server: Process) -> None:
+    with server.socket() as slow:
+        slow.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+
+        received = rest_of(slow)
+
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"too_slow"' in received
+
+
+@spec("H12")
+def test_a_body_over_its_limit_is_answered_413_and_closed(server: Process) -> None:
+    with server.socket() as bomb:
+        bomb.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b"[" * 65536 + b"\r\n"
+        received = b""
+        # It may be closed while we are still sending, and a reset may overtake the answer.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(64):
+                bomb.sendall(chunk)
+        with suppress(ConnectionResetError):
+            received = rest_of(bomb)
+
+    assert received == b"" or received.startswith(b"HTTP/1.1 413 ")
+    assert server.ask("GET", "/healthz").status == 200
+
+
+@spec("H8", "H12")
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 8192,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 4 + b"\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_gets_the_shape_of_every_problem(server: Process, sent: bytes) -> None:
+    with server.socket() as strange:
+        strange.sendall(sent)
+
+        received = rest_of(strange)
+
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"malformed"' in received
+    assert b'"verdict":"REJECTED"' in received
+
+
+@spec("H8", "H12")
+def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Process) -> None:
+    with server.socket() as large:
+        large.sendall(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 8192 + b"\r\n\r\n"
+        )
+
+        received = rest_of(large)
+
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"head_too_large"' in received
+
+
+@spec("H12")
+def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> None:
+    with ExitStack() as many:
+        for _ in range(SETTINGS.max_connections):
+            many.enter_context(server.socket())
+        newcomer = many.enter_context(server.socket())
+
+        received = rest_of(newcomer)
+
+    assert received.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in received.lower()
+    assert b'"code":"too_many_connections"' in received
+
+
+@spec("H13")
+def test_an_idle_connection_is_closed(server: Process) -> None:
+    with server.socket() as idle:
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        received = rest_of(idle)
+
+    assert received.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_head_that_was_complete_has_no_deadline_left(server: Process) -> None:
+    body = b'{"worker":"w","queues":["q"],"claim_seq":1,"request_id":"c","wait_s":1.5}'
+    head = HEAD.replace(b"/v1/jobs", b"/v1/claim") + b"Content-Length: %d\r\n\r\n" % len(body)
+    with server.socket() as waiting:
+        waiting.sendall(head + body)
+
+        received = rest_of(waiting)
+
+    assert received.startswith(b"HTTP/1.1 200 ")

@@ -1,0 +1,279 @@
+"""Real servers on real stores: the main paths, their ends, and where they refuse to begin."""
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.service import Coordinator
+from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
+from tenure.core.vocabulary import Role
+from tenure.errors import InvalidInput
+from tenure.server.serving import ServeOptions, check_exposure
+from tenure.stores.memory import MemoryStore
+from tests.server.harness import JOB, Answer
+from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, until
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - what is refused is the subject of these tests
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'house.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    house = House(url, tmp_path)
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def sqlite_house(tmp_path: Path) -> Iterator[House]:
+    house = House(f"sqlite:///{tmp_path / 'house.db'}", tmp_path)
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def postgres_house(postgres_url: str, tmp_path: Path) -> Iterator[House]:
+    house = House(postgres_url, tmp_path)
+    yield house
+    house.close()
+
+
+def claim(**fields: Any) -> dict[str, Any]:
+    return {"worker": "w", "queues": ["q"], "claim_seq": 1, "request_id": "c1", **fields}
+
+
+class Waiting:
+    """A claim that waits on a thread of its own."""
+
+    def __init__(self, server: Process, token: str, **fields: Any) -> None:
+        self.answer: Answer | None = None
+
+        def run() -> None:
+            self.answer = server.ask("POST", "/v1/claim", claim(wait_s=60, **fields), token=token)
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    def end(self) -> Answer:
+        self._thread.join()
+        assert self.answer is not None
+        return self.answer
+
+
+def seen(server: Process, job_id: str, token: str) -> Any:
+    return server.ask("GET", f"/v1/jobs/{job_id}", token=token).json["job"]
+
+
+@spec("H4", "H10")
+def test_a_job_goes_its_way_over_http(house: House) -> None:
+    client, worker = house.token("client"), house.token("worker")
+    server = house.serve()
+    new = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": {"n": 1}}
+
+    waiting = Waiting(server, worker)
+    made = server.ask("POST", "/v1/jobs", new, token=client)
+    [grant] = waiting.end().json["grants"]
+    lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    started = server.ask("POST", "/v1/start", {**lease, "request_id": "s"}, token=worker)
+    beat = {"leases": [{**lease, "hb_seq": 1, "checkpoint": [1], "progress": {"done": 1}}]}
+    beaten = server.ask("POST", "/v1/heartbeat", beat, token=worker)
+    reports = [{"op": "complete", **lease, "request_id": "c", "result": {"sum": 2}}]
+    done = server.ask("POST", "/v1/report", {"reports": reports}, token=worker)
+
+    assert made.status == 201
+    assert (grant["payload"], grant["attempt"]) == ({"n": 1}, 1)
+    assert started.json["verdict"] == beaten.json["verdicts"][0]["verdict"] == "OK"
+    assert done.json["verdicts"][0]["verdict"] == "COMMITTED"
+    shown = server.ask("GET", f"/v1/jobs/{JOB.format(1)}?bodies=true", token=client).json["job"]
+    assert (shown["status"], shown["result"]) == ("succeeded", {"sum": 2})
+    assert server.stop() == 0
+    verified = house.tenure("verify")
+    assert verified.returncode == 0, verified
+    assert "Traceback" not in server.log
+
+
+@spec("H11")
+def test_a_server_that_is_told_to_stop_lets_waiting_claims_go(house: House) -> None:
+    client, worker = house.token("client"), house.token("worker")
+    server = house.serve()
+    waiting = Waiting(server, worker)
+    server.ask("GET", "/v1/time", token=client)
+
+    code = server.stop()
+
+    answer = waiting.end()
+    assert code == 0
+    assert answer.status in (200, 503)
+    assert answer.status == 503 or answer.json["grants"] == []
+
+
+@spec("H11")
+def test_a_caller_that_hangs_up_takes_no_job_with_it(house: House) -> None:
+    client, worker = house.token("client"), house.token("worker")
+    server = house.serve()
+    gone = server.connect()
+    gone.request("POST", "/v1/claim", *body_and_headers(claim(wait_s=60), worker))
+    gone.close()
+    new = {"job_id": JOB.format(1), "queue": "q", "kind": "k"}
+    server.ask("POST", "/v1/jobs", new, token=client)
+
+    next_one = server.ask(
+        "POST", "/v1/claim", claim(worker="x", request_id="x1", wait_s=60), token=worker
+    )
+
+    # Whether the first claim was granted before it was noticed, or never: it costs nothing.
+    assert [grant["job_id"] for grant in next_one.json["grants"]] == [JOB.format(1)]
+    job = seen(server, JOB.format(1), client)
+    assert (job["failures"], job["releases"]) == (0, 0)
+
+
+@spec("H25")
+def test_a_token_revoked_by_the_command_ends_its_waiting_claim(sqlite_house: House) -> None:
+    worker = sqlite_house.token("worker")
+    server = sqlite_house.serve()
+    waiting = Waiting(server, worker)
+    server.ask("GET", "/v1/time", token=worker)
+
+    revoked = sqlite_house.tenure("tokens", "revoke", worker.split("_")[1])
+
+    assert revoked.returncode == 0
+    assert waiting.end().status == 401
+    assert server.ask("GET", "/v1/time", token=worker).status == 401
+
+
+@spec("H27")
+def test_a_second_server_on_one_sqlite_file_is_refused(sqlite_house: House) -> None:
+    first = sqlite_house.serve()
+
+    second = sqlite_house.tenure("serve", "--port", "0")
+
+    assert second.returncode == 2
+    assert "another server already serves" in second.stderr
+    assert first.ask("GET", "/readyz").status == 200
+    first.stop(signal.SIGKILL)
+    assert sqlite_house.serve().ask("GET", "/readyz").status == 200
+
+
+@spec("H27")
+def test_two_servers_share_a_postgresql_database(postgres_house: House) -> None:
+    client, worker = postgres_house.token("client"), postgres_house.token("worker")
+    one, two = postgres_house.serve(), postgres_house.serve()
+    waiting = Waiting(two, worker)
+
+    new = {"job_id": JOB.format(1), "queue": "q", "kind": "k"}
+    one.ask("POST", "/v1/jobs", new, token=client)
+    [grant] = waiting.end().json["grants"]
+    lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    done = one.ask("POST", "/v1/complete", {**lease, "request_id": "c"}, token=worker)
+    replayed = two.ask("POST", "/v1/complete", {**lease, "request_id": "c"}, token=worker)
+
+    assert done.json["verdict"] == replayed.json["verdict"] == "COMMITTED"
+    assert replayed.json["replayed"] is True
+
+
+@spec("H28")
+@pytest.mark.parametrize("words", [("--no-auth",), ()])
+def test_a_server_without_tokens_does_not_listen_to_the_world(
+    sqlite_house: House, words: tuple[str, ...]
+) -> None:
+    refused = sqlite_house.tenure("serve", "--host", EVERYWHERE, "--port", "0", *words)
+
+    assert refused.returncode == 2
+    assert "can be reached from other machines" in refused.stderr
+    assert refused.stdout == ""
+
+
+@spec("H28")
+def test_with_a_valid_token_it_may() -> None:
+    store = MemoryStore()
+    coordinator = Coordinator(store)
+    options = ServeOptions(host=EVERYWHERE)
+    with pytest.raises(InvalidInput):
+        check_exposure(options, coordinator)
+    token_id, digest, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
+    new = NewToken(id=token_id, secret_sha256=digest, name="n", role=Role.CLIENT)
+    store.create_token(new)
+
+    check_exposure(options, coordinator)
+
+    store.revoke_token(token_id)
+    with pytest.raises(InvalidInput):
+        check_exposure(options, coordinator)
+    coordinator.close()
+
+
+def test_a_token_appears_nowhere_but_where_it_was_shown(
+    sqlite_house: House, tmp_path: Path
+) -> None:
+    client = sqlite_house.token("client", "app", "--queue", "q", "--expires", "1d")
+    secret = client.rpartition("_")[2]
+    server = sqlite_house.serve()
+    server.ask("POST", "/v1/jobs", {"queue": "q", "kind": "k"}, token=client)
+    server.ask("POST", "/v1/jobs", {"queue": "z", "kind": "k"}, token=client)
+    listed = sqlite_house.tenure("tokens", "ls", "--json")
+    refused = sqlite_house.tenure("tokens", "revoke", client)
+    server.stop()
+
+    assert refused.returncode == 1
+    said = [server.log, listed.stdout, listed.stderr, refused.stdout, refused.stderr]
+    assert not any(secret in text for text in said)
+    for file in tmp_path.iterdir():
+        assert secret.encode() not in file.read_bytes(), file
+    assert '"state":"valid"' in listed.stdout.replace(" ", "")
+
+
+def test_tls_is_spoken_with_a_certificate(sqlite_house: House) -> None:
+    server = sqlite_house.serve("--tls-cert", str(CERTIFICATE), "--tls-key", str(KEY))
+
+    answer = server.ask("GET", "/healthz")
+    with server.socket() as plain:
+        plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        heard = plain.recv(100)
+
+    assert server.scheme == "https"
+    assert answer.status == 200
+    assert b"200" not in heard
+
+
+@pytest.mark.parametrize(
+    "words", [("--tls-key", str(KEY)), ("--tls-cert", str(KEY)), ("--host", "192.0.2.1")]
+)
+def test_a_server_that_cannot_begin_says_why_in_a_line(
+    sqlite_house: House, words: tuple[str, ...]
+) -> None:
+    sqlite_house.token("client")
+
+    refused = sqlite_house.tenure("serve", "--port", "0", *words)
+
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("tenure: ")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_named(sqlite_house: House) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+
+        refused = sqlite_house.tenure("serve", "--port", port)
+
+    assert refused.returncode == 2
+    assert f"port {port}" in refused.stderr
+
+
+def test_help_and_other_commands_load_no_server(sqlite_house: House) -> None:
+    until(lambda: sqlite_house.tenure("jobs", "ls").returncode == 0, "the store can be read")
+
+    helped = sqlite_house.tenure("serve", "--help")
+
+    assert "--tls-cert" in helped.stdout
