@@ -12,7 +12,7 @@ from tenure.conformance.driver import OTHER_OWNER, OTHER_WORKER, Driver
 from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Facts
-from tenure.core.evolution import TOUCHES, digested, evolve, fold, fold_step
+from tenure.core.evolution import BORN, TOUCHES, digested, evolve, fold, fold_step
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress, row_violations
 from tenure.core.outcomes import Applied
@@ -195,6 +195,14 @@ def test_every_field_is_either_set_at_birth_or_touched_by_some_event() -> None:
     assert touched | BIRTH == set(Job.__struct_fields__)
     assert touched & BIRTH == set()
     assert TOUCHES.keys() == set(EventType) - {EventType.ENQUEUED}
+
+
+@given(walks())
+@settings(max_examples=50)
+def test_a_new_row_has_values_only_where_it_is_born_with_some(driver: Driver) -> None:
+    [born, *_] = rows(driver)
+
+    assert {name for name in Job.__struct_fields__ if getattr(born, name) is not None} <= set(BORN)
 
 
 def test_every_listed_field_is_really_changed_by_some_life() -> None:

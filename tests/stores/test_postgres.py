@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -20,6 +21,7 @@ from tenure.errors import (
 )
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.postgres_wire import PREPARED_AFTER, Prepared
 from tenure.stores.sql.statements import Asked
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import (
@@ -271,12 +273,66 @@ def test_settings_end_with_their_transaction(postgres_store: PostgresStore) -> N
         outside = [
             connection.execute("SELECT current_setting($1)", [name]).fetchall() for name in names
         ]
-        prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
 
     assert [rows[0][0] for rows in inside] == ["30s", "10s", "off", "off"]
     assert outside[0] == [("0",)]
     assert outside[2] == [("on",)]
-    assert prepared == [(0,)]
+
+
+# --- Prepared statements -------------------------------------------------------------------------
+
+PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'tenure_%'"
+
+
+def prepared_by(store: PostgresStore) -> int:
+    with store._pool.connection() as connection:
+        [(number,)] = connection.execute(PREPARED).fetchall()
+    return int(number)
+
+
+def test_a_statement_is_prepared_once_it_has_come_back(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1)
+    store.now()
+    assert prepared_by(store) == 0
+
+    for _ in range(PREPARED_AFTER):
+        store.now()
+
+    assert prepared_by(store) > 0
+    store.close()
+
+
+def test_statements_that_a_pooler_forgot_are_sent_whole(postgres_url: str) -> None:
+    """Behind one, the next transaction may run on a connection that never saw them."""
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1)
+    early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
+    with store._pool.connection() as connection:
+        connection.execute("DEALLOCATE ALL")
+
+    late = enqueue(store, 3)
+
+    ids = [job_id for [job_id] in early] + late
+    assert store.load(ids).jobs.keys() == set(ids)
+    assert prepared_by(store) == 0
+    store.close()
+
+
+def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
+    postgres_url: str,
+) -> None:
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1)
+    early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
+    before = prepared_by(store)
+    with store._pool.connection() as connection:
+        newcomer = store._prepared[connection] = Prepared()
+        newcomer._uses = defaultdict(lambda: PREPARED_AFTER)  # it has seen them all elsewhere
+
+    late = enqueue(store, 3)
+
+    ids = [job_id for [job_id] in early] + late
+    assert store.load(ids).jobs.keys() == set(ids)
+    assert prepared_by(store) == before
+    store.close()
 
 
 def test_a_lock_is_waited_for_only_so_long(

@@ -6,6 +6,7 @@ rebuilds a row from the log with it, so the two cannot drift apart. [I12] It jud
 
 from collections.abc import Callable, Iterable
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.core.events import Event, digest
@@ -80,6 +81,12 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
     ),
 }
 """Which fields an event may change: a store sends only these columns."""
+
+BORN: tuple[str, ...] = tuple(
+    field.name for field in msgspec.structs.fields(Job) if field.default is not None
+)
+"""The fields that have a value in a new row: those a birth sets, and counters. The others are
+absent until something happens to the job."""
 
 # CPython 3.11 takes 0.09 µs to find a member of an enumeration; these are needed for every event.
 _ENQUEUED, _IMPLICIT = EventType.ENQUEUED, EventCause.IMPLICIT

@@ -336,7 +336,11 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
         )
     if before is None or command.actor is not before.actor:
         _check_actor(command.actor)
-    match command:
+    match command:  # the frequent ones first: cases are tried in order
+        case Start():
+            pass
+        case Complete():
+            check_body("result", command.result, limits)
         case Heartbeat():
             _check_integer("hb_seq", command.hb_seq, low=1, high=2**53 - 1)
             if command.progress is not None:
@@ -344,16 +348,12 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
             if command.checkpoint is not None:
                 check_body("checkpoint", command.checkpoint, limits)
             return
-        case Complete():
-            check_body("result", command.result, limits)
         case Fail():
             _check_error(command.error)
             check_duration("retry_after_us", command.retry_after_us)
         case Release():
             _check_word("kind", command.kind, ReleaseKind)
             check_duration("delay_us", command.delay_us)
-        case Start():
-            pass
         case _:
             assert_never(command)
     check_name("request_id", command.request_id)

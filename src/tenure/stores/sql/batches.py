@@ -14,6 +14,7 @@ import msgspec
 from msgspec.inspect import IntType, StructType, UnionType, type_info
 
 from tenure.core.events import Event
+from tenure.core.evolution import BORN
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventType
@@ -21,7 +22,6 @@ from tenure.stores.sql.arrays import integers, texts
 from tenure.stores.sql.rows import (
     EVENT_COLUMNS,
     EVENT_ENCODERS,
-    JOB_COLUMNS,
     JOB_ENCODERS,
     Encoder,
     Values,
@@ -126,7 +126,7 @@ def _truths(values: Values) -> Values:
 
 
 _CONDITIONS = ("expected_rev", "not_after")
-_INSERTED = JOB_COLUMNS[1:]
+_INSERTED = BORN[1:]
 _LOGGED = tuple(name for name in EVENT_COLUMNS if name != "job_id")
 _JOB_ID = EVENT_COLUMNS.index("job_id")
 _INTEGERS = _integer_fields(Job) | _integer_fields(Event) | set(_CONDITIONS)
@@ -185,14 +185,15 @@ def _shape(
     logged = {name: _value(name, "e_", "e", event_arrays) for name in _LOGGED}
     not_after = values["not_after"]
     inputs = [("j_", job_arrays)]
+    ids = "event_ids" if source is EventSource.OWN_IDS else "ids"
+    event_input = _input(ids, [("e_", event_arrays)], "e")
     if source is EventSource.UPDATED_ROWS:
         inputs.append(("e_", event_arrays))
         returned = "".join([f", i.e_{name}" for name in event_arrays])
         event_source = "written AS e"
     else:
         returned = ""
-        ids = "ids" if source is EventSource.SAME_IDS else "event_ids"
-        event_source = _input(ids, [("e_", event_arrays)], "e") + " JOIN written USING (id)"
+        event_source = f"{event_input} JOIN written USING (id)"
     return (
         ("assignments", ", ".join(f"{name} = {values[name]}" for name in names)),
         ("inserted_columns", ", ".join(("id", *names))),
@@ -206,6 +207,7 @@ def _shape(
         ),
         ("logged_columns", ", ".join(("job_id", *logged))),
         ("logged_values", ", ".join(("e.id", *logged.values()))),
+        ("event_input", event_input),
         ("event_source", event_source),
     )
 

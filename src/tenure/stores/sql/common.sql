@@ -113,7 +113,7 @@ UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 -- Materialised: a LIMIT in a sub-select may run once per outer row and delete more than asked.
 WITH ended AS MATERIALIZED (
     SELECT e.job_id, e.seq FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
-     WHERE e.type IN ('lease_renewed', 'heartbeat')
+     WHERE e.class = 'renewal'
        AND (j.lease_id IS NULL OR e.lease_id <> j.lease_id)
      LIMIT :limit {skip_locked_events})
 DELETE FROM {t}job_event WHERE (job_id, seq) IN (SELECT job_id, seq FROM ended) RETURNING seq;

@@ -1,7 +1,7 @@
 """PostgreSQL: any number of coordinators on one database, READ COMMITTED, row locks and CAS.
 
-Works behind a pooler in transaction mode: no session state, no prepared statements, advisory locks
-that end with their transaction. Never prints a password.
+Works behind a pooler in transaction mode: no session state, advisory locks that end with their
+transaction, prepared statements only where the pooler carries them. Never prints a password.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
@@ -33,7 +34,7 @@ from tenure.stores.sql.postgres_schema import (
     translate,
 )
 from tenure.stores.sql.postgres_schema import migrate as migrate_schema
-from tenure.stores.sql.postgres_wire import exchange
+from tenure.stores.sql.postgres_wire import Prepared, exchange
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
@@ -69,10 +70,13 @@ _T = TypeVar("_T")
 
 
 _VETO = "TN001"
+_UNIQUE_VIOLATION = "23505"
+_NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
+"""A prepared statement is not where it was, or is there already, or no longer fits its tables."""
 
 
 class _Vetoed(Exception):
-    """Something of a transaction was written too late, and all of it was undone."""
+    """Something of a transaction did not stick, and all of it was undone."""
 
 
 class _PostgresTransaction:
@@ -82,8 +86,11 @@ class _PostgresTransaction:
     a session's settings would leak to others behind a pooler.
     """
 
-    def __init__(self, connection: Connection, begin: str, settings: Asked) -> None:
+    def __init__(
+        self, connection: Connection, begin: str, settings: Asked, prepared: Prepared | None
+    ) -> None:
         self._connection = connection
+        self._prepared = prepared
         self._opening = [Asked(begin, ()), settings]
         self._begin = begin
         self.is_committing = False
@@ -96,7 +103,7 @@ class _PostgresTransaction:
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
         self.is_committing = last
-        rows = exchange(self._connection, [*opening, *asked, *closing])
+        rows = exchange(self._connection, [*opening, *asked, *closing], self._prepared)
         return rows[len(opening) : len(opening) + len(asked)]
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
@@ -165,6 +172,8 @@ class PostgresStore(SqlStore):
             idle_timeout=f"{int(statement_timeout_s * 1000)}ms",
         )
         self._pool = Pool(lambda: connect(complete), size=pool_size, wait_s=wait_for_connection_s)
+        self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
+        self._prepares = True
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     @property
@@ -188,16 +197,21 @@ class PostgresStore(SqlStore):
     def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
         return self._transact(_BEGIN_SNAPSHOT if snapshot else _BEGIN_READING, work)
 
-    def _write(self, work: Callable[[Transaction], _T]) -> _T:
-        return self._transact(_BEGIN, work)
+    def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
+        return self._transact(_BEGIN, work, all_or_nothing=all_or_nothing)
 
-    def _transact(self, begin: str, work: Callable[[Transaction], _T]) -> _T:
+    def _transact(
+        self, begin: str, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False
+    ) -> _T:
         """Run work in a transaction; again where nothing of it can have been written."""
         tries = 0
         while True:
             tries += 1
             with self._pool.connection() as connection:
-                tx = _PostgresTransaction(connection, begin, self._settings)
+                prepared = None
+                if self._prepares:
+                    prepared = self._prepared.setdefault(connection, Prepared())
+                tx = _PostgresTransaction(connection, begin, self._settings, prepared)
                 try:
                     return tx.run(work)
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
@@ -207,7 +221,11 @@ class PostgresStore(SqlStore):
                 except psycopg.Error as problem:
                     if not connection.closed:
                         tx.undo()
-                        if problem.sqlstate == _VETO:
+                        if prepared is not None and problem.sqlstate in _NOT_CARRIED:
+                            self._prepares = False
+                            continue
+                        is_in_the_way = all_or_nothing and problem.sqlstate == _UNIQUE_VIOLATION
+                        if is_in_the_way or problem.sqlstate == _VETO:
                             raise _Vetoed from problem
                         raise translate(problem) from problem
                     if tx.may_have_written:
@@ -261,11 +279,15 @@ class PostgresStore(SqlStore):
             return Saved(self.now(), frozenset())
         new_queues = self._unregistered(changes)
         groups = groups_of(changes)
-        if len(groups) == 1 and not groups[0].is_insert and self._may_undo:
-            alone = self._ask_group(groups[0], epoch, statement="update_jobs_alone")
-            with suppress(_Vetoed):
-                return self._write(lambda tx: self._save(tx, groups, [alone], epoch))
         asked = self._register(new_queues)
+        if self._may_undo and _is_likely_to_stick(groups):
+            alone = [*asked, self._ask_group(groups[0], epoch, alone=True)]
+            with suppress(_Vetoed):
+                saved = self._write(
+                    lambda tx: self._save(tx, groups, alone, epoch), all_or_nothing=True
+                )
+                self._registered_queues |= new_queues
+                return saved
         # Several statements lock rows in several goes: lock all of them first, in id order.
         updates = [group for group in groups if not group.is_insert]
         if len(updates) > 1:
@@ -308,8 +330,9 @@ class PostgresStore(SqlStore):
             assert len(_stuck(group, ids)) == len(group.changes), "the rows were locked by us"
 
     def _ask_group(
-        self, group: Group, epoch: Epoch, *, held: bool = False, statement: str = "update_jobs"
+        self, group: Group, epoch: Epoch, *, held: bool = False, alone: bool = False
     ) -> Asked:
+        statement = "insert_jobs" if group.is_insert else "update_jobs"
         batch = batch_of(group)
         text = self._statements.text
         shape = (
@@ -319,12 +342,21 @@ class PostgresStore(SqlStore):
             ("unless_all_stuck", text("unless_all_stuck")),
         )
         return self._ask(
-            "insert_jobs" if group.is_insert else statement,
+            f"{statement}_alone" if alone else statement,
             shape,
             epoch=epoch,
             epoch_lock=self._key("epoch"),
             **batch.parameters,
         )
+
+
+def _is_likely_to_stick(groups: Sequence[Group]) -> bool:
+    """Whether all of it may be tried as one statement that sticks as a whole or not at all. Keys
+    are there to meet each other; ids and revisions hardly ever do."""
+    [group, *others] = groups
+    if others:
+        return False
+    return not group.is_insert or all(each.job.dedupe_key is None for each in group.changes)
 
 
 def _stuck(group: Group, ids: str | None) -> list[JobId]:

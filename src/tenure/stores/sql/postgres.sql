@@ -87,6 +87,21 @@ logged AS (
     SELECT {logged_values} FROM {event_source})
 SELECT judged.now, {unless_all_stuck} FROM judged, (SELECT {stuck} FROM written) AS w;
 
+-- name: insert_jobs_alone
+-- Differs: insert_jobs for a statement that is all of a transaction of ours, and sticks as a whole:
+-- ON CONFLICT looks every row up before it is inserted and logs the insertion twice, a sixth of it.
+WITH written AS (
+    INSERT INTO {t}job ({inserted_columns})
+    SELECT {inserted_values} FROM {job_input}
+    RETURNING id),
+logged AS (
+    INSERT INTO {t}job_event ({logged_columns})
+    SELECT {logged_values} FROM {event_input})
+SELECT judged.now, NULL
+  FROM (SELECT count(*) AS n FROM written) AS w,
+       LATERAL {t}veto(w.n, CAST(:epoch_lock AS bigint), CAST(:epoch AS bigint),
+                       CAST(:first_end AS bigint)) AS judged;
+
 -- name: rows_to_lock
 -- Differs: part of update_jobs, for a statement that is alone in its transaction.
 locked AS MATERIALIZED (

@@ -50,7 +50,9 @@ class BorrowedPostgresStore(PostgresStore):
         self._registered_queues = set(lender._registered_queues)
         self._borrowed = _Borrowed(fetch)
 
-    def _transact(self, begin: str, work: Callable[[Transaction], _T]) -> _T:
+    def _transact(
+        self, begin: str, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False
+    ) -> _T:
         return work(self._borrowed)
 
 

@@ -109,8 +109,7 @@ def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
 @lru_cache(maxsize=256)
 def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
     """The columns that events of these types may change, each once; never the id."""
-    every = JOB_COLUMNS[1:]
-    return tuple(dict.fromkeys(name for each in types for name in TOUCHES.get(each, every)))
+    return tuple(dict.fromkeys(name for each in types for name in TOUCHES[each]))
 
 
 def encode_columns(

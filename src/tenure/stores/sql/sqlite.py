@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tenure.core.claims import ClaimScope, SessionKey
+from tenure.core.evolution import BORN
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -25,7 +26,6 @@ from tenure.stores.memory import host_clock
 from tenure.stores.sql.rows import (
     EVENT_COLUMNS,
     EVENT_ENCODERS,
-    JOB_COLUMNS,
     JOB_ENCODERS,
     Row,
     encode_columns,
@@ -62,7 +62,8 @@ WORDS = COLUMN_WORDS | {
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
         for name in ("ids", "workers", "queues", "kinds", "statuses")
     },
-    "job_marks": ", ".join("?" for _ in JOB_COLUMNS),
+    "born_columns": ", ".join(BORN),
+    "born_marks": ", ".join("?" for _ in BORN),
     "event_marks": ", ".join("?" for _ in EVENT_COLUMNS),
 }
 
@@ -280,8 +281,8 @@ class SqliteStore(SqlStore):
 
     def _insert(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
         if changes:
-            rows = map(job_values(JOB_COLUMNS), [change.job for change in changes])
-            columns = encode_columns(JOB_COLUMNS, rows, JOB_ENCODERS)
+            rows = map(job_values(BORN), [change.job for change in changes])
+            columns = encode_columns(BORN, rows, JOB_ENCODERS)
             text = self._statements.shaped("insert_jobs").text
             connection.executemany(text, zip(*columns, strict=True))
             self._log(connection, changes)

@@ -11,7 +11,7 @@ UPDATE {t}job SET {assignments} WHERE id = ?;
 
 -- name: insert_jobs
 -- Differs: see load_revs.
-INSERT INTO {t}job ({job_columns}) VALUES ({job_marks});
+INSERT INTO {t}job ({born_columns}) VALUES ({born_marks});
 
 -- name: insert_events
 -- Differs: see load_revs.

@@ -151,19 +151,31 @@ CREATE TABLE tenure_job_event (
     trace_id         TEXT,
     payload          TEXT    NOT NULL,
     PRIMARY KEY (job_id, seq),
+    -- CASE, not IN: SQLite makes a table of the words of an IN, anew for every row that is written.
+    -- That was a fifth of the time of a whole drain.
     CONSTRAINT event_words CHECK (
-        type IN (
-            'enqueued', 'claimed', 'started', 'lease_renewed', 'heartbeat', 'cancel_requested',
-            'stalled', 'requeued', 'succeeded', 'failed', 'cancelled', 'dead_lettered')
-        AND class IN ('transition', 'renewal')
-        AND (class = 'renewal') = (type IN ('lease_renewed', 'heartbeat'))
-        AND to_status IN (
-            'queued', 'claimed', 'running', 'stalled', 'succeeded', 'failed', 'cancelled',
-            'dead_lettered')
-        AND (from_status IS NULL OR from_status IN ('queued', 'claimed', 'running', 'stalled')))
+        class = CASE type
+            WHEN 'claimed' THEN 'transition' WHEN 'started' THEN 'transition'
+            WHEN 'succeeded' THEN 'transition' WHEN 'enqueued' THEN 'transition'
+            WHEN 'lease_renewed' THEN 'renewal' WHEN 'heartbeat' THEN 'renewal'
+            WHEN 'stalled' THEN 'transition' WHEN 'requeued' THEN 'transition'
+            WHEN 'failed' THEN 'transition' WHEN 'cancel_requested' THEN 'transition'
+            WHEN 'cancelled' THEN 'transition' WHEN 'dead_lettered' THEN 'transition'
+            ELSE 'no such type' END
+        AND CASE to_status
+            WHEN 'claimed' THEN TRUE WHEN 'running' THEN TRUE WHEN 'succeeded' THEN TRUE
+            WHEN 'queued' THEN TRUE WHEN 'stalled' THEN TRUE WHEN 'failed' THEN TRUE
+            WHEN 'cancelled' THEN TRUE WHEN 'dead_lettered' THEN TRUE
+            ELSE FALSE END
+        AND (from_status IS NULL OR CASE from_status
+            WHEN 'queued' THEN TRUE WHEN 'claimed' THEN TRUE WHEN 'running' THEN TRUE
+            WHEN 'stalled' THEN TRUE
+            ELSE FALSE END))
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX tenure_job_event_type ON tenure_job_event (type, ts);
+-- By time alone, types are filtered: entries arrive at one end of it, where an insertion is cheapest.
+CREATE INDEX tenure_job_event_time ON tenure_job_event (ts);
+CREATE INDEX tenure_job_event_renewal ON tenure_job_event (job_id, seq) WHERE class = 'renewal';
 CREATE INDEX tenure_job_event_correlation
     ON tenure_job_event (correlation_id) WHERE correlation_id IS NOT NULL;
 
