@@ -240,6 +240,23 @@ def test_what_the_table_does_not_have_is_not_there(
     assert (answer.status, answer.code) == (status, code)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("OPTIONS", "/v1/jobs", "GET, POST"),
+        ("DELETE", f"/v1/jobs/{JOB.format(1)}/artifacts/a", "GET, PUT"),
+        ("GET", "/v1/jobs/batch", "POST"),
+        ("POST", "/healthz", "GET"),
+    ],
+)
+def test_a_method_that_is_not_there_hears_which_are(
+    stage: Stage, method: str, path: str, allowed: str
+) -> None:
+    answer = stage.ask(method, path)
+
+    assert (answer.status, answer.headers["allow"]) == (405, allowed)
+
+
 @spec("H8")
 @pytest.mark.parametrize(
     ("failure", "status", "code"),
@@ -419,6 +436,14 @@ def test_dead_letters_are_listed_and_dealt_with(stage: Stage) -> None:
         "discarded",
     ]
     assert seen["resolution"]["note"] == "n"
+
+
+def test_an_absurd_duration_is_refused_not_a_fault(stage: Stage) -> None:
+    alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
+
+    answer = stage.call("alive", {**alive, "uptime_s": 1e308}, role=W, worker="w")
+
+    assert (answer.status, answer.json["field"]) == (422, "uptime_s")
 
 
 def test_queues_and_workers_are_looked_after(stage: Stage) -> None:

@@ -1,6 +1,9 @@
 """A job's policy as it travels, in requests and in records."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import seconds
@@ -24,9 +27,9 @@ class BackoffMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long a failed job waits for its next attempt. [F1]"""
 
     initial_s: Seconds = in_seconds(_DEFAULT.backoff.initial_us)
-    factor: float = _DEFAULT.backoff.factor
+    factor: Annotated[float, Meta(ge=1, le=100)] = _DEFAULT.backoff.factor
     cap_s: Seconds = in_seconds(_DEFAULT.backoff.cap_us)
-    floor: float = _DEFAULT.backoff.floor
+    floor: Annotated[float, Meta(ge=0, le=1)] = _DEFAULT.backoff.floor
 
 
 class CompensationMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

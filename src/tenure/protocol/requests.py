@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.core.validation import MAX_INSTANT
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -44,6 +46,7 @@ MAX_BATCH = 1000
 
 MAX_PAGE = 500
 LONGEST_WAIT_S = 60.0
+LONGEST_UPTIME_S = MAX_INSTANT / MICROSECONDS_PER_SECOND
 
 
 class Request(
@@ -185,7 +188,7 @@ class AliveMessage(Request, frozen=True, kw_only=True):
     queues: Annotated[tuple[QueueField, ...], Meta(min_length=1)]
     concurrency: Count
     version: Annotated[str, Meta(min_length=1, max_length=128)]
-    uptime_s: Annotated[float, Meta(ge=0)]
+    uptime_s: Annotated[float, Meta(ge=0, le=LONGEST_UPTIME_S)]
     kinds: tuple[KindField, ...] = ()
     namespace: NamespaceField | None = None
 

@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -39,14 +39,15 @@ _CLOSE = {"Connection": "close"}
 
 def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
     """The application. Without authentication it answers this machine's own names only. [H28]"""
+    addresses: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        addresses.setdefault(route.path, []).append(route)
     mounted = [
         StarletteRoute(
-            _BRACES.sub(_converter, route.path),
-            _endpoint(route, services, authenticated=authenticated),
-            methods=[route.method],
-            name=route.name,
+            _BRACES.sub(_converter, path),
+            _Address(routes, services, authenticated=authenticated),
         )
-        for route in ROUTES
+        for path, routes in addresses.items()
     ]
     app = Starlette(routes=mounted, exception_handlers={HTTPException: _not_mounted})
     app.router.redirect_slashes = False
@@ -99,35 +100,52 @@ def _request_id(given: str | None) -> str:
     return given if given is not None and is_usable else os.urandom(8).hex()
 
 
-def _endpoint(
-    route: Route, services: Services, *, authenticated: bool
-) -> Callable[[Request], Awaitable[Response]]:
-    handler = HANDLERS[route.name]
+class _Address:
+    """What is at one path: a route for each of its methods. An application of its own, because the
+    first path that fits is the one that is meant, whatever the method."""
 
-    async def endpoint(http: Request) -> Response:
-        request_id: str = http.scope["tenure.request_id"]
+    def __init__(self, routes: list[Route], services: Services, *, authenticated: bool) -> None:
+        self._routes = {route.method: route for route in routes}
+        self._services = services
+        self._authenticated = authenticated
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http = Request(scope, receive)
+        answer = await self._answer(http, scope["tenure.request_id"])
+        await answer(scope, receive, send)
+
+    async def _answer(self, http: Request, request_id: str) -> Response:
+        route = self._routes.get("GET" if http.method == "HEAD" else http.method)
         try:
-            if not authenticated:
+            if route is None:
+                raise _not_allowed(self._routes)
+            if not self._authenticated:
                 check_host(http.headers.get("host", ""))
-            principal = await _principal(route, services, http, authenticated=authenticated)
-            call = await _read(route, services, principal, http, request_id)
-            return await handler(call)
+            principal = await self._principal(route, http)
+            call = await _read(route, self._services, principal, http, request_id)
+            return await HANDLERS[route.name](call)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as problem:  # every failure has its answer, and only that
             return problems.response(problem, request_id)
 
-    return endpoint
+    async def _principal(self, route: Route, http: Request) -> Principal:
+        if route.is_public or not self._authenticated:
+            return Principal()
+        shown = http.headers.get("authorization")
+        principal = await self._services.authenticator.principal(shown)
+        principal.check_route(route)
+        return principal
 
 
-async def _principal(
-    route: Route, services: Services, http: Request, *, authenticated: bool
-) -> Principal:
-    if route.is_public or not authenticated:
-        return Principal()
-    principal = await services.authenticator.principal(http.headers.get("authorization"))
-    principal.check_route(route)
-    return principal
+def _not_allowed(methods: Iterable[str]) -> Refused:
+    return Refused(
+        405,
+        "method_not_allowed",
+        "not with this method",
+        hint="/openapi.json describes what there is",
+        headers={"Allow": ", ".join(sorted(methods))},
+    )
 
 
 async def _read(
@@ -232,13 +250,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def _not_mounted(http: Request, problem: Exception) -> Response:
-    assert isinstance(problem, HTTPException)
-    code = "method_not_allowed" if problem.status_code == 405 else "unknown_route"
     refused = Refused(
-        problem.status_code,
-        code,
-        "there is nothing here" if code == "unknown_route" else "not with this method",
-        hint="/openapi.json describes what there is",
-        headers=dict(problem.headers or {}),
+        404, "unknown_route", "there is nothing here", hint="/openapi.json describes what there is"
     )
     return problems.response(refused, http.scope["tenure.request_id"])
