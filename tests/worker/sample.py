@@ -145,6 +145,23 @@ def eat(megabytes: int) -> int:
 
 
 @app.job()
+def litter() -> int:
+    """Leaves what would hit the next job in its process."""
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.chdir("/")
+    return os.getpid()
+
+
+@app.job()
+def find() -> list[Any]:
+    """What the job before it left."""
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return [os.getpid(), str(Path.cwd())]
+
+
+@app.job()
 def standing() -> dict[str, int]:
     """What this process may take, and how soon it goes when memory runs out."""
     return {
@@ -298,6 +315,19 @@ async def stubborn(file: str) -> None:
 async def acrash() -> None:
     await asyncio.sleep(0.5)
     os._exit(5)
+
+
+@shared.job()
+async def stop_loop() -> str:
+    asyncio.get_running_loop().stop()
+    return "stopped"
+
+
+@shared.job()
+async def cancel_all() -> str:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    return "cancelled"
 
 
 @shared.job()

@@ -74,6 +74,30 @@ def test_a_child_goes_before_its_supervisor_and_leaves_no_image_of_its_memory(sh
     assert standing["oom"] == max(ours, OOM_SCORE)
 
 
+def test_what_a_handler_leaves_in_its_process_does_not_hit_the_next(shop: Shop) -> None:
+    shop.start(concurrency=1)
+
+    left = shop.wait(shop.enqueue("litter", policy=ONCE)).result
+    found = shop.wait(shop.enqueue("find", policy=ONCE)).result
+
+    assert left is not None
+    assert found is not None
+    assert json.decode(found) == [json.decode(left), str(Path.cwd())]
+
+
+@pytest.mark.parametrize("kind", ["stop_loop", "cancel_all"])
+def test_a_coroutine_that_breaks_its_loop_still_reports_what_it_returned(
+    shop: Shop, kind: str
+) -> None:
+    shop.start(SHARED)
+
+    broken = shop.wait(shop.enqueue(kind, policy=ONCE))
+    after = shop.wait(shop.enqueue("anap", {"amount_s": 0}))
+
+    assert broken.status is JobStatus.SUCCEEDED
+    assert after.status is JobStatus.SUCCEEDED
+
+
 def test_coroutines_fail_together_when_their_process_dies(shop: Shop) -> None:
     worker = shop.start(SHARED, concurrency=3)
     jobs = [

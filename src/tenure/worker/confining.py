@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -51,3 +52,13 @@ def _volunteer() -> None:
     """When memory runs out, one job's process should go, not the supervisor of all of them."""
     if _OOM_FILE.exists() and int(_OOM_FILE.read_text()) < OOM_SCORE:
         _OOM_FILE.write_text(str(OOM_SCORE))  # more is anybody's right, less is not
+
+
+def tidy_up(home: Path) -> None:
+    """Take back what a handler may have left in its process that would hit the next one in it:
+    timers that go off, another working directory, other ways to take signals."""
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
+    with suppress(OSError):  # it was removed, so that nobody has it any more
+        os.chdir(home)
+    ignore_termination()

@@ -48,6 +48,7 @@ class Execution:
         self.run = run
         self.context = AttemptContext(run, send=send, limits=limits, transactions=transactions)
         self._registry = registry
+        self.outcome: FromChild | None = None  # of a coroutine, however its task then ends
         self._stage = Stage.FETCH
 
     def perform(self) -> FromChild:
@@ -72,9 +73,10 @@ class Execution:
                 value = await handler.function(**arguments)
             else:
                 value = await asyncio.to_thread(handler.function, **arguments)
-            return self._returned(value)
+            self.outcome = self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
-            return self.outcome_of(error)
+            self.outcome = self.outcome_of(error)
+        return self.outcome
 
     async def _as_task(self, handler: Handler, arguments: dict[str, Any]) -> Any:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

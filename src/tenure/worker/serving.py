@@ -28,7 +28,7 @@ from tenure.core.validation import Limits
 from tenure.errors import InvalidInput
 from tenure.handlers import Isolation, Registry
 from tenure.worker.clock import boot_now
-from tenure.worker.confining import confine, die_with, ignore_termination
+from tenure.worker.confining import confine, die_with, ignore_termination, tidy_up
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import FromChild
 from tenure.worker.transacting import Authority, Transactions
@@ -188,8 +188,11 @@ class ProcessLane(Lane):
 
     def serve(self) -> None:
         """Attempts in order of arrival."""
+        home = Path.cwd()
         while (execution := self._inbox.get()) is not None:
-            self.end(execution, execution.perform())
+            outcome = execution.perform()
+            tidy_up(home)
+            self.end(execution, outcome)
 
     def start(self, execution: Execution) -> None:
         """The main thread takes it from here."""
@@ -287,8 +290,10 @@ class AsyncLane(Lane):
         execution.context.on_stop(lambda: self._loop.call_soon_threadsafe(inner.cancel))
         try:
             outcome = await inner
-        except asyncio.CancelledError as error:  # before its first step: no code of its own ran
-            outcome = execution.outcome_of(error)
+        except asyncio.CancelledError as error:
+            # Before its first step no code of its own ran. After its last one (some handler has
+            # cancelled every task, or stopped the loop) what it returned is still its outcome.
+            outcome = execution.outcome or execution.outcome_of(error)
         execution.context.on_stop(None)
         self.end(execution, outcome)
 
