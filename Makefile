@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check proof bench docs-generated format clean
+.PHONY: help demo test check proof bench fuzz-http docs-generated format clean
 
 # The first interpreter that is new enough; empty when there is none. Override: make PYTHON=...
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -12,6 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
+EXAMPLES ?= 25
 
 # Modules that print a generated document, as module=path. Extend it where a document is generated.
 GENERATED_DOCS := \
@@ -43,6 +44,9 @@ proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
 bench: .venv/.ready ## measure throughput on this machine
 	$(BIN)/python -m bench
 
+fuzz-http: .venv/.ready .venv-fuzz/.ready ## fuzz a real server by its own description
+	$(BIN)/python -m tests.server.fuzz .venv-fuzz/bin/schemathesis $(EXAMPLES)
+
 docs-generated: .venv/.ready ## write the generated documents again
 	@for pair in $(GENERATED_DOCS); do \
 		echo "$${pair#*=}"; $(BIN)/python -m "$${pair%%=*}" > "$${pair#*=}.new" && \
@@ -53,7 +57,7 @@ format: .venv/.ready ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean: ## remove everything that make and the tools made
-	rm -rf .venv .venv-bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-fuzz build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build isolation is off so that the build backend, too, is the pinned one.
@@ -67,4 +71,10 @@ clean: ## remove everything that make and the tools made
 	$(PYTHON) -m venv .venv
 	$(PIP) install -c constraints.txt hatchling editables
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# The fuzzer has many dependencies and none of them is ours: an environment of its own.
+.venv-fuzz/.ready: Makefile
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/python -m pip --disable-pip-version-check --quiet install schemathesis==4.32.5
 	@touch $@

@@ -1,0 +1,61 @@
+"""The shell examples of the server's guide, run as they stand against a server of their own."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "server.md"
+_FENCE = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(beginning: str) -> list[str]:
+    return [block for block in _FENCE.findall(GUIDE.read_text()) if beginning in block]
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_the_examples_of_the_guide_do_what_it_says(tmp_path: Path, port: int) -> None:
+    [start] = blocks("tenure serve --port")
+    asked = blocks("curl ")
+    # The server in the background, its address awaited; everything else as it is written.
+    start = start.replace("tenure serve --port 7717", "mkfifo up; tenure serve --port 7717 > up &")
+    script = "\n".join([start, "read address < up", *asked, "kill $!", "wait"])
+    program = tmp_path / "bin" / "tenure"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenure.cli.main "$@"\n')
+    program.chmod(0o755)
+
+    done = subprocess.run(
+        [
+            "sh",
+            "-eu",
+            "-c",
+            script.replace("7717", str(port)).replace("\ncurl -s", "\necho; curl -s"),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(answers) == len(asked) == 3, done
+    made, claimed, refused = answers
+    assert made["job"]["status"] == "queued"
+    assert [grant["payload"] for grant in claimed["grants"]] == [{"to": "ada"}]
+    shown = re.search(r"^```json\n(.*?)\n```$", GUIDE.read_text(), re.MULTILINE)
+    assert shown is not None
+    assert refused | {"request_id": "…"} == json.loads(shown[1])

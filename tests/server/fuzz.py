@@ -1,0 +1,72 @@
+"""Fuzzes a real server by its own description: `make fuzz-http` runs it, apart from `make test`.
+
+Schemathesis lives in an environment of its own and is given, for each role, the part of the
+description that the role may ask. No answer may be a fault, undocumented, or of another shape.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tenure.core.vocabulary import Role
+from tests.server.processes import House
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "missing_required_header",
+    "unsupported_method",
+    "ignored_auth",
+)
+LONGEST_WAIT_S = 0.05
+"""A claim may wait a minute; a fuzzer that does learns nothing from it."""
+
+
+def description_for(role: Role, whole: dict[str, Any]) -> dict[str, Any]:
+    """What of the description a role may ask."""
+    part: dict[str, Any] = json.loads(json.dumps(whole))
+    for path, operations in list(part["paths"].items()):
+        for method, operation in list(operations.items()):
+            if operation["security"] and role.value not in operation["x-tenure-roles"]:
+                del operations[method]
+        if not operations:
+            del part["paths"][path]
+    claim = part["components"]["schemas"]["ClaimMessage"]
+    claim["properties"]["wait_s"]["maximum"] = LONGEST_WAIT_S
+    return part
+
+
+def main(schemathesis: str, examples: str) -> int:
+    """The worst exit code of the runs."""
+    codes = []
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        house = House(f"sqlite:///{directory / 'fuzz.db'}", directory)
+        tokens = {role: house.token(role, f"fuzz-{role}", "--max-polls", "10") for role in Role}
+        server = house.serve()
+        try:
+            whole = server.ask("GET", "/openapi.json", token=tokens[Role.VIEWER]).json
+            for role in Role:
+                file = directory / f"{role}.json"
+                file.write_text(json.dumps(description_for(role, whole)))
+                command = [schemathesis, "run", str(file), "--url", server.address]
+                command += ["--header", f"Authorization: Bearer {tokens[role]}"]
+                command += ["--checks", ",".join(CHECKS), "--max-examples", examples]
+                command += ["--phases", "coverage,fuzzing", "--continue-on-failure"]
+                codes.append(subprocess.run(command, check=False, cwd=directory).returncode)
+            codes.append(server.stop())
+            codes.append(int("Traceback" in server.log))
+            sys.stderr.write(server.log)
+        finally:
+            house.close()
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
