@@ -59,7 +59,10 @@ _R = TypeVar("_R")
 def file_of(data: bytes | str, media_type: str | None) -> tuple[bytes, str]:
     """An artifact's body and media type."""
     if isinstance(data, str):
-        return data.encode(), media_type or "text/plain; charset=utf-8"
+        try:
+            return data.encode(), media_type or "text/plain; charset=utf-8"
+        except UnicodeEncodeError as wrong:
+            raise InvalidInput("data", f"is no text that UTF-8 can hold: {wrong.reason}") from wrong
     if not isinstance(data, bytes):
         raise InvalidInput("data", f"{type(data).__name__} is neither bytes nor str")
     return data, media_type or "application/octet-stream"

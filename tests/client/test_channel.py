@@ -4,13 +4,21 @@ import asyncio
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tenure import InvalidInput, OutcomeUnknown, StoreUnavailable, Tenure, UnknownStoreUrl
+from tenure import (
+    InvalidInput,
+    Job,
+    OutcomeUnknown,
+    StoreUnavailable,
+    Tenure,
+    UnknownStoreUrl,
+)
 from tenure.client.app import Application
 from tenure.client.channel import MAX_TRIES, Link
 from tenure.core.commands import Command
@@ -42,7 +50,7 @@ class Flaky:
         return silence
 
 
-def flaky_app(scene: Scene, flaky: Flaky) -> Application:
+def flaky_app(scene: Scene, flaky: "Flaky | Away") -> Application:
     def connect() -> Link:
         link = scene.connect()
         link.coordination = flaky  # type: ignore[assignment]  # it forwards what it does not have
@@ -59,7 +67,9 @@ def test_a_request_without_an_answer_is_sent_again_under_the_same_id(scene: Scen
 
     assert len(flaky.sent) == 3
     assert flaky.sent[0] == flaky.sent[2]
-    assert scene.pauses == pytest.approx([0.1, 0.2])
+    first, second = scene.pauses
+    assert 0.01 <= first <= 0.1
+    assert 0.02 <= second <= 0.2
     assert len(job.events()) == 1
     assert len(list(scene.world.store.records(page_size=9))) == 1
 
@@ -81,7 +91,52 @@ def test_async_requests_are_as_patient(scene: Scene) -> None:
         assert len(await job.aevents()) == 1
 
     asyncio.run(main())
-    assert scene.pauses == pytest.approx([0.1])
+    assert len(scene.pauses) == 1
+
+
+class Away:
+    """The scene's coordinator, which cannot be read for a number of calls."""
+
+    def __init__(self, scene: Scene, failures: int) -> None:
+        self._coordinator = scene.world.coordinator
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._coordinator, name)
+        if not name.startswith(("load_", "list_")):
+            return found
+
+        def read(*given: object) -> object:
+            self._failures -= 1
+            if self._failures >= 0:
+                raise StoreUnavailable("the server restarts")
+            return found(*given)
+
+        return read
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda job: job.status,
+        lambda job: job.events(),
+        lambda job: job.artifacts(),
+        lambda job: job.artifact("x"),
+        lambda job: job.wait(),
+    ],
+)
+def test_looking_at_a_job_outlives_a_short_outage(
+    scene: Scene, look: Callable[[Job[Any]], object]
+) -> None:
+    job = flaky_app(scene, Away(scene, failures=3)).enqueue("work", {})
+    job.cancel()
+    lost = flaky_app(scene, Away(scene, failures=99)).get(job.id)
+
+    look(flaky_app(scene, Away(scene, failures=3)).get(job.id))
+
+    assert len(scene.pauses) == 3
+    with pytest.raises(StoreUnavailable):
+        look(lost)
 
 
 def test_threads_that_start_together_open_one_link(scene: Scene, app: Application) -> None:

@@ -10,6 +10,7 @@ from tenure.conformance.spec import spec
 from tenure.core.beside import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
+from tenure.handlers import file_of
 from tenure.worker.staging import PART_BYTES, Parts, Stager
 from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
@@ -124,6 +125,12 @@ def test_what_is_out_of_bounds_is_not_even_sent(name: str, size: int) -> None:
         stager.stage(name, bytes(size), "text/plain")
 
     assert sent == []
+
+
+@pytest.mark.parametrize("data", ["\ud800", bytearray(b"x"), 7])
+def test_what_is_neither_bytes_nor_text_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidInput, match="data"):
+        file_of(data, None)
 
 
 def test_a_supervisor_keeps_no_more_than_is_allowed() -> None:

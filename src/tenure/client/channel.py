@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ SHORTEST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
 POLL_FACTOR = 1.5
 
+_T = TypeVar("_T")
 
 Scope = AbstractContextManager[Callable[[Complete], Verdict]]
 AsyncScope = AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]
@@ -171,18 +172,22 @@ class Channel:
 
     def send(self, commands: Sequence[Command]) -> list[Answer]:
         """Answers in the order asked."""
+        return self.ask(lambda coordination: coordination.submit_many(commands).result())
+
+    def ask(self, question: Callable[[Coordination], _T]) -> _T:
+        """Ask the coordinator something that may be asked again."""
         link = self.link()
-        patience = _Patience(link.monotonic)
+        patience = _Patience(link.monotonic, self._entropy)
         while True:
             try:
-                return link.coordination.submit_many(commands).result()
+                return question(link.coordination)
             except (StoreUnavailable, Contended) as failure:
                 link.pause(patience.pause_after(failure))
 
     async def asend(self, commands: Sequence[Command]) -> list[Answer]:
         """Answers in the order asked, without blocking the loop."""
         link = await self.alink()
-        patience = _Patience(link.monotonic)
+        patience = _Patience(link.monotonic, self._entropy)
         while True:
             try:
                 return await asyncio.wrap_future(link.coordination.submit_many(commands))
@@ -193,7 +198,7 @@ class Channel:
 
     def load(self, job_id: JobId) -> Job:
         """A job of this namespace; `UnknownJob` if there is none."""
-        job = self.link().coordination.load_jobs([job_id]).get(job_id)
+        job = self.ask(lambda coordination: coordination.load_jobs([job_id])).get(job_id)
         if job is None or job.namespace != self.namespace:
             raise UnknownJob(job_id)
         return job
@@ -201,7 +206,7 @@ class Channel:
     def events(self, job_id: JobId) -> list[Event]:
         """A job's history in order of seq."""
         self.load(job_id)
-        return self.link().coordination.load_events(job_id)
+        return self.ask(lambda coordination: coordination.load_events(job_id))
 
 
 def _host_us() -> int:
@@ -211,15 +216,19 @@ def _host_us() -> int:
 class _Patience:
     """How long a request that got no answer is tried again."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], entropy: Entropy) -> None:
         self._monotonic = monotonic
+        self._entropy = entropy
         self._began = monotonic()
         self._tries = 0
 
     def pause_after(self, failure: StoreUnavailable | Contended) -> float:
         """Seconds to wait before the next try; raises the failure when there is none."""
         self._tries += 1
-        pause = FIRST_RETRY_S * float(2 ** (self._tries - 1))
+        luck = int.from_bytes(self._entropy(ENTROPY_BYTES)[:4], "big") / 2**32
+        # Anything between a tenth and the whole: clients that lost a store together must not
+        # come back together.
+        pause = FIRST_RETRY_S * float(2 ** (self._tries - 1)) * (0.1 + 0.9 * luck)
         if self._tries >= MAX_TRIES or self._monotonic() + pause - self._began > TRY_WITHIN_S:
             raise failure
         return pause

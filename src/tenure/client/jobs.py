@@ -114,7 +114,7 @@ class Job(Generic[R]):
     def artifacts(self) -> list[Artifact]:
         """The files of the attempt that succeeded, by name; none before it has."""
         self._channel.load(self.id)
-        return self._channel.link().coordination.list_artifacts(self.id)
+        return self._channel.ask(lambda coordination: coordination.list_artifacts(self.id))
 
     async def aartifacts(self) -> list[Artifact]:
         """The files of the attempt that succeeded."""
@@ -123,7 +123,8 @@ class Job(Generic[R]):
     def artifact(self, name: str) -> bytes | None:
         """One of them; None if there is none of this name."""
         self._channel.load(self.id)
-        stored = self._channel.link().coordination.load_artifact(self.id, plain(name))
+        wanted = plain(name)
+        stored = self._channel.ask(lambda coordination: coordination.load_artifact(self.id, wanted))
         return None if stored is None else stored.body
 
     async def aartifact(self, name: str) -> bytes | None:
