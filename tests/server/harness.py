@@ -49,7 +49,7 @@ class Caller:
     """One request in progress: its pieces are handed over as the application asks for them."""
 
     def __init__(self, scope: dict[str, Any], pieces: list[bytes]) -> None:
-        self._scope = scope
+        self.scope = scope
         self._pieces = list(pieces)
         self._hung_up = asyncio.Event()
         self._sent: list[Message] = []
@@ -69,7 +69,7 @@ class Caller:
         self._sent.append(message)
 
     async def run(self, app: ASGIApp) -> Answer:
-        await app(self._scope, self.receive, self.send)
+        await app(self.scope, self.receive, self.send)
         start, *bodies = self._sent
         headers = {name.decode(): text.decode() for name, text in start["headers"]}
         return Answer(start["status"], headers, b"".join(part["body"] for part in bodies))

@@ -414,6 +414,30 @@ def test_lists_come_in_pages(stage: Stage) -> None:
     assert rest["next_before"] is None
 
 
+@spec("H12")
+def test_an_answer_has_only_so_many_bodies(stage: Stage) -> None:
+    ids = [JOB.format(number) for number in range(51)]
+    jobs = [{"queue": "q", "kind": "k"}] * 51
+
+    answers = [
+        stage.ask("GET", "/v1/jobs?bodies=true&limit=51", token=stage.of(C)),
+        stage.ask("GET", "/v1/dead-letters?bodies=true&limit=51", token=stage.of(C)),
+        stage.ask("POST", "/v1/jobs/lookup?bodies=true", {"job_ids": ids}, token=stage.of(C)),
+        stage.ask("POST", "/v1/jobs/batch?bodies=true", {"jobs": jobs}, token=stage.of(C)),
+        stage.call("claim", stage.claim_message(limit=101), role=W),
+    ]
+    allowed = stage.ask("GET", "/v1/jobs?bodies=true&limit=50", token=stage.of(C))
+
+    assert [(answer.status, answer.json["field"]) for answer in answers] == [
+        (422, "limit"),
+        (422, "limit"),
+        (422, "job_ids"),
+        (422, "jobs"),
+        (422, "limit"),
+    ]
+    assert allowed.json["jobs"] == []
+
+
 def test_dead_letters_are_listed_and_dealt_with(stage: Stage) -> None:
     first, second = stage.enqueue(1), stage.enqueue(2)
     kill = {"request_id": "d", "reason_code": "policy_violation", "message": "no"}

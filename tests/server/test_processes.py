@@ -271,6 +271,14 @@ def test_a_port_that_is_taken_is_named(sqlite_house: House) -> None:
     assert f"port {port}" in refused.stderr
 
 
+def test_a_store_that_cannot_be_is_a_line(sqlite_house: House) -> None:
+    refused = sqlite_house.tenure("serve", "--url", "sqlite:////nowhere/at/all.db")
+
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("tenure: ")
+    assert len(refused.stderr.splitlines()) == 1
+
+
 def test_help_and_other_commands_load_no_server(sqlite_house: House) -> None:
     until(lambda: sqlite_house.tenure("jobs", "ls").returncode == 0, "the store can be read")
 

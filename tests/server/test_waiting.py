@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from starlette.types import Message
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
@@ -301,3 +302,29 @@ def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage) -> None:
     slow.close()
     assert (answer.status, answer.code, answer.json["verdict"]) == (408, "too_slow", None)
     assert answer.headers["connection"] == "close"
+
+
+@spec("H13")
+def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    quick = Stage(
+        settings=replace(SETTINGS, send_within_s=0.05, slowest_bytes_per_s=1 << 30),
+    )
+    job_id = quick.enqueue(payload="x" * 200_000)
+
+    async def scenario() -> int:
+        path = f"/v1/jobs/{job_id}?bodies=true"
+        caller = quick.caller("GET", path, token=quick.of(C))
+        taken: list[int] = []
+
+        async def take(message: Message) -> None:
+            if len(taken) == 2:  # the head and one piece; then it reads no more
+                await asyncio.Event().wait()
+            taken.append(len(message.get("body", b"")))
+
+        await quick.app(caller.scope, caller.receive, take)
+        return sum(taken)
+
+    taken_bytes = quick.run(scenario())
+
+    quick.close()
+    assert taken_bytes == 64 << 10

@@ -45,6 +45,12 @@ MAX_BATCH = 1000
 """Reports, heartbeats or jobs in one request."""
 
 MAX_PAGE = 500
+MAX_WITH_BODIES = 50
+"""Jobs in one answer when their bodies are wanted: each can have three MiB of them."""
+
+MAX_CLAIM = 100
+"""Grants in one answer."""
+
 LONGEST_WAIT_S = 60.0
 LONGEST_UPTIME_S = MAX_INSTANT / MICROSECONDS_PER_SECOND
 
@@ -63,7 +69,7 @@ class ClaimMessage(Request, frozen=True, kw_only=True):
 
     worker: WorkerField
     queues: Annotated[tuple[QueueField, ...], Meta(min_length=1)]
-    limit: Positive = 1
+    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
     claim_seq: Sequence
     request_id: RequestIdField
     kinds: tuple[KindField, ...] | None = None

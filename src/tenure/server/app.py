@@ -6,6 +6,7 @@ then its handler. Whatever goes wrong on the way becomes a problem by `problems.
 
 import asyncio
 import ipaddress
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -29,6 +30,8 @@ from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
+
+_log = logging.getLogger("tenure.server")
 
 HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
 
@@ -59,6 +62,10 @@ def _converter(found: re.Match[str]) -> str:
     return found[0] if found[1] == "job_id" else f"{{{found[1]}:path}}"
 
 
+class _NotRead(Exception):
+    """The caller did not take its answer."""
+
+
 class _Shell:
     """Around every answer: a request id, the headers that all have, and a deadline for sending."""
 
@@ -73,21 +80,39 @@ class _Shell:
         request_id = _request_id(Request(scope).headers.get(REQUEST_ID_HEADER))
         scope["tenure.request_id"] = request_id
 
+        deadline_s = 0.0
+
         async def finish(message: Message) -> None:
+            nonlocal deadline_s
             if message["type"] == "http.response.start":
-                extra = {**_HEADERS, REQUEST_ID_HEADER: request_id}
-                pairs = [(name.lower().encode(), text.encode()) for name, text in extra.items()]
-                message["headers"] = [*message["headers"], *pairs]
-            # A client that does not read must not keep its answer in memory for ever. [H13]
-            async with asyncio.timeout(self._settings.send_within_s):
-                await send(message)
+                message["headers"] = [*message["headers"], *_headers(request_id)]
+                deadline_s = asyncio.get_running_loop().time() + self._sent_within_s(message)
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await send(message)
+            except TimeoutError as late:
+                raise _NotRead from late
 
         # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H12]
         if _head_bytes(scope) > self._settings.max_header_bytes:
             refused = Refused(400, "head_too_large", "the head is over its limit", headers=_CLOSE)
             await problems.response(refused, request_id)(scope, receive, finish)
             return
-        await self._app(scope, receive, finish)
+        try:
+            await self._app(scope, receive, finish)
+        except _NotRead:
+            # Without an end to its answer, uvicorn closes the connection.
+            _log.info("the answer to request %s was not read in time", request_id)
+
+    def _sent_within_s(self, start: Message) -> float:
+        """A client that does not read must not keep its answer in memory for ever. [H13]"""
+        sizes = [int(text) for name, text in start["headers"] if name == b"content-length"]
+        return self._settings.send_within_s + sum(sizes) / self._settings.slowest_bytes_per_s
+
+
+def _headers(request_id: str) -> list[tuple[bytes, bytes]]:
+    extra = {**_HEADERS, REQUEST_ID_HEADER: request_id}
+    return [(name.lower().encode(), text.encode()) for name, text in extra.items()]
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -5,17 +5,22 @@ from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
 from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job
 from tenure.core.verdicts import Answer
+from tenure.errors import InvalidInput
 from tenure.ports import Store
 from tenure.protocol.codec import encode
+from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
 from tenure.server.principals import Principal
 from tenure.server.services import Services
+
+PIECE_BYTES = 64 << 10
 
 _M = TypeVar("_M")
 
@@ -86,6 +91,12 @@ class Call:
         self.principal.check_bodies(wanted=wanted)
         return wanted
 
+    def check_with_bodies(self, field: str, count: int) -> bool:
+        """Whether bodies are wanted, for so many jobs. Raises if they are too many. [H12]"""
+        if self.wants_bodies and count > MAX_WITH_BODIES:
+            raise InvalidInput(field, f"with bodies at most {MAX_WITH_BODIES} at a time")
+        return self.wants_bodies
+
     def namespace(self) -> Namespace:
         """The namespace the caller is in; what the query or body believes must agree."""
         for part in (self._query, self._body):
@@ -108,6 +119,22 @@ class Call:
         return await self.services.decide(commands)
 
 
+class Pieces(Response):
+    """A response that is handed over in pieces, so that the next one waits until the last was
+    taken: what a slow reader leaves lying is a piece, not a file."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        body = memoryview(self.body)
+        for begin in range(0, max(1, len(body)), PIECE_BYTES):
+            end = begin + PIECE_BYTES
+            more = end < len(body)
+            piece = bytes(body[begin:end])
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
 def answer(message: object, status: int = 200) -> Response:
     """A message as a response."""
-    return Response(encode(message), status, media_type="application/json")
+    return Pieces(encode(message), status, media_type="application/json")

@@ -17,6 +17,8 @@ from tenure.protocol.replies import Problem
 from tenure.server.problems import RETRY_AFTER_S
 from tenure.server.settings import ServerSettings
 
+LAST_WORDS_S = 5.0
+
 _MALFORMED = Problem(
     code="malformed",
     message="this is not HTTP/1.1, or its head is too large",
@@ -61,6 +63,15 @@ class GuardedProtocol(H11Protocol):
         """What is not HTTP, in the shape of every other problem."""
         self._refuse(400, _MALFORMED, [])
 
+    def timeout_keep_alive_handler(self) -> None:
+        """It has been idle for long enough."""
+        self._end()
+
+    def _end(self) -> None:
+        """Close, and do not wait for a client that does not read what is left."""
+        self.transport.close()
+        self.loop.call_later(LAST_WORDS_S, self.transport.abort)
+
     def _is_serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
@@ -76,7 +87,7 @@ class GuardedProtocol(H11Protocol):
     def _give_up(self) -> None:
         self._head_timer = None
         if not self._is_serving():
-            self.transport.close()
+            self._end()
 
     def _refuse(self, status: int, problem: Problem, headers: list[tuple[bytes, bytes]]) -> None:
         body = encode(problem)
@@ -91,7 +102,7 @@ class GuardedProtocol(H11Protocol):
         )
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self._end()
 
 
 def guarded(settings: ServerSettings) -> type[GuardedProtocol]:

@@ -48,7 +48,7 @@ from tenure.protocol.requests import (
     RedriveMessage,
     RequeueMessage,
 )
-from tenure.server.calls import Call, answer
+from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
 from tenure.server.worker_routes import Handler
 
@@ -68,8 +68,8 @@ async def enqueue(call: Call) -> Response:
 
 async def enqueue_many(call: Call) -> Response:
     """Make jobs, all of them or, where a field is wrong, none."""
-    bodies = call.wants_bodies
     messages = call.message(EnqueueManyMessage).jobs
+    bodies = call.check_with_bodies("jobs", len(messages))
     replies = await _enqueued(call, [await _enqueue_of(call, each) for each in messages])
     now = await call.services.now()
     made = tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
@@ -179,8 +179,8 @@ async def job(call: Call) -> Response:
 
 async def lookup(call: Call) -> Response:
     """Look at several jobs; those that are not the caller's are left out."""
-    bodies = call.wants_bodies
     ids = list(dict.fromkeys(call.message(LookupMessage).job_ids))
+    bodies = call.check_with_bodies("job_ids", len(ids))
     found = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
     now = await call.services.now()
     seen = [found[job_id] for job_id in ids if job_id in found]
@@ -190,7 +190,8 @@ async def lookup(call: Call) -> Response:
 
 async def jobs(call: Call) -> Response:
     """List jobs."""
-    bodies, query = call.wants_bodies, call.query(JobsQuery)
+    query = call.query(JobsQuery)
+    bodies = call.check_with_bodies("limit", query.limit)
     wanted = JobFilter(
         namespace=call.namespace(),
         statuses=query.status,
@@ -208,7 +209,8 @@ async def jobs(call: Call) -> Response:
 
 async def dead_letters(call: Call) -> Response:
     """List dead letters."""
-    bodies, query = call.wants_bodies, call.query(DeadLettersQuery)
+    query = call.query(DeadLettersQuery)
+    bodies = call.check_with_bodies("limit", query.limit)
     wanted = JobFilter(
         namespace=call.namespace(),
         statuses=(JobStatus.DEAD_LETTERED,),
@@ -271,7 +273,7 @@ async def artifact(call: Call) -> Response:
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "ETag": f'"{found.artifact.sha256}"',
     }
-    return Response(found.body, 200, headers, media_type=found.artifact.media_type)
+    return Pieces(found.body, 200, headers, media_type=found.artifact.media_type)
 
 
 HANDLERS: dict[str, Handler] = {

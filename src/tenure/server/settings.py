@@ -11,6 +11,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     head_within_s: float = 10.0
     body_within_s: float = 30.0
     send_within_s: float = 60.0
+    slowest_bytes_per_s: int = 64 << 10
+    """How fast an answer has to be read once that time is over."""
     idle_s: int = 75
     shutdown_within_s: int = 10
     poll_every_s: float = 0.25

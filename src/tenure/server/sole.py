@@ -19,7 +19,10 @@ SUFFIX = ".serve-lock"
 def sole_server(database: Path) -> Iterator[None]:
     """Be the only server of this file. Raises `StoreError` if another one is."""
     real = database.resolve()
-    handle = os.open(f"{real}{SUFFIX}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(f"{real}{SUFFIX}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as failure:
+        raise StoreError(f"cannot lock {real}: {failure.strerror}") from failure
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
