@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import seconds
@@ -256,6 +257,18 @@ def test_an_unreadable_payload_is_a_parse_error() -> None:
 
     assert (error.stage, error.reason_code) == (Stage.INPUT, ReasonCode.PARSE_ERROR)
     assert Child(it, b"[]").error().reason_code is ReasonCode.VALIDATION_FAILED
+
+
+def test_what_is_missing_before_arguments_are_read_fails_at_fetch() -> None:
+    def it(ctx: Context) -> None: ...
+
+    unreadable = Child(it, checkpoint=b"{")
+    unknown = Child(it)
+    unknown.execution.run = replace(unknown.execution.run, kind=Kind("other"))
+
+    assert unreadable.error().stage is Stage.FETCH
+    error = unknown.error()
+    assert (error.stage, error.type) == (Stage.FETCH, "LookupError")
 
 
 def test_a_coroutine_in_a_process_of_its_own_is_cancelled_too() -> None:

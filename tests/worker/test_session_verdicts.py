@@ -4,7 +4,7 @@ from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
 from tenure.core.instants import seconds
 from tenure.core.job import JobError
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
+from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage, VerdictKind
 from tenure.worker.messages import (
     Answered,
     AskToStop,
@@ -177,6 +177,21 @@ def test_a_result_the_coordinator_does_not_take_is_permanent_at_output() -> None
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.stage == "output"
+
+
+def test_a_failure_the_coordinator_does_not_take_is_one_at_commit() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    outcome = Raised(JobError(type="RuntimeError", message="x" * 99_999))
+    (send,) = drive.session.handle(Finished(run, outcome), drive.now)
+    assert isinstance(send, Send)
+
+    drive.feed(SendRefused(send.ticket, "error.message: too long"))
+
+    job = drive.job(job_id)
+    assert job.last_error is not None
+    assert (job.last_error.stage, job.failures) == (Stage.COMMIT, 1)
+    assert "error.message: too long" in job.last_error.message
 
 
 # --- cancelling --------------------------------------------------------------------------------
