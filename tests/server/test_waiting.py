@@ -221,6 +221,46 @@ def test_a_grant_is_not_taken_back_when_the_same_claim_was_sent_again(
     assert stage.job(job_id).status is JobStatus.CLAIMED
 
 
+@spec("H11", "T11")
+def test_a_grant_that_could_not_be_written_is_taken_back(stage: Stage) -> None:
+    job_id = stage.enqueue()
+    caller = stage.caller("POST", "/v1/claim", stage.claim_message(), token=stage.of(W))
+
+    async def fail_to_write(message: Message) -> None:
+        if message.get("body"):
+            caller.hang_up()  # the connection was reset under the answer
+
+    async def scenario() -> None:
+        await stage.app(caller.scope, caller.receive, fail_to_write)
+        await until(lambda: stage.job(job_id).status is JobStatus.QUEUED)
+
+    stage.run(scenario())
+
+    assert stage.events(job_id)[2].cause is EventCause.UNDELIVERED
+    assert not stage.services.desk._latest
+
+
+@spec("H11", "Q1")
+def test_a_grant_that_the_same_claim_received_meanwhile_is_not_taken_back(stage: Stage) -> None:
+    job_id = stage.enqueue()
+    message = stage.claim_message()
+    caller = stage.caller("POST", "/v1/claim", message, token=stage.of(W))
+    again: list[Answer] = []
+
+    async def lose_and_repeat(part: Message) -> None:
+        if part.get("body"):
+            again.append(await stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
+            caller.hang_up()
+
+    async def scenario() -> None:
+        await stage.app(caller.scope, caller.receive, lose_and_repeat)
+
+    stage.run(scenario())
+
+    assert [grant["job_id"] for grant in again[0].json["grants"]] == [job_id]
+    assert stage.job(job_id).status is JobStatus.CLAIMED
+
+
 @spec("H25")
 def test_a_revoked_token_ends_a_claim_that_waits(stage: Stage) -> None:
     token, text = stage.new_token(W)

@@ -35,6 +35,8 @@ _log = logging.getLogger("tenure.server")
 
 HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
 
+LARGE_BYTES = 64 << 10
+
 _BRACES = re.compile(r"\{(\w+)\}")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _CLOSE = {"Connection": "close"}
@@ -185,6 +187,7 @@ async def _read(
     query = None if route.query is None else decode_query(route.query, pairs)
     if route.query is None and pairs and not route.is_public:
         raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "this takes no such parameter")
+    body = await _body(route, services, http)
     return Call(
         route=route,
         services=services,
@@ -192,8 +195,9 @@ async def _read(
         http=http,
         path=path,
         query=query,
-        body=await _body(route, services, http),
+        body=await _message(route, services, body),
         request_id=request_id,
+        is_large=len(body) > LARGE_BYTES,
     )
 
 
@@ -209,9 +213,19 @@ def _check_version(declared: str | None) -> None:
         )
 
 
-async def _body(route: Route, services: Services, http: Request) -> Any:
+async def _message(route: Route, services: Services, body: bytes) -> Any:
+    """What the body says. A large one is read on a thread, so that nobody waits for it."""
+    if route.request is None:
+        return body
+    if len(body) <= LARGE_BYTES:
+        return decode(route.request, body)
+    kind = route.request
+    return await services.blocking(lambda: decode(kind, body))
+
+
+async def _body(route: Route, services: Services, http: Request) -> bytes:
     if route.request_shape is Shape.NONE:
-        return None
+        return b""
     if http.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "unsupported_media_type", "bodies are sent as they are")
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -223,8 +237,7 @@ async def _body(route: Route, services: Services, http: Request) -> Any:
             "the body has to be JSON",
             hint="send `Content-Type: application/json`",
         )
-    body = await _bytes(http, route.max_body_bytes, services.settings.body_within_s)
-    return body if route.request is None else decode(route.request, body)
+    return await _bytes(http, route.max_body_bytes, services.settings.body_within_s)
 
 
 async def _bytes(http: Request, most: int, within_s: float) -> bytes:

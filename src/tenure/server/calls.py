@@ -1,5 +1,6 @@
 """One request on its way: who asks, what for, and what an answer is made of."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
@@ -39,6 +40,7 @@ class Call:
         query: Any,
         body: Any,
         request_id: str,
+        is_large: bool = False,
     ) -> None:
         self.route = route
         self.services = services
@@ -46,6 +48,7 @@ class Call:
         self.http = http
         self.path = path
         self.request_id = request_id
+        self.is_large = is_large
         self._query = query
         self._body = body
 
@@ -115,8 +118,12 @@ class Call:
         return jobs.get(job_id)
 
     async def decide(self, commands: Sequence[Command]) -> list[Answer]:
-        """The coordinator's answers."""
-        return await self.services.decide(commands)
+        """The coordinator's answers. A large request is checked on a thread: it takes long enough
+        to be noticed by others."""
+        if not self.is_large:
+            return await self.services.decide(commands)
+        future = await self.services.blocking(lambda: self.coordinator.submit_many(commands))
+        return await asyncio.shield(asyncio.wrap_future(future))
 
 
 class Pieces(Response):
@@ -128,11 +135,14 @@ class Pieces(Response):
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
         body = memoryview(self.body)
-        for begin in range(0, max(1, len(body)), PIECE_BYTES):
-            end = begin + PIECE_BYTES
-            more = end < len(body)
-            piece = bytes(body[begin:end])
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
+        for begin in range(0, len(body), PIECE_BYTES):
+            piece = bytes(body[begin : begin + PIECE_BYTES])
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.last(send)
+
+    async def last(self, send: Send) -> None:
+        """Say that this was all."""
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def answer(message: object, status: int = 200) -> Response:

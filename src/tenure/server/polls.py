@@ -7,8 +7,8 @@ an enqueue through this server is a hint that makes it fast.
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class Host(Protocol):
 class _Line:
     """The claims of one scope that wait, first come first."""
 
-    def __init__(self, every_s: float) -> None:
+    def __init__(self, every_s: Callable[[], float]) -> None:
         self._every_s = every_s
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -78,9 +78,9 @@ class _Line:
         self._waiters.append(waiter)
 
     def drop(self, waiter: Waiter, *, found: bool) -> None:
-        """Take a waiter out; one that found something says so to the next."""
+        """Take a waiter out; one that found something, or did not get to look, wakes the next."""
         self._waiters.remove(waiter)
-        if found:
+        if found or waiter.wake.is_set():
             self.nudge()
         if not self._waiters and self._timer is not None:
             self._timer.cancel()
@@ -97,7 +97,7 @@ class _Line:
 
     def _tick(self) -> None:
         self.nudge()
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(self._every_s(), self._tick)
 
 
 class ClaimDesk:
@@ -107,7 +107,7 @@ class ClaimDesk:
         self._coordination = coordination
         self._settings = settings
         self._lines: dict[ClaimScope, _Line] = {}
-        self._open: Counter[_Asked] = Counter()
+        self._latest: dict[_Asked, Waiter] = {}  # of equal claims, the one that came last
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -133,26 +133,26 @@ class ClaimDesk:
     ) -> ClaimAnswer:
         """The answer to a claim, after at most `wait_s`.
 
-        A grant whose caller has gone is taken back, unless the same claim was sent again
-        meanwhile. [H11]
+        Whatever comes of it, `finish` has to be called.
         """
         if self._is_stopping:
             raise shutting_down()
-        asked = (request.session, request.request_id)
-        self._open[asked] += 1
-        try:
-            if not await host.reserve(request.limit):
-                return await host.without_room(request)
-            answer = await self._claim(request, host)
-            if not _is_final(answer) and wait_s > 0:
-                answer = await self._wait(request, waiter, host, wait_s)
-        finally:
-            self._open[asked] -= 1
-            if not self._open[asked]:
-                del self._open[asked]
-        if waiter.is_gone:
-            self._take_back(asked, answer.grants)
+        self._latest[_asked(request)] = waiter
+        if not await host.reserve(request.limit):
+            return await host.without_room(request)
+        answer = await self._claim(request, waiter, host)
+        if not _is_final(answer) and wait_s > 0:
+            answer = await self._wait(request, waiter, host, wait_s)
         return answer
+
+    def finish(self, request: ClaimRequest, waiter: Waiter, answer: ClaimAnswer) -> None:
+        """A claim was answered, or its caller has gone: then its grants are taken back, unless
+        the same claim was sent again, which receives the same ones. [H11]"""
+        is_latest = self._latest.get(_asked(request)) is waiter
+        if is_latest:
+            del self._latest[_asked(request)]
+        if is_latest and waiter.is_gone:
+            self._take_back(answer.grants)
 
     async def _wait(
         self,
@@ -163,7 +163,7 @@ class ClaimDesk:
     ) -> ClaimAnswer:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_s
-        line = self._lines.setdefault(request.scope, _Line(self._settings.poll_every_s))
+        line = self._lines.setdefault(request.scope, _Line(self._every_s))
         line.join(waiter)
         answer = ClaimAnswer()
         try:
@@ -177,7 +177,7 @@ class ClaimDesk:
                 if not await host.reserve(request.limit):
                     line.step_back(waiter)
                     continue
-                answer = await self._claim(request, host)
+                answer = await self._claim(request, waiter, host)
                 if _is_final(answer):
                     break
         finally:
@@ -189,28 +189,34 @@ class ClaimDesk:
     def _is_over(self, waiter: Waiter) -> bool:
         return self._is_stopping or waiter.is_gone
 
-    async def _claim(self, request: ClaimRequest, host: Host) -> ClaimAnswer:
+    def _every_s(self) -> float:
+        """How often a line asks: less often when there are many, so that all of them together
+        ask no more than so many times a second."""
+        crowded_s = len(self._lines) / self._settings.max_idle_claims_per_s
+        return max(self._settings.poll_every_s, crowded_s)
+
+    async def _claim(self, request: ClaimRequest, waiter: Waiter, host: Host) -> ClaimAnswer:
         granted = 0
         try:
             future = self._coordination.submit_claim(request)
-            answer = await self._heard(request, future)
+            answer = await self._heard(request, waiter, future)
             granted = len(answer.grants)
         finally:
             host.settle(request.limit, granted)
         return answer
 
-    async def _heard(self, request: ClaimRequest, future: "Future[ClaimAnswer]") -> ClaimAnswer:
+    async def _heard(
+        self, request: ClaimRequest, waiter: Waiter, future: "Future[ClaimAnswer]"
+    ) -> ClaimAnswer:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             # The server gives this request up, but what is in flight may still be granted.
-            asked = (request.session, request.request_id)
-            future.add_done_callback(lambda done: self._take_back(asked, _granted(done)))
+            if self._latest.get(_asked(request)) is waiter:
+                future.add_done_callback(lambda done: self._take_back(_granted(done)))
             raise
 
-    def _take_back(self, asked: _Asked, grants: Iterable[Grant]) -> None:
-        if self._open[asked]:
-            return  # the same claim is open again, and receives the same grants
+    def _take_back(self, grants: Iterable[Grant]) -> None:
         commands = [
             Release(
                 job_id=grant.job_id,
@@ -228,6 +234,10 @@ class ClaimDesk:
             self._coordination.submit_many(commands).add_done_callback(_note_failure)
         except TenureError as failure:  # closed meanwhile: their leases run out instead
             _log.warning("grants could not be taken back: %s", failure)
+
+
+def _asked(request: ClaimRequest) -> _Asked:
+    return request.session, request.request_id
 
 
 def _is_final(answer: ClaimAnswer) -> bool:

@@ -83,6 +83,8 @@ async def _serve(
     metrics: Callable[[], bytes],
 ) -> None:
     settings = options.settings
+    # What anybody can cause from outside, such as a request that is no HTTP, is no line of the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     services = Services(coordinator, settings, metrics=metrics)
     app = make_app(services, authenticated=options.authenticated)
     config = uvicorn.Config(

@@ -17,6 +17,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_within_s: int = 10
     poll_every_s: float = 0.25
     """How often the store is asked for work while claims wait: the truth behind every hint."""
+    max_idle_claims_per_s: int = 200
+    """How often all that wait together may ask, whatever they wait for."""
     recheck_token_s: float = 2.0
     """How old what is known of a token may be; a revoked one is out within twice that. [H25]"""
     max_remembered_tokens: int = 10_000

@@ -1,17 +1,19 @@
 """What is asked about queues, workers and the server itself."""
 
 import asyncio
+from functools import cache
 
 from starlette.responses import Response
 
 from tenure.core.ids import QueueName, WorkerId
 from tenure.errors import TenureError
+from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
 from tenure.protocol.openapi import openapi
 from tenure.protocol.records import queue_record, worker_record
 from tenure.protocol.replies import DrainReply, HealthReply, QueuesReply, TimeReply, WorkersReply
 from tenure.protocol.requests import LimitMessage
-from tenure.server.calls import Call, answer
+from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused, shutting_down
 from tenure.server.worker_routes import Handler
 
@@ -80,7 +82,12 @@ async def time(call: Call) -> Response:
 
 async def description(call: Call) -> Response:
     """The OpenAPI description."""
-    return answer(openapi())
+    return Pieces(_description(), 200, media_type="application/json")
+
+
+@cache
+def _description() -> bytes:
+    return encode(openapi())
 
 
 async def metrics(call: Call) -> Response:

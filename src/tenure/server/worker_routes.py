@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tenure.core.beside import ArtifactUpload
 from tenure.core.claims import ClaimAnswer, ClaimRequest
@@ -13,6 +14,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER
+from tenure.protocol.codec import encode
 from tenure.protocol.commands import (
     WorkerMessage,
     attempt_output,
@@ -40,11 +42,13 @@ from tenure.protocol.requests import (
     ReportsMessage,
     StartMessage,
 )
-from tenure.server.calls import Call, answer
+from tenure.server.calls import Call, Pieces, answer
 from tenure.server.polls import Waiter
 from tenure.server.problems import too_many
 
 Handler = Callable[[Call], Awaitable[Response]]
+
+TURNS_TO_NOTICE = 3
 
 _NOT_HERE = Verdict(kind=VerdictKind.REJECTED, cause=Cause.UNKNOWN_JOB)
 
@@ -86,14 +90,22 @@ async def claim(call: Call) -> Response:
     request = msgspec.structs.replace(request, kinds=kinds)
     waiter = Waiter()
     watching = asyncio.create_task(_watch(call, waiter))
+    found = ClaimAnswer()
     try:
         with call.services.quotas.polling(call.principal):
             found = await call.services.desk.serve(
                 request, waiter, _Claimer(call), wait_s=message.wait_s
             )
-    finally:
+    except BaseException:
         watching.cancel()
-    return answer(claim_reply(found))
+        call.services.desk.finish(request, waiter, found)
+        raise
+
+    def finish() -> None:
+        watching.cancel()
+        call.services.desk.finish(request, waiter, found)
+
+    return _Delivery(encode(claim_reply(found)), finish)
 
 
 async def _watch(call: Call, waiter: Waiter) -> None:
@@ -101,6 +113,33 @@ async def _watch(call: Call, waiter: Waiter) -> None:
     while (await call.http.receive())["type"] != "http.disconnect":
         pass
     waiter.leave()
+
+
+class _Delivery(Pieces):
+    """The answer to a claim. Its end is held back until a write that failed would be known."""
+
+    def __init__(self, body: bytes, finish: Callable[[], None]) -> None:
+        super().__init__(body, media_type="application/json")
+        self._finish = finish
+
+    async def last(self, send: Send) -> None:
+        """Whether the caller took it shows within a few turns of the loop, if at all."""
+        for _ in range(TURNS_TO_NOTICE):
+            await asyncio.sleep(0)
+        self._finish()
+        self._finish = _nothing
+        await super().last(send)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._finish()
+
+
+def _nothing() -> None:
+    """It was finished before."""
 
 
 async def start(call: Call) -> Response:
