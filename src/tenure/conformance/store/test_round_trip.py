@@ -322,6 +322,45 @@ def test_bodies_of_a_mebibyte_come_back_whole(kit: Kit) -> None:
     assert stored.result == result
 
 
+def test_text_that_looks_like_something_else_stays_text_in_a_batch(kit: Kit) -> None:
+    """What differs over a batch may travel in another way than what is alone."""
+    bodies = [json.dumps({text: text}).encode() for text in NASTY]
+    bodies += [json.dumps(text, ensure_ascii=False).encode() for text in NASTY]
+    labels = [f"{number}{text}".replace("\t", "\\t") for number, text in enumerate(NASTY * 2)]
+    new = [
+        kit.change(kit.new(payload=body, dedupe_key=label, correlation_id=label))
+        for body, label in zip(bodies, labels, strict=True)
+    ]
+    assert kit.save(*new) == {change.job.id for change in new}
+    jobs = kit.claimed(limit=len(new))
+    for job in jobs:
+        kit.start(job)
+
+    ends = [kit.change(kit.completion(job, result=job.payload)) for job in jobs]
+
+    assert kit.save(*ends) == {change.job.id for change in ends}
+    assert [kit.reload(change.job) for change in ends] == [change.job for change in ends]
+    assert [kit.events(change.job)[-1] for change in ends] == [each.events[0] for each in ends]
+    assert sorted(kit.reload(each.job).payload for each in ends) == sorted(bodies)
+
+
+@spec("J2")
+def test_large_bodies_come_back_whole_from_a_batch(kit: Kit) -> None:
+    bodies = [b'"' + bytes([filler]) * (MEBIBYTE // 4) + b'"' for filler in b"pqrstu"]
+    new = [kit.change(kit.new(payload=body)) for body in bodies]
+    assert kit.save(*new) == {change.job.id for change in new}
+    jobs = kit.claimed(limit=len(new))
+    for job in jobs:
+        kit.start(job)
+
+    ends = [kit.change(kit.completion(job, result=job.payload)) for job in jobs]
+
+    assert kit.save(*ends) == {change.job.id for change in ends}
+    stored = [kit.reload(job) for job in jobs]
+    assert sorted(job.payload for job in stored) == bodies
+    assert all(job.result == job.payload for job in stored)
+
+
 def test_empty_and_absent_are_two_things(kit: Kit) -> None:
     job = kit.running_job()
     kit.cancel(job, reason="")

@@ -21,8 +21,9 @@ from tenure.errors import OutcomeUnknown
 from tenure.ports import HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts
-from tenure.stores.sql.batches import Group, batch_of, groups_of
+from tenure.stores.sql.batches import Group, groups_of
 from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
+from tenure.stores.sql.postgres_batches import batch_of
 from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
 from tenure.stores.sql.postgres_pool import Pool
 from tenure.stores.sql.postgres_schema import (

@@ -4,7 +4,7 @@ Field names are column names. Bodies are stored as the JSON text that was sent, 
 value, structured fields as JSON text, instants as integers. What comes back equals what was sent.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
@@ -110,17 +110,6 @@ def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
 def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
     """The columns that events of these types may change, each once; never the id."""
     return tuple(dict.fromkeys(name for each in types for name in TOUCHES[each]))
-
-
-def encode_columns(
-    columns: Sequence[str], rows: Iterable[Row], encoders: Mapping[str, Encoder]
-) -> list[Values]:
-    """The rows turned on their side, each column's values as a database takes them."""
-    turned = zip(*rows, strict=True)
-    return [
-        encoders[name](values) if name in encoders else values
-        for name, values in zip(columns, turned, strict=True)
-    ]
 
 
 # --- Out of rows -------------------------------------------------------------------------------

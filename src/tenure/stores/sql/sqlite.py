@@ -14,25 +14,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from tenure.core.claims import ClaimScope, SessionKey
-from tenure.core.evolution import BORN
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import EventType
 from tenure.errors import Closed, StoreError
 from tenure.ports import Clock, HealthFact, Saved
 from tenure.stores.memory import host_clock
-from tenure.stores.sql.rows import (
-    EVENT_COLUMNS,
-    EVENT_ENCODERS,
-    JOB_ENCODERS,
-    Row,
-    encode_columns,
-    event_values,
-    job_values,
-    touched,
-)
+from tenure.stores.sql.batches import groups_of
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.sqlite_batches import ask_group
 from tenure.stores.sql.sqlite_file import (
     check_schema,
     connect,
@@ -43,7 +34,7 @@ from tenure.stores.sql.sqlite_file import (
 )
 from tenure.stores.sql.sqlite_health import sqlite_facts
 from tenure.stores.sql.sqlite_writer import Writer
-from tenure.stores.sql.statements import Asked, Shape, Statements, fill
+from tenure.stores.sql.statements import Asked, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
 from tenure.stores.sql.transactions import Transaction
 
@@ -62,9 +53,6 @@ WORDS = COLUMN_WORDS | {
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
         for name in ("ids", "workers", "queues", "kinds", "statuses")
     },
-    "born_columns": ", ".join(BORN),
-    "born_marks": ", ".join("?" for _ in BORN),
-    "event_marks": ", ".join("?" for _ in EVENT_COLUMNS),
 }
 
 _T = TypeVar("_T")
@@ -228,11 +216,11 @@ class SqliteStore(SqlStore):
             and (change.not_after is None or now < change.not_after)
         ]
         updates = [change for change in in_time if change.expected_rev > 0]
-        self._update(tx.connection, updates)
+        self._put(tx, updates)
         # After the updates: a job that ends frees its key in the same transaction. [D2]
         inserts = self._free(tx, [change for change in in_time if change.expected_rev == 0])
         tx.fetch(*self._register(self._unregistered(changes)))
-        self._insert(tx.connection, inserts)
+        self._put(tx, inserts)
         stuck = updates + inserts
         self._spawn(tx, [each for change in stuck for each in change.spawned])
         self._keep(tx, [seen for change in stuck for seen in change.observations])
@@ -268,45 +256,16 @@ class SqliteStore(SqlStore):
         if spawned:
             ids = self._pack([change.job.id for change in spawned])
             present = {row[0] for row in tx.fetch(self._ask("load_revs", ids=ids))[0]}
-            self._insert(
-                tx.connection, [change for change in spawned if change.job.id not in present]
-            )
+            self._put(tx, [change for change in spawned if change.job.id not in present])
 
     def _write_claimed(
         self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
     ) -> None:
         assert isinstance(tx, _SqliteTransaction)
-        self._update(tx.connection, changes)
+        self._put(tx, changes)
         tx.fetch(*also)
 
-    def _insert(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        if changes:
-            rows = map(job_values(BORN), [change.job for change in changes])
-            columns = encode_columns(BORN, rows, JOB_ENCODERS)
-            text = self._statements.shaped("insert_jobs").text
-            connection.executemany(text, zip(*columns, strict=True))
-            self._log(connection, changes)
-
-    def _update(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        groups: dict[tuple[EventType, ...], list[Job]] = {}
-        for change in changes:
-            shape = tuple([event.type for event in change.events])
-            groups.setdefault(shape, []).append(change.job)
-        for types, jobs in groups.items():
-            columns = touched(types)
-            encoded = encode_columns(columns, map(job_values(columns), jobs), JOB_ENCODERS)
-            ids: list[JobId] = [job.id for job in jobs]
-            text = self._statements.shaped("update_jobs", _assignments(columns)).text
-            connection.executemany(text, zip(*encoded, ids, strict=True))
-        if changes:
-            self._log(connection, changes)
-
-    def _log(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        events = [event for change in changes for event in change.events]
-        columns = encode_columns(EVENT_COLUMNS, map(event_values, events), EVENT_ENCODERS)
-        text = self._statements.shaped("insert_events").text
-        connection.executemany(text, zip(*columns, strict=True))
-
-
-def _assignments(columns: Sequence[str]) -> Shape:
-    return (("assignments", ", ".join(f"{name} = ?" for name in columns)),)
+    def _put(self, tx: _SqliteTransaction, changes: Sequence[Change]) -> None:
+        for group in groups_of(changes):
+            for asked in ask_group(group, self._statements):
+                tx.connection.execute(asked.text, asked.parameters)

@@ -7,15 +7,17 @@ SELECT id, rev FROM {t}job WHERE id {among_ids};
 
 -- name: update_jobs
 -- Differs: see load_revs.
-UPDATE {t}job SET {assignments} WHERE id = ?;
+UPDATE {t}job SET {assignments} FROM json_each(:rows) AS i
+ WHERE {t}job.id = json_extract(i.value, '$[0]');
 
 -- name: insert_jobs
 -- Differs: see load_revs.
-INSERT INTO {t}job ({born_columns}) VALUES ({born_marks});
+INSERT INTO {t}job ({inserted_columns}) SELECT {inserted_values} FROM json_each(:rows) AS i;
 
 -- name: insert_events
 -- Differs: see load_revs.
-INSERT INTO {t}job_event ({event_columns}, class) VALUES ({event_marks});
+INSERT INTO {t}job_event ({logged_columns})
+SELECT {logged_values} FROM json_each({logged_rows}) AS i;
 
 -- name: live_key_exists
 -- Differs: see load_revs.
