@@ -5,7 +5,7 @@ revision still matches, and it says which changes stuck. Every method takes many
 the store's own; nobody else's clock is ever written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeAlias
 
@@ -142,6 +142,40 @@ def fact(
         return HealthFact(name=name, value=value)
     state = HealthState.BAD if bad else HealthState.WARNING
     return HealthFact(name=name, value=value, state=state, advice=advice)
+
+
+class QueueMeasure(msgspec.Struct, frozen=True, kw_only=True):
+    """How full a queue is. A number as large as the limit means "that many or more"."""
+
+    namespace: Namespace
+    queue: QueueName
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    oldest_ready_at: Instant | None = None
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """How full a store is, queue by queue; `left_out` queues were not looked at. [B15]"""
+
+    now: Instant
+    queues: tuple[QueueMeasure, ...]
+    left_out: int
+    dead_letters: dict[Namespace, int]
+
+
+class Observer(Protocol):
+    """Is told what a coordinator did, once per transaction, in the thread that did it: it is quick
+    and never raises."""
+
+    def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
+        """These are committed; `before` has the rows they were decided on."""
+
+    def missed(self, commands: Sequence[Command]) -> None:
+        """The changes decided for these lost their compare-and-swap."""
+
+    def swept(self, overdue_us: Duration) -> None:
+        """A sweep is over; the longest overdue job it found had been so for this long."""
 
 
 class Coordination(Protocol):
@@ -346,6 +380,11 @@ class Store(TokenStore, Protocol):
 
     def health(self) -> list[HealthFact]:
         """What is true of the store now, and what to do about it. [B14]"""
+
+    def measure(self, *, queues: int, jobs: int) -> Measures:
+        """How full it is: so many queues, those with jobs first, and of each at most so many jobs
+        of a sort; likewise dead letters, the newest of each namespace. Cheap however many jobs
+        there are. [B15]"""
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""

@@ -20,7 +20,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import Cause, EventClass, EventType
-from tenure.ports import Clock, Loaded, Saved, Store
+from tenure.ports import Clock, Loaded, Measures, Saved, Store
 from tenure.stores.memory import MemoryStore
 
 
@@ -214,6 +214,13 @@ class DrainsForEver(MemoryStore):
         return super().see_worker(replace(process, uptime_us=Duration(10**9)))
 
 
+class CountsWithoutEnd(MemoryStore):
+    """Counts every job there is, however long that takes. [B15]"""
+
+    def measure(self, *, queues: int, jobs: int) -> Measures:
+        return super().measure(queues=queues, jobs=len(self._jobs))
+
+
 WRONG: dict[type[MemoryStore], str] = {
     IgnoresNotAfter: "saving",
     OneMicrosecondLate: "saving",
@@ -238,6 +245,7 @@ WRONG: dict[type[MemoryStore], str] = {
     CollectsTheSeen: "artifacts",
     TakesTheLatestOutput: "attempt_logs",
     DrainsForEver: "workers",
+    CountsWithoutEnd: "measuring",
 }
 """Each wrong store and the subject of the kit that must catch it."""
 

@@ -38,6 +38,7 @@ from tenure.ports import (
     Saved,
 )
 from tenure.stores.memory_beside import MemoryBeside
+from tenure.stores.memory_measuring import MemoryMeasuring
 from tenure.stores.memory_tokens import MemoryTokens
 
 
@@ -46,7 +47,7 @@ def host_clock() -> Instant:
     return Instant(time.time_ns() // 1000)
 
 
-class MemoryStore(MemoryBeside, MemoryTokens):
+class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
     """Jobs in dictionaries, one lock for all of them."""
 
     def __init__(self, *, clock: Clock = host_clock) -> None:

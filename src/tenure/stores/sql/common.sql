@@ -286,3 +286,53 @@ UPDATE {t}token SET last_used_at = {t}clock() WHERE id = :token_id;
 -- name: count_leases
 SELECT count(*) FROM {t}job
  WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;
+
+-- name: measured_queues
+-- Those with something in them first, by a look into an index for each; `most` bounds the looks.
+SELECT q.namespace, q.name FROM (
+    SELECT namespace, name FROM {t}queue ORDER BY namespace, name LIMIT :most) AS q
+ ORDER BY CASE WHEN EXISTS (SELECT 1 FROM {t}job AS j
+                             WHERE j.namespace = q.namespace AND j.queue = q.name
+                               AND j.run_at IS NOT NULL)
+                 OR EXISTS (SELECT 1 FROM {t}job AS j
+                             WHERE j.namespace = q.namespace AND j.queue = q.name
+                               AND j.lease_id IS NOT NULL)
+               THEN 0 ELSE 1 END, q.namespace, q.name
+ LIMIT :queues;
+
+-- name: count_queues
+SELECT count(*) FROM {t}queue;
+
+-- name: count_waiting
+SELECT count(*), count(CASE WHEN w.run_at <= (SELECT {t}clock()) THEN 1 END) FROM (
+    SELECT j.run_at FROM {t}job AS j
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
+     ORDER BY j.priority DESC, j.run_at, j.id LIMIT :jobs) AS w;
+
+-- name: count_leased
+SELECT count(*) FROM (
+    SELECT 1 FROM {t}job AS j
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
+     LIMIT :jobs) AS w;
+
+-- name: oldest_waiting
+-- The index is by priority and then by time: from priority to priority, and of each the first.
+WITH RECURSIVE level (priority, nth) AS (
+    SELECT (SELECT max(j.priority) FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL), 1
+     UNION ALL
+    SELECT (SELECT max(j.priority) FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
+               AND j.priority < level.priority), level.nth + 1
+      FROM level WHERE level.priority IS NOT NULL AND level.nth < :levels)
+SELECT min((SELECT min(j.run_at) FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
+               AND j.priority = level.priority))
+  FROM level;
+
+-- name: count_dead_letters
+SELECT count(*) FROM (
+    SELECT j.id FROM {t}job AS j
+     WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
+     ORDER BY j.id DESC LIMIT :jobs) AS d
+ WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id);

@@ -36,6 +36,7 @@ from tenure.ports import (
 )
 from tenure.stores.sql.beside import COLUMN_WORDS as WORDS_BESIDE
 from tenure.stores.sql.beside import PURGED_WITH_A_JOB, BesideTheLog
+from tenure.stores.sql.measuring import Measuring
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
@@ -97,7 +98,7 @@ class _Restart(Exception):
     """The settings of a queue are not what the claim's locks were chosen for."""
 
 
-class SqlStore(BesideTheLog, Tokens):
+class SqlStore(BesideTheLog, Tokens, Measuring):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:

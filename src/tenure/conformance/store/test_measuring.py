@@ -1,0 +1,117 @@
+"""How full a store is: numbers that stop at a limit."""
+
+from tenure.conformance.harness import QUEUE, Kit
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
+from tenure.core.instants import seconds
+from tenure.ports import Measures, QueueMeasure
+
+MANY = 1000
+
+
+def measured(kit: Kit, *, queues: int = MANY, jobs: int = MANY) -> Measures:
+    return kit.store.measure(queues=queues, jobs=jobs)
+
+
+@spec("B15")
+def test_a_queue_is_measured_by_what_is_ready_delayed_and_leased(kit: Kit) -> None:
+    oldest = kit.enqueue(priority=-1)
+    kit.advance(seconds=5)
+    kit.enqueue(priority=3)
+    kit.enqueue(priority=3, delay_us=seconds(60))
+    kit.running_job(priority=9)
+    kit.claimed_job(priority=9)
+    kit.succeeded_job(priority=9)
+    kit.advance(seconds=2)
+
+    found = measured(kit)
+
+    assert found.now == kit.now()
+    assert found.queues == (
+        QueueMeasure(
+            namespace=DEFAULT_NAMESPACE,
+            queue=QUEUE,
+            ready=2,
+            delayed=1,
+            leased=2,
+            oldest_ready_at=oldest.run_at,
+        ),
+    )
+    assert found.left_out == 0
+    assert found.dead_letters == {DEFAULT_NAMESPACE: 0}
+
+
+@spec("B15")
+def test_a_queue_whose_jobs_all_wait_for_their_time_has_no_oldest_ready_one(kit: Kit) -> None:
+    job = kit.enqueue(delay_us=seconds(10))
+
+    [before] = measured(kit).queues
+    kit.advance_to(job.run_at)
+    [after] = measured(kit).queues
+
+    assert (before.ready, before.delayed, before.oldest_ready_at) == (0, 1, None)
+    assert (after.ready, after.delayed, after.oldest_ready_at) == (1, 0, job.run_at)
+
+
+@spec("B15")
+def test_counting_stops_at_the_limit_and_the_oldest_is_found_nevertheless(kit: Kit) -> None:
+    oldest = kit.enqueue(priority=-5)
+    kit.advance(seconds=1)
+    for _ in range(4):
+        kit.enqueue()
+    for _ in range(3):
+        kit.claimed_job(queue=QueueName("busy"))
+
+    busy, waiting = measured(kit, jobs=2).queues
+
+    assert (busy.queue, busy.leased) == ("busy", 2)
+    assert (waiting.ready, waiting.oldest_ready_at) == (2, oldest.run_at)
+
+
+@spec("B15")
+def test_queues_with_jobs_are_measured_first_and_the_others_counted(kit: Kit) -> None:
+    kit.pause(QueueName("a-empty"))
+    kit.enqueue(queue=QueueName("z-waits"))
+    kit.claimed_job(queue=QueueName("y-works"))
+
+    found = measured(kit, queues=2)
+
+    assert [each.queue for each in found.queues] == ["y-works", "z-waits"]
+    assert found.left_out == 1
+    assert [each.queue for each in measured(kit, queues=3).queues][2] == "a-empty"
+
+
+@spec("B15")
+def test_queues_of_the_same_name_are_measured_by_namespace(kit: Kit) -> None:
+    kit.enqueue()
+    kit.enqueue(namespace=Namespace("elsewhere"))
+    kit.enqueue(namespace=Namespace("elsewhere"))
+
+    found = measured(kit).queues
+
+    assert [(each.namespace, each.ready) for each in found] == [("default", 1), ("elsewhere", 2)]
+
+
+@spec("B15")
+def test_dead_letters_count_until_they_are_resolved(kit: Kit) -> None:
+    discarded, redriven, _ = (kit.dead_letter_job() for _ in range(3))
+    kit.discard(discarded)
+
+    first = measured(kit).dead_letters
+    kit.redrive(redriven)
+
+    assert first == {DEFAULT_NAMESPACE: 2}
+    assert measured(kit).dead_letters == {DEFAULT_NAMESPACE: 1}
+
+
+@spec("B15")
+def test_dead_letters_are_counted_up_to_the_limit(kit: Kit) -> None:
+    for _ in range(3):
+        kit.dead_letter_job()
+
+    assert measured(kit, jobs=2).dead_letters == {DEFAULT_NAMESPACE: 2}
+
+
+@spec("B15")
+def test_an_empty_store_has_nothing_to_measure(kit: Kit) -> None:
+    assert measured(kit) == Measures(now=kit.now(), queues=(), left_out=0, dead_letters={})

@@ -1,0 +1,76 @@
+"""How full the memory store is. A mixin of `MemoryStore`, which owns the jobs."""
+
+import threading
+from abc import ABC, abstractmethod
+
+from tenure.core.beside import Resolution
+from tenure.core.claims import QueueState, claim_order
+from tenure.core.ids import JobId, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.ports import Clock, Measures, QueueMeasure
+
+
+class MemoryMeasuring(ABC):
+    """`Store.measure` over dictionaries."""
+
+    _lock: threading.RLock
+    _clock: Clock
+    _jobs: dict[JobId, Job]
+    _queues: dict[tuple[Namespace, QueueName], QueueState]
+    _resolutions: dict[JobId, Resolution]
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Raise `Closed` after `close`."""
+
+    def measure(self, *, queues: int, jobs: int) -> Measures:
+        """How full the store is, within these limits."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            known = {*self._queues, *((job.namespace, job.queue) for job in self._jobs.values())}
+            found = sorted(
+                (self._measure(namespace, queue, jobs, now) for namespace, queue in known),
+                key=lambda each: (_is_empty(each), each.namespace, each.queue),
+            )[:queues]
+            return Measures(
+                now=now,
+                queues=tuple(found),
+                left_out=len(known) - len(found),
+                dead_letters={
+                    each.namespace: self._count_dead_letters(each.namespace, jobs) for each in found
+                },
+            )
+
+    def _measure(
+        self, namespace: Namespace, queue: QueueName, most: int, now: Instant
+    ) -> QueueMeasure:
+        here = [
+            job for job in self._jobs.values() if (job.namespace, job.queue) == (namespace, queue)
+        ]
+        waiting = sorted((job for job in here if job.run_at is not None), key=claim_order)
+        counted = [job.run_at for job in waiting[:most] if job.run_at is not None]
+        ready = sum(run_at <= now for run_at in counted)
+        oldest = min((job.run_at for job in waiting if job.run_at is not None), default=None)
+        return QueueMeasure(
+            namespace=namespace,
+            queue=queue,
+            ready=ready,
+            delayed=len(counted) - ready,
+            leased=min(most, sum(job.lease_id is not None for job in here)),
+            oldest_ready_at=oldest if oldest is not None and oldest <= now else None,
+        )
+
+    def _count_dead_letters(self, namespace: Namespace, most: int) -> int:
+        dead = [
+            job.id
+            for job in self._jobs.values()
+            if job.namespace == namespace and job.reason_code is not None
+        ]
+        newest = sorted(dead, reverse=True)[:most]
+        return sum(job_id not in self._resolutions for job_id in newest)
+
+
+def _is_empty(measure: QueueMeasure) -> bool:
+    return not (measure.ready or measure.delayed or measure.leased)

@@ -1,0 +1,66 @@
+"""Measuring a store reads indexes and nothing else, whatever is in it."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.stores.sql.measuring import MAX_LEVELS, MAX_LOOKED_AT
+from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sql.statements import Asked
+from tests.stores.lives import claim, enqueue
+
+WHERE = {"namespace": "default", "queue": "default"}
+QUESTIONS: dict[str, dict[str, object]] = {
+    "measured_queues": {"queues": 100, "most": MAX_LOOKED_AT},
+    "count_waiting": {"jobs": 10_000, **WHERE},
+    "count_leased": {"jobs": 10_000, **WHERE},
+    "oldest_waiting": {"levels": MAX_LEVELS, **WHERE},
+    "count_dead_letters": {"jobs": 10_000, "namespace": "default"},
+}
+
+
+def _asked(store: PostgresStore | SqliteStore, name: str) -> Asked:
+    ask: Callable[..., Asked] = store._ask
+    return ask(name, **QUESTIONS[name])
+
+
+@spec("B15")
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_sqlite_measures_by_its_indexes(sqlite_path: Path, name: str) -> None:
+    store = SqliteStore(sqlite_path)
+    asked = _asked(store, name)
+    with closing(sqlite3.connect(sqlite_path)) as raw:
+        raw.create_function("tenure_clock", 0, lambda: 0)
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    store.close()
+
+    reads = [row[3] for row in rows if " j" in row[3]]
+    assert reads
+    assert all(
+        "USING INDEX tenure_job_" in read or "USING COVERING INDEX" in read for read in reads
+    )
+
+
+@spec("B15")
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_postgres_measures_by_its_indexes(postgres_url: str, name: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True)
+    enqueue(store, 2000)
+    claim(store, 50)
+    asked = _asked(store, name)
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
+        raw.execute("ANALYZE tenure.job")
+        raw.execute("SET enable_seqscan = off")
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+    store.close()
+
+    plan = "\n".join(str(row[0]) for row in rows)
+    assert " using job_" in plan
+    assert "Seq Scan on job" not in plan
+    assert "Sort" not in plan or name == "measured_queues"
