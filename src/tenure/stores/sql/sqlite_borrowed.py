@@ -6,7 +6,7 @@ would begin one itself, never commits, and leaves the connection's settings as i
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -35,9 +35,6 @@ class _Plain:
 
     def execute(self, text: str, parameters: Any = ()) -> sqlite3.Cursor:
         return self._cursor().execute(text, parameters)
-
-    def executemany(self, text: str, parameters: Iterable[Any]) -> sqlite3.Cursor:
-        return self._cursor().executemany(text, parameters)
 
 
 class BorrowedSqliteStore(SqliteStore):
