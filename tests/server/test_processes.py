@@ -16,7 +16,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
-from tenure.server.serving import ServeOptions, check_exposure
+from tenure.server.serving import ServeOptions, check_exposure, listen
 from tenure.stores.memory import MemoryStore
 from tests.server.harness import JOB, Answer
 from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers
@@ -259,6 +259,17 @@ def test_a_server_that_cannot_begin_says_why_in_a_line(
     assert refused.returncode == 2
     assert refused.stderr.startswith("tenure: ")
     assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_answers_are_not_held_back_for_acknowledgements(host: str) -> None:
+    with listen(ServeOptions(host=host, port=0)) as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()[:2]):
+            accepted, _ = listening.accept()
+            with accepted:
+                # What asyncio looks at before it turns Nagle's algorithm off.
+                assert accepted.proto == socket.IPPROTO_TCP
 
 
 def test_a_port_that_is_taken_is_named(sqlite_house: House) -> None:
