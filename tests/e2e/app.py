@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tenure import Context, Retry, Tenure
-from tests.e2e import ledger, papers
+from tests.e2e import ledger, papers, trouble
 
 app = Tenure()
 LEASE = "2s"
@@ -15,6 +15,7 @@ QUICK = Retry(max_attempts=3, initial="100ms", cap="200ms")
 ONCE = Retry(max_attempts=1)
 ledger.add_to(app, lease=LEASE, retry=QUICK)
 papers.add_to(app, lease=LEASE, retry=QUICK)
+trouble.add_to(app, lease=LEASE)
 
 
 @app.job(lease=LEASE, retry=QUICK)

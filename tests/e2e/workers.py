@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tenure.client.channel import Link
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Enqueue
 from tenure.core.events import Event
@@ -123,6 +124,12 @@ class Site:
             )
         )
         return job_id
+
+    def call(self, kind: str, **arguments: object) -> JobId:
+        """A job as the application itself enqueues it: checked, and with all its policy."""
+        link = Link(coordination=self.coordinator, close=lambda: None)
+        with app.channel.diverted(link):
+            return app.enqueue(kind, arguments).id
 
     def job(self, job_id: JobId) -> Job:
         """The row as it is."""

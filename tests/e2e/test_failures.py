@@ -1,0 +1,94 @@
+"""How jobs of real workers fail, on both databases, and what becomes of them then."""
+
+from msgspec import json
+
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind
+from tenure.core.job import Job
+from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
+from tenure.ports import JobFilter
+from tests.e2e.workers import Site
+
+
+def test_every_way_to_fail_ends_as_its_policy_says(site: Site) -> None:
+    site.start("worker", concurrency=4)
+    exhausted = site.enqueue("unlucky", how="always")
+    recovered = site.enqueue("unlucky", how="once")
+    refused = site.enqueue("unlucky", how="permanent")
+    unfit = site.enqueue("unlucky", how="unencodable")
+    resigned = site.enqueue("resigned")
+    misread = site.enqueue("add", one="x", two=2)
+    endless = site.enqueue("endless")
+
+    assert facts(site.until_ended(exhausted)) == (
+        JobStatus.DEAD_LETTERED,
+        2,
+        ReasonCode.EXHAUSTED_RETRIES,
+        Stage.EXEC,
+    )
+    assert site.until_ended(recovered).result == b'"second"'
+    assert facts(site.until_ended(refused)) == (JobStatus.FAILED, 1, None, Stage.EXEC)
+    assert facts(site.until_ended(unfit)) == (JobStatus.FAILED, 1, None, Stage.OUTPUT)
+    assert facts(site.until_ended(resigned)) == (JobStatus.FAILED, 1, None, Stage.EXEC)
+    letter = site.until_ended(misread)
+    assert facts(letter) == (
+        JobStatus.DEAD_LETTERED,
+        1,
+        ReasonCode.VALIDATION_FAILED,
+        Stage.INPUT,
+    )
+    assert letter.last_error is not None
+    assert letter.last_error.message.endswith("at one")
+    assert site.until_ended(endless).reason_code is ReasonCode.TIMEOUT
+
+
+def facts(job: Job) -> tuple[JobStatus, int, ReasonCode | None, Stage | None]:
+    """Status, attempts, reason and stage."""
+    assert job.error is not None
+    return job.status, job.attempt, job.reason_code, job.error.stage
+
+
+def test_the_next_attempt_goes_on_where_the_last_one_was_and_output_is_kept(site: Site) -> None:
+    job_id = site.enqueue("steps")
+    site.start("worker")
+
+    job = site.until_ended(job_id)
+
+    assert (job.status, job.result) == (JobStatus.SUCCEEDED, b"[10,11,22,23]")
+    assert job.progress is not None
+    assert (job.progress.done, job.progress.total) == (4, 4)
+    wanted = b"attempt 1 begins with []\nattempt 2 begins with [10, 11]\n"
+    site.until(lambda: site.tenure("jobs", "logs", job_id).stdout == wanted, "its output is kept")
+
+
+def test_what_ended_badly_is_undone(site: Site) -> None:
+    job_id = site.call("charge", amount=40)
+    site.start("worker")
+    assert site.until_ended(job_id).status is JobStatus.FAILED
+
+    undoing = site.until_ended(only(site, "refund"))
+
+    told = [job_id, "charge", "failed", 40]
+    assert undoing.result is not None
+    assert json.decode(undoing.result) == told
+
+
+def test_a_dead_letter_is_redriven_with_another_payload_and_says_by_whom(site: Site) -> None:
+    job_id = site.enqueue("add", one="x", two=2)
+    site.start("worker")
+    site.until_ended(job_id)
+
+    redriven = site.tenure("dlq", "redrive", job_id, "--payload", '{"one": 1, "two": 2}')
+    new = site.until_ended(JobId(redriven.stdout.decode().strip()))
+
+    shown = json.decode(site.tenure("dlq", "show", job_id, "--json").stdout)
+    assert (new.status, new.result, new.origin_id) == (JobStatus.SUCCEEDED, b"3", job_id)
+    assert shown["resolution"]["actor"].startswith("operator:")
+    assert shown["resolution"]["new_job_id"] == new.id
+
+
+def only(site: Site, kind: str) -> JobId:
+    """The one job of a kind, once there is one."""
+    wanted = JobFilter(namespace=DEFAULT_NAMESPACE, kind=Kind(kind))
+    site.until(lambda: bool(site.store.list_jobs(wanted)), f"there is a {kind}")
+    [job] = site.store.list_jobs(wanted)
+    return job.id
