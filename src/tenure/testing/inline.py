@@ -28,7 +28,7 @@ from tenure.errors import TenureError
 from tenure.ports import JobFilter
 from tenure.stores.memory import MemoryStore
 from tenure.worker.attempts import Attempt
-from tenure.worker.clock import Boot
+from tenure.worker.clock import NEVER, Boot
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import FromChild
 from tenure.worker.reporting import report_of
@@ -47,7 +47,6 @@ MAX_ATTEMPTS = 2000
 MAX_SHOWN = 100_000
 WORKER = WorkerId("inline")
 ACTOR = worker_actor(WORKER)
-_NEVER = Boot(2**62)  # leases end by the fake clock, not by the host's
 
 
 class FakeClock:
@@ -296,7 +295,7 @@ def _run_of(grant: Grant) -> Run:
         correlation_id=grant.job.correlation_id,
         checkpoint=grant.job.checkpoint,
         payload=grant.job.payload,
-        until=_NEVER,
+        until=NEVER,  # leases end by the fake clock, not by the host's
     )
 
 
