@@ -59,7 +59,7 @@ def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
     except UnicodeDecodeError as wrong:
         raise NotIJson(f"not UTF-8 at byte {wrong.start}") from wrong
     # Counting brackets bounds the depth without a parse: the parser itself recurses.
-    if text.count("[") + text.count("{") > max_depth and _depth(text) > max_depth:
+    if text.count("[") + text.count("{") > max_depth and _is_deeper(text, max_depth):
         raise NotIJson(f"nested deeper than {max_depth}")
     try:
         value, end = _decoder.raw_decode(text, len(text) - len(text.lstrip(" \t\r\n")))
@@ -71,9 +71,9 @@ def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
         _check_strings(value)
 
 
-def _depth(text: str) -> int:
-    """The deepest nesting of brackets outside strings."""
-    depth = deepest = 0
+def _is_deeper(text: str, most: int) -> bool:
+    """Whether brackets outside strings are nested deeper than `most`."""
+    depth = 0
     in_string = escaped = False
     for character in text:
         if in_string:
@@ -87,10 +87,11 @@ def _depth(text: str) -> int:
             in_string = True
         elif character in "[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > most:
+                return True  # a megabyte of brackets is known after the first few
         elif character in "]}":
             depth -= 1
-    return deepest
+    return False
 
 
 def _check_strings(value: object) -> None:
