@@ -1,0 +1,100 @@
+"""`tenure tokens`: made once, shown once, ended for good."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+from tenure.core.tokens import read_token
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'tokens.db'}"
+
+
+def tenure(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def listed(url: str) -> list[dict[str, object]]:
+    return list(json.loads(tenure("tokens", "ls", "--url", url, "--json").stdout))
+
+
+def test_a_token_is_shown_once_and_listed_without_its_secret(url: str) -> None:
+    made = tenure(
+        *("tokens", "create", "fleet", "--url", url, "--role", "worker", "--expires", "90d"),
+        *("-q", "mail", "-q", "web", "-k", "welcome", "--max-leases", "7", "--max-polls", "3"),
+    )
+
+    presented = read_token(made.stdout.strip())
+    [shown] = listed(url)
+    table = tenure("tokens", "ls", "--url", url).stdout
+
+    assert presented is not None
+    assert "acts as worker:fleet" in made.stderr
+    assert shown["id"] == presented.id
+    assert (shown["role"], shown["state"], shown["name"]) == ("worker", "valid", "fleet")
+    assert (shown["queues"], shown["kinds"]) == (["mail", "web"], ["welcome"])
+    assert (shown["max_leases"], shown["max_polls"]) == (7, 3)
+    assert made.stdout.strip().rpartition("_")[2] not in table + json.dumps(shown)
+    assert "mail,web" in table
+
+
+def test_a_token_as_json_carries_its_text(url: str) -> None:
+    made = json.loads(
+        tenure("tokens", "create", "app", "--url", url, "--role", "client", "--json").stdout
+    )
+
+    assert read_token(made["token"]) is not None
+    assert "token" not in listed(url)[0]
+
+
+def test_a_revoked_token_is_listed_as_such(url: str) -> None:
+    text = tenure("tokens", "create", "app", "--url", url, "--role", "client").stdout.strip()
+    token_id = text.split("_")[1]
+
+    revoked = tenure("tokens", "revoke", token_id, "--url", url)
+    again = tenure("tokens", "revoke", token_id, "--url", url)
+
+    assert (revoked.exit_code, again.exit_code) == (0, 0)
+    assert listed(url)[0]["state"] == "revoked"
+
+
+def test_an_unknown_token_is_refused_and_a_secret_is_not_repeated(url: str) -> None:
+    text = tenure("tokens", "create", "app", "--url", url, "--role", "client").stdout.strip()
+
+    unknown = tenure("tokens", "revoke", "0" * 16, "--url", url)
+    secret = tenure("tokens", "revoke", text, "--url", url)
+
+    assert (unknown.exit_code, secret.exit_code) == (1, 1)
+    assert "there is no token" in unknown.stderr
+    assert text not in secret.output
+    assert listed(url)[0]["state"] == "valid"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("a/b", "--role", "client"),
+        ("app", "--role", "boss"),
+        ("app",),
+        ("app", "--role", "client", "-q", "no spaces"),
+        ("app", "--role", "client", "--expires", "soon"),
+        ("app", "--role", "client", "--expires", "0s"),
+        ("app", "--role", "client", "--max-leases", "0"),
+        ("app", "--role", "client", "--namespace", "no spaces"),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_a_line_and_exit_code_2(
+    url: str, words: tuple[str, ...]
+) -> None:
+    tenure("tokens", "create", "first", "--url", url, "--role", "viewer")
+
+    refused = tenure("tokens", "create", "--url", url, *words)
+
+    assert refused.exit_code == 2
+    assert "Traceback" not in refused.output
+    assert [token["name"] for token in listed(url)] == ["first"]
