@@ -33,7 +33,7 @@ from tenure.core.outcomes import (
 from tenure.core.requests import already_there
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, StoreRefused
-from tenure.ports import DedupeKey, Entropy, Store
+from tenure.ports import DedupeKey, Entropy, Observer, Store
 
 MAX_TRIES = 8
 LARGEST_REMEMBERED_BYTES = 16 * 1024
@@ -98,9 +98,16 @@ class Executor:
     """Runs batches against a store. Holds no lock while it does; any number may run at once."""
 
     def __init__(
-        self, store: Store, *, entropy: Entropy, clock: StoreClock, last_written: LastWritten
+        self,
+        store: Store,
+        *,
+        entropy: Entropy,
+        clock: StoreClock,
+        last_written: LastWritten,
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
+        self._observer = observer
         self._entropy = entropy
         self._clock = clock
         self._last_written = last_written
@@ -193,7 +200,7 @@ class Executor:
         outcomes = self._decide_all(wave, rows)
         applied = _one_per_job(outcomes)
         if applied:
-            self._save(applied, rows.epoch)
+            self._save(applied, rows)
         if not rows.is_fresh:
             return  # anything but an accepted change must be decided on a row read by now
         observations: list[Observation] = []
@@ -247,29 +254,35 @@ class Executor:
                 decided.append((asked, outcome))
         return decided
 
-    def _save(self, applied: list[tuple[Asked, Applied]], epoch: Epoch) -> None:
+    def _save(self, applied: list[tuple[Asked, Applied]], rows: "_Rows") -> None:
         changes = [outcome.change for _, outcome in applied]
         try:
-            saved = self._store.save(changes, epoch=epoch)
+            saved = self._store.save(changes, epoch=rows.epoch)
         except StoreRefused as refusal:
             if len(applied) == 1:
                 applied[0][0].error = refusal
                 return
             for pair in applied:  # one bad change must not take its neighbours down
-                self._save([pair], epoch)
+                self._save([pair], rows)
             return
         if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
-            self._clock.heard(saved.now, epoch)
-        written: list[Job] = []
+            self._clock.heard(saved.now, rows.epoch)
+        written: list[Change] = []
+        missed: list[Command] = []
         for asked, outcome in applied:
-            job = outcome.change.job
-            if job.id in saved.stuck:
+            change = outcome.change
+            if change.job.id in saved.stuck:
                 asked.answer = outcome.answer
-                written.append(job)
+                written.append(change)
             else:
-                asked.missed = outcome.change
-                self._last_written.forget(job.id)
-        self._last_written.wrote(written)
+                asked.missed = change
+                missed.append(asked.command)
+                self._last_written.forget(change.job.id)
+        self._last_written.wrote(change.job for change in written)
+        if self._observer is not None:
+            self._observer.saved(written, rows.jobs)
+            if missed:
+                self._observer.missed(missed)
 
 
 class _Rows:

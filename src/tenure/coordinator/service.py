@@ -33,7 +33,7 @@ from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.errors import Closed
-from tenure.ports import Entropy, Store
+from tenure.ports import Entropy, Observer, Store
 
 MAX_BATCH = 1000
 LAST_WRITTEN = 20_000
@@ -83,14 +83,20 @@ class Coordinator(BesideTheLog):
         monotonic: Monotonic = host_monotonic,
         flights: int | None = None,
         remembered: int = LAST_WRITTEN,
+        observer: Observer | None = None,
     ) -> None:
         self.store = store
+        self.observer = observer
         self.limits = limits or Limits()
         self._entropy = entropy
         self._clock = StoreClock(monotonic)
         self._last_written = LastWritten(remembered)
         self._executor = Executor(
-            store, entropy=entropy, clock=self._clock, last_written=self._last_written
+            store,
+            entropy=entropy,
+            clock=self._clock,
+            last_written=self._last_written,
+            observer=observer,
         )
         self._condition = threading.Condition()
         self._commands: deque[_Commands] = deque()
@@ -276,7 +282,11 @@ class Coordinator(BesideTheLog):
             call.future.set_result(answer)
 
     def _plan_and_claim(self, requests: list[ClaimRequest]) -> Sequence[ClaimAnswer]:
+        before: dict[JobId, Job] = {}
+
         def plan(view: ClaimView) -> ClaimPlan:
+            if self.observer is not None:
+                before.update((job.id, job) for job in view.candidates)
             self._clock.heard(view.now, view.epoch)
             luck = self._entropy(ENTROPY_BYTES * len(view.candidates))
             starts = range(0, len(luck), ENTROPY_BYTES)
@@ -286,6 +296,8 @@ class Coordinator(BesideTheLog):
         sessions = list(dict.fromkeys(request.session for request in requests))
         planned = self.store.claim(requests[0].scope, sessions, wanted(requests), plan)
         self._last_written.wrote(change.job for change in planned.changes)
+        if self.observer is not None:
+            self.observer.saved(planned.changes, before)
         return planned.answers
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:

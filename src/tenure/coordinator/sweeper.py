@@ -6,6 +6,7 @@ confirms it [W2], and records an outage it lived through before it sweeps. [O1]
 """
 
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import msgspec
@@ -19,6 +20,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import Closed, StoreUnavailable
+from tenure.ports import Loaded
 
 SWEEP_INTERVAL = seconds(1)
 SHORTEST_OUTAGE = seconds(5)
@@ -135,13 +137,16 @@ class Sweeper:
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
             _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
-        swept, is_behind = 0, True
+        swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
             due = store.due(limit=PAGE)
+            overdue_us = max([overdue_us, *_overdue(due)])
             swept += self._sweep(due.jobs)
             is_behind = len(due.jobs) == PAGE
             if not is_behind:
                 break
+        if self._coordinator.observer is not None:
+            self._coordinator.observer.swept(Duration(overdue_us))
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
 
     def _sweep(self, jobs: dict[JobId, Job]) -> int:
@@ -159,6 +164,11 @@ class Sweeper:
             for job in jobs.values()
         ]
         return sum(_was_swept(job, call) for job, call in calls)
+
+
+def _overdue(due: Loaded) -> Iterator[int]:
+    """How late each of these is recorded."""
+    return (due.now - job.due_at for job in due.jobs.values() if job.due_at is not None)
 
 
 def _was_swept(job: Job, call: "Future[list[Answer]]") -> bool:

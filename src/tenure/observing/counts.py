@@ -1,0 +1,210 @@
+"""Counts: what the coordinator of this process committed, ready to be read as metrics.
+
+Told once per transaction with everything in it, because a drain commits ten thousand jobs a second:
+one lock for all of them, a dictionary entry for each event. Counts events, never intentions, so
+that the numbers are those of the log [I22]. Names come from users: their number is bounded [OB1].
+"""
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import TypeVar
+
+import msgspec
+
+from tenure.core.commands import Command
+from tenure.core.events import Event
+from tenure.core.ids import JobId, Kind, Namespace, role_of
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import (
+    ErrorClass,
+    EventCause,
+    EventType,
+    JobStatus,
+    ReasonCode,
+    Stage,
+)
+
+OTHER = "other"
+MAX_KINDS = 200
+MAX_NAMESPACES = 20
+
+BOUNDS_S = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0),
+)
+"""The upper ends of the histograms' buckets: from a quick handler to half a night."""
+
+_BOUNDS_US = tuple(seconds(bound) for bound in BOUNDS_S)
+
+RELEASES = frozenset({EventCause.RELEASED, EventCause.SNOOZED, EventCause.UNDELIVERED})
+EXPIRIES = frozenset(
+    {
+        EventCause.LEASE_EXPIRED,
+        EventCause.OUTAGE,
+        EventCause.TIMEOUT,
+        EventCause.START_TIMEOUT,
+    }
+)
+
+_K = TypeVar("_K")
+
+
+class Histogram:
+    """How many durations fell between two bounds, and their sum."""
+
+    __slots__ = ("buckets", "sum_us")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS_S) + 1)  # the last one has no upper end
+        self.sum_us = 0
+
+    def observe(self, duration_us: int) -> None:
+        """One more; a store's clock that was set back makes no negative ones."""
+        self.buckets[bisect_left(_BOUNDS_US, duration_us)] += 1
+        self.sum_us += max(0, duration_us)
+
+    @property
+    def sum_s(self) -> float:
+        """The sum in seconds."""
+        return self.sum_us / MICROSECONDS_PER_SECOND
+
+
+# Bound once: looking up a member of an enumeration costs more than counting it.
+_CLAIMED, _STARTED, _STALLED = EventType.CLAIMED, EventType.STARTED, EventType.STALLED
+_REQUEUED, _FAILED, _DEAD = EventType.REQUEUED, EventType.FAILED, EventType.DEAD_LETTERED
+_RUNNING, _RECLAIM = JobStatus.RUNNING, EventCause.RECLAIM
+_ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
+_ENDS = _ERRORS | {EventType.SUCCEEDED, EventType.CANCELLED}
+
+
+class Tally:
+    """What happened to the jobs of one kind."""
+
+    def __init__(self) -> None:
+        self.events: dict[tuple[EventType, EventCause | None], int] = {}
+        self.retries: dict[EventCause | None, int] = {}
+        self.failures: dict[ErrorClass, int] = {}
+        self.dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = {}
+        self.waits = Histogram()
+        self.runs = Histogram()
+
+    def count(self, change: Change, before: Job | None) -> None:
+        """Count the events of a change that was made to the row `before`."""
+        events = self.events
+        started_at = None if before is None else before.started_at
+        stalled_by = None if before is None else before.stall_cause
+        for event in change.events:
+            kind = event.type
+            key = (kind, event.cause)
+            events[key] = events.get(key, 0) + 1
+            if kind is _CLAIMED:
+                if before is not None and before.run_at is not None:
+                    self.waits.observe(event.ts - before.run_at)
+                if event.cause is _RECLAIM:
+                    _add(self.retries, stalled_by)
+            elif kind is _STARTED:
+                started_at = event.ts
+            elif kind in _ENDS:
+                if started_at is not None and event.from_status is _RUNNING:
+                    self.runs.observe(event.ts - started_at)
+                stalled_by = event.cause
+                if kind in _ERRORS:
+                    self._count_error(event)
+            elif kind is _REQUEUED and stalled_by not in RELEASES:
+                _add(self.retries, stalled_by)
+
+    def _count_error(self, event: Event) -> None:
+        """A worker's report of a failure, and every dead letter whoever made it."""
+        facts = event.payload
+        if event.type is _DEAD:
+            _add(self.dead_letters, (facts.reason_code, facts.stage))
+        if facts.error is not None and role_of(event.actor) == "worker":
+            _add(self.failures, facts.error.error_class)
+
+
+def _add(counts: dict[_K, int], key: _K) -> None:
+    counts[key] = counts.get(key, 0) + 1
+
+
+class Tallies:
+    """A tally for each kind, first come first kept; later kinds share one, and so do all kinds of
+    later namespaces. [OB1]"""
+
+    def __init__(self, *, kinds: int = MAX_KINDS, namespaces: int = MAX_NAMESPACES) -> None:
+        self._most_kinds = kinds
+        self._most_namespaces = namespaces
+        self._namespaces: set[str] = set()
+        self.by_label: dict[tuple[str, str], Tally] = {}  # of namespace and kind
+
+    def of(self, namespace: Namespace, kind: Kind) -> Tally:
+        """The tally that jobs of this kind are counted in."""
+        known = self.by_label.get((namespace, kind))
+        if known is not None:
+            return known
+        if namespace not in self._namespaces and len(self._namespaces) >= self._most_namespaces:
+            return self.by_label.setdefault((OTHER, OTHER), Tally())
+        self._namespaces.add(namespace)
+        is_full = len(self.by_label) >= self._most_kinds
+        return self.by_label.setdefault((namespace, OTHER if is_full else kind), Tally())
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All counts at one moment."""
+
+    tallies: dict[tuple[str, str], Tally]
+    """By namespace and kind."""
+    misses: dict[str, int]
+    sweeper_lag_s: float | None
+
+
+class Counts:
+    """`tenure.ports.Observer` that counts. Thread-safe."""
+
+    def __init__(self, *, tallies: Tallies | None = None, sweep_interval_s: float = 1.0) -> None:
+        self._lock = threading.Lock()
+        self._tallies = tallies or Tallies()
+        self._misses: dict[str, int] = {}
+        self._sweep_interval_s = sweep_interval_s
+        self._last_sweep: tuple[float, Duration] | None = None
+
+    def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
+        """Count the events of what was committed."""
+        with self._lock:
+            for change in changes:
+                job = change.job
+                self._tallies.of(job.namespace, job.kind).count(change, before.get(job.id))
+                for spawned in change.spawned:
+                    self._tallies.of(spawned.job.namespace, spawned.job.kind).count(spawned, None)
+
+    def missed(self, commands: Sequence[Command]) -> None:
+        """Count what lost its compare-and-swap, by operation."""
+        with self._lock:
+            for command in commands:
+                _add(self._misses, type(command).__name__.lower())
+
+    def swept(self, overdue_us: Duration) -> None:
+        """Remember how late the sweeper was, and when."""
+        with self._lock:
+            self._last_sweep = (time.monotonic(), overdue_us)
+
+    def snapshot(self) -> Snapshot:
+        """Everything as it is now."""
+        with self._lock:
+            return Snapshot(
+                tallies=deepcopy(self._tallies.by_label),
+                misses=dict(self._misses),
+                sweeper_lag_s=self._sweeper_lag_s(),
+            )
+
+    def _sweeper_lag_s(self) -> float | None:
+        """What was found overdue last time, or how long the next time is overdue itself."""
+        if self._last_sweep is None:
+            return None
+        at, overdue_us = self._last_sweep
+        late_s = time.monotonic() - at - self._sweep_interval_s
+        return max(overdue_us / MICROSECONDS_PER_SECOND, late_s, 0.0)

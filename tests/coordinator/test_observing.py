@@ -1,0 +1,110 @@
+"""What a coordinator tells its observer: committed changes with the rows before, and misses."""
+
+from collections.abc import Mapping, Sequence
+
+from tenure.coordinator.service import Coordinator
+from tenure.coordinator.sweeper import Sweeper
+from tenure.core.commands import Command, Complete, Start
+from tenure.core.ids import JobId, worker_actor
+from tenure.core.instants import Duration, seconds
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventType, JobStatus
+from tests.support.coordinators import World
+
+
+class Told:
+    """Remembers everything."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.before: dict[tuple[JobId, int], Job | None] = {}
+        self.misses: list[Command] = []
+        self.overdue: list[Duration] = []
+
+    def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
+        self.changes += changes
+        for change in changes:
+            self.before[change.job.id, change.expected_rev] = before.get(change.job.id)
+
+    def missed(self, commands: Sequence[Command]) -> None:
+        self.misses += commands
+
+    def swept(self, overdue_us: Duration) -> None:
+        self.overdue.append(overdue_us)
+
+
+def observed() -> tuple[World, Told]:
+    """A world whose coordinator is watched."""
+    world, told = World(), Told()
+    world.coordinator.close()
+    world.coordinator = Coordinator(
+        world.store, entropy=world.entropy, monotonic=world.clock, observer=told
+    )
+    return world, told
+
+
+def test_each_commit_is_told_with_the_row_it_was_decided_on() -> None:
+    world, told = observed()
+    grant = world.running()
+    world.complete(grant, actor=worker_actor("w1"))
+    world.coordinator.close()
+
+    types = [event.type for change in told.changes for event in change.events]
+    befores = [told.before[change.job.id, change.expected_rev] for change in told.changes]
+
+    assert types == [
+        EventType.ENQUEUED,
+        EventType.CLAIMED,
+        EventType.STARTED,
+        EventType.SUCCEEDED,
+    ]
+    assert [job and (job.status, job.rev) for job in befores] == [
+        None,
+        (JobStatus.QUEUED, 1),
+        (JobStatus.CLAIMED, 2),
+        (JobStatus.RUNNING, 3),
+    ]
+
+
+def test_a_lost_race_is_told_with_its_command_and_a_replay_is_not_told() -> None:
+    world, told = observed()
+    rival = Coordinator(world.store, entropy=world.entropy, monotonic=world.clock)
+    world.enqueue()
+    (grant,) = world.claim()
+    start = Start(
+        job_id=grant.job_id,
+        lease_id=grant.lease_id,
+        actor=worker_actor("w1"),
+        request_id=world.request_id(),
+    )
+    rival.execute(start)
+    report = Complete(
+        job_id=grant.job_id,
+        lease_id=grant.lease_id,
+        actor=worker_actor("w1"),
+        request_id=world.request_id(),
+    )
+
+    world.coordinator.execute(report)
+    world.coordinator.execute(report)
+    rival.close()
+    world.coordinator.close()
+
+    assert told.misses == [report]
+    types = [event.type for change in told.changes for event in change.events]
+    assert types == [EventType.ENQUEUED, EventType.CLAIMED, EventType.SUCCEEDED]
+
+
+def test_a_sweep_tells_how_late_it_was() -> None:
+    world, told = observed()
+    grant = world.running()
+    sweeper = Sweeper(world.coordinator, monotonic=world.clock)
+    sweeper.sweep_once()
+    world.clock.advance(grant.job.policy.lease_us / 1_000_000 + 3)
+    sweeper.sweep_once()
+    world.clock.advance(2)
+    sweeper.sweep_once()
+    world.coordinator.close()
+
+    assert told.overdue == [0, seconds(3), 0]
