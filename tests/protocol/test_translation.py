@@ -177,6 +177,22 @@ def test_a_claim_comes_back_as_it_was() -> None:
     assert back == request
 
 
+def test_a_claim_for_more_than_an_answer_holds_asks_for_that_much() -> None:
+    request = ClaimRequest(
+        namespace=Namespace("default"),
+        worker=WorkerId("w-1"),
+        actor=WORKER,
+        queues=(QueueName("a"),),
+        limit=requests.MAX_CLAIM + 1,
+        claim_seq=2,
+        request_id=RequestId("c2"),
+    )
+
+    message = over_the_wire(commands.claim_message(request, wait_s=0.0))
+
+    assert message.limit == requests.MAX_CLAIM
+
+
 ENQUEUE = Enqueue(
     job_id=JOB,
     namespace=Namespace("default"),

@@ -11,7 +11,7 @@ from tenure.core.instants import seconds
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, check_new_token, mint, read_token
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
-from tenure.server.app import check_host, is_loopback
+from tenure.server.app import check_local
 from tenure.server.problems import Refused
 from tests.server.harness import JOB, SETTINGS, Stage
 
@@ -364,8 +364,31 @@ def test_without_tokens_only_this_machines_own_names_are_answered(host: str, is_
     assert answer.status == (200 if is_ours else 403)
     if not is_ours:
         with pytest.raises(Refused):
-            check_host(host)
-    assert is_loopback("localhost")
+            check_local(host, None)
+
+
+@spec("H28")
+@pytest.mark.parametrize(
+    ("origin", "is_ours"),
+    [
+        ("http://localhost:7717", True),
+        ("http://localhost:3000", False),
+        ("https://evil.example", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+def test_without_tokens_no_other_sites_page_is_answered(origin: str, is_ours: bool) -> None:
+    stage = Stage(authenticated=False)
+    stage.ask("POST", "/v1/jobs", {"queue": "q", "kind": "k"})
+
+    # Neither a body nor a header that a browser would have to ask about first.
+    paused = stage.ask("POST", "/v1/queues/q/pause", headers={"origin": origin})
+    [queue] = stage.ask("GET", "/v1/queues").json["queues"]
+
+    stage.close()
+    assert paused.status == (200 if is_ours else 403)
+    assert queue["paused"] is is_ours
 
 
 @spec("H28")

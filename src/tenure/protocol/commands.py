@@ -32,6 +32,7 @@ from tenure.protocol.fields import in_seconds, optional_instant, optional_moment
 from tenure.protocol.policies import policy_message, policy_of
 from tenure.protocol.records import body_of, body_or_null, raw_body
 from tenure.protocol.requests import (
+    MAX_CLAIM,
     AliveMessage,
     CancelMessage,
     ClaimMessage,
@@ -82,11 +83,11 @@ def claim_request(message: ClaimMessage, *, actor: Actor, namespace: Namespace) 
 
 
 def claim_message(request: ClaimRequest, *, wait_s: float) -> ClaimMessage:
-    """A claim as it travels."""
+    """A claim as it travels; one that wants more than an answer can hold asks for that much."""
     return ClaimMessage(
         worker=request.worker,
         queues=request.queues,
-        limit=request.limit,
+        limit=min(request.limit, MAX_CLAIM),
         claim_seq=request.claim_seq,
         request_id=request.request_id,
         kinds=request.kinds,

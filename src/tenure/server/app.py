@@ -147,7 +147,7 @@ class _Address:
             if route is None:
                 raise _not_allowed(self._routes)
             if not self._authenticated:
-                check_host(http.headers.get("host", ""))
+                check_local(http.headers.get("host", ""), http.headers.get("origin"))
             principal = await self._principal(route, http)
             call = await _read(route, self._services, principal, http, request_id)
             return await HANDLERS[route.name](call)
@@ -269,12 +269,14 @@ def _too_large(most: int) -> Refused:
     )
 
 
-def check_host(host: str) -> None:
-    """Raise unless a request was meant for this machine by name: a page in a browser can be made
-    to ask 127.0.0.1 under a name of its own. [H28]"""
+def check_local(host: str, origin: str | None) -> None:
+    """Raise unless a request was meant for this machine by name, and comes from no other site: a
+    page in a browser can be made to ask 127.0.0.1, also under a name of its own. [H28]"""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     if not is_loopback(name):
         raise Refused(403, "out_of_scope", "this server answers requests to localhost only")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise Refused(403, "out_of_scope", "this server answers no other site's pages")
 
 
 def is_loopback(host: str) -> bool:
