@@ -11,6 +11,7 @@
     │   ├── SchemaTooNew        upgrade Tenure
     │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
     │   └── UnreadableRow       a row holds what this version cannot read
+    ├── RequestRefused          a server refused it: no valid token, out of scope, or not spoken
     ├── UnknownJob              no job has this id here
     ├── Conflict                the job is not as the request needs it; its status is in the error
     ├── NoResult                asked for a result that will not come
@@ -79,14 +80,22 @@ class UnknownStoreUrl(StoreError):
     def __init__(self, problem: str) -> None:
         super().__init__(
             problem,
-            hint="use sqlite:///file.db, postgresql://user@host/database or memory://",
+            hint="use sqlite:///file.db, postgresql://user@host/database,"
+            " http(s)://host:port or memory://",
         )
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be reached, or did not answer in time."""
+    """The store or the server before it could not be reached, or did not answer in time.
+
+    `retry_after_s` is how long whoever answered wants to be left alone.
+    """
 
     code = "store_unavailable"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class OutcomeUnknown(StoreUnavailable):
@@ -136,6 +145,18 @@ class UnreadableRow(StoreError):
             hint="a newer version of Tenure wrote it, or a foreign hand",
         )
         self.job_id = job_id
+
+
+class RequestRefused(TenureError):
+    """A server's last word on a request that it did not look into. `reason` is its word for why,
+    `field` what it objects to."""
+
+    code = "request_refused"
+
+    def __init__(self, message: str, *, reason: str, field: str | None, hint: str = "") -> None:
+        super().__init__(f"{reason}: {message}", hint=hint)
+        self.reason = reason
+        self.field = field
 
 
 class UnknownJob(TenureError):

@@ -47,6 +47,7 @@ Entropy: TypeAlias = Callable[[int], bytes]
 """Given a number of bytes, that many random ones."""
 
 MAX_OBSERVATIONS_PER_LEASE = 10
+NO_WAIT = Duration(0)
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -188,8 +189,14 @@ class Coordination(Protocol):
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
 
-    def submit_claim(self, request: ClaimRequest) -> "Future[ClaimAnswer]":
-        """Ask for work."""
+    def submit_claim(
+        self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
+    ) -> "Future[ClaimAnswer]":
+        """Ask for work. A coordinator that is far away may hold the claim open for `wait_us` until
+        there is some; one that is near answers at once."""
+
+    def end_waits(self) -> None:
+        """Let claims that are held open end now, without an answer; they can be repeated."""
 
     def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs; unknown ones are missing."""
@@ -219,6 +226,43 @@ class Coordination(Protocol):
 
     def see_worker(self, process: WorkerProcess) -> bool:
         """A worker's sign of life, every ten seconds or so; whether it is to drain. [B12]"""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter and what became of it."""
+
+    job: Job
+    resolution: Resolution | None
+
+
+class Administration(Coordination, Protocol):
+    """What operators need besides: lists, queues, workers. Decides about no job."""
+
+    def execute(self, command: Command) -> Answer:
+        """Submit one command and wait."""
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first; their bodies may be left out."""
+
+    def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+        """A page of dead letters, newest first; their bodies may be left out."""
+
+    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
+        """What became of these dead letters; an unresolved one is missing."""
+
+    def list_queues(self, namespace: Namespace) -> list[QueueState]:
+        """Every queue that has jobs or settings, with its live leases, by name."""
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Pause or resume a queue (None: as it is) and set its limit (None: as it is; 0: none)."""
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers that were seen lately, by name."""
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
 
 
 class TokenStore(Protocol):

@@ -27,12 +27,13 @@ from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
-from tenure.ports import Store
+from tenure.ports import Administration, Store
 from tenure.stores.memory import MemoryStore
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
+    from tenure.remote.coordination import RemoteCoordinator
     from tenure.server.serving import ServeOptions
 
 DEFAULT_URL = "sqlite:///tenure.db"
@@ -67,6 +68,11 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
             from tenure.stores.sql.postgres import PostgresStore
 
             return PostgresStore(url, migrate=migrate)
+        case "http" | "https":
+            raise StoreError(
+                "an http: or https: URL names a server, whose store cannot be reached through it",
+                hint="run this where the store is, with its sqlite: or postgresql: URL",
+            )
         case _ if url == WITHHELD_URL:
             raise StoreError(
                 "the worker keeps the password of its TENURE_URL from its handlers",
@@ -113,18 +119,71 @@ def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limi
     return Limits(lease=bounds)
 
 
+def is_server(url: str) -> bool:
+    """Whether a URL names a server rather than a store."""
+    return url.partition(":")[0].lower() in ("http", "https")
+
+
+def open_remote(
+    url: str, *, token: str | None = None, environment: Mapping[str, str] = os.environ
+) -> "RemoteCoordinator":
+    """The coordinator of the server that a URL names; `TENURE_TOKEN` says who asks."""
+    try:
+        from tenure.remote.calling import Caller
+        from tenure.remote.coordination import RemoteCoordinator
+        from tenure.remote.settings import Patience, parse_address, trust_from_environment
+    except ModuleNotFoundError as missing:
+        if missing.name != "urllib3":
+            raise
+        raise StoreError(
+            "an http: or https: URL needs urllib3", hint="run `pip install 'tenure[http]'`"
+        ) from missing
+    trust = trust_from_environment(environment, token)
+    return RemoteCoordinator(Caller(parse_address(url), trust, Patience()))
+
+
+@contextmanager
+def open_administration(url: str, *, create: bool = False) -> Iterator[Administration]:
+    """What operators ask: of a coordinator in this process over the store that a URL names, or of
+    the server that it names."""
+    if is_server(url):
+        remote = open_remote(url)
+        try:
+            yield remote
+        finally:
+            remote.close()
+        return
+    store = open_store(url, create=create)
+    try:
+        coordinator = Coordinator(store, limits=limits_from_environment())
+        try:
+            yield coordinator
+        finally:
+            coordinator.close()
+    finally:
+        store.close()
+
+
 class Tenure(Application):
     """An application: decorate functions with `job`, enqueue them, look at their jobs.
 
     Connects at the first call that needs it, to `url`, else to `TENURE_URL`, else to `tenure.db`
-    in the working directory. `name` is who enqueued, as a job's history shows it.
+    in the working directory. `name` is who enqueued, as a job's history shows it; a server knows
+    that from `token`, else from `TENURE_TOKEN`.
     """
 
     def __init__(
-        self, url: str | None = None, *, namespace: str = DEFAULT_NAMESPACE, name: str = "app"
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        name: str = "app",
+        token: str | None = None,
     ) -> None:
         self._url = url
-        super().__init__(lambda: open_link(self._chosen_url()), namespace=namespace, name=name)
+        super().__init__(
+            lambda: open_link(self._chosen_url(), token=token), namespace=namespace, name=name
+        )
 
     def _chosen_url(self) -> str:
         return self._url or url_from_environment()
@@ -149,8 +208,11 @@ def _unopened_store() -> Store:
     return UnopenedPostgresStore()
 
 
-def open_link(url: str) -> Link:
-    """A coordinator in this process over the store a URL names."""
+def open_link(url: str, *, token: str | None = None) -> Link:
+    """A coordinator in this process over the store a URL names, or the server it names."""
+    if is_server(url):
+        remote = open_remote(url, token=token)
+        return Link(coordination=remote, close=remote.close, tries=1)
     store = open_store(url)
     try:
         coordinator = Coordinator(store, limits=limits_from_environment())
@@ -269,9 +331,17 @@ def _verdict(answers: Sequence[Answer]) -> Verdict:
 
 
 def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:
-    """A worker over the store a URL names, which sweeps and forgets beside its work."""
+    """A worker over the store a URL names, which sweeps and forgets beside its work; a server
+    does that by itself."""
     from tenure.worker import run_worker as work
 
+    if is_server(url):
+        remote = open_remote(url)
+        try:
+            remote.now()  # a wrong address or token is said now, not with every claim
+            return work(remote, import_string, options)
+        finally:
+            remote.close()
     limits = limits_from_environment()
     store = open_store(url)
     coordinator = Coordinator(store, limits=limits)

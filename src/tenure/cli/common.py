@@ -19,7 +19,13 @@ from tenure.core.instants import Duration, parse_duration
 from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import TenureError
-from tenure.wiring import limits_from_environment, open_store, url_from_environment
+from tenure.ports import Administration
+from tenure.wiring import (
+    limits_from_environment,
+    open_administration,
+    open_store,
+    url_from_environment,
+)
 
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
 
@@ -29,7 +35,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def url_option(function: _F) -> _F:
     """`--url`."""
     return click.option(
-        "--url", help="The store. [default: $TENURE_URL, then sqlite:///tenure.db]"
+        "--url", help="The store or server. [default: $TENURE_URL, then sqlite:///tenure.db]"
     )(function)
 
 
@@ -105,6 +111,16 @@ def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinato
                 serving.close()
         finally:
             store.close()
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
+
+
+@contextmanager
+def administration(url: str | None, *, create: bool = False) -> Iterator[Administration]:
+    """The coordinator of the chosen store or server; errors of Tenure end the command likewise."""
+    try:
+        with open_administration(url or url_from_environment(), create=create) as serving:
+            yield serving
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.cli.common import (
     REFUSED,
-    coordinator,
+    administration,
     json_option,
     namespace_option,
     new_request_id,
@@ -23,14 +23,13 @@ from tenure.cli.common import (
 )
 from tenure.cli.jobs import find_job, job_facts
 from tenure.cli.printing import print_facts, print_json, print_table, printable
-from tenure.coordinator.service import Coordinator
 from tenure.coordinator.views import ResolutionView, iso, job_view, resolution_view
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.validation import check_job_id
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
-from tenure.ports import JobFilter
+from tenure.ports import Administration, DeadLetter, JobFilter
 
 MAX_LISTED = 500
 MAX_BULK = 100_000
@@ -109,7 +108,7 @@ def list_dead_letters(
     **filters: Any,
 ) -> None:
     """List dead letters that nobody has resolved yet, newest first."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         if before is not None:
             check_job_id("--before", before)
         wanted = msgspec.structs.replace(
@@ -118,7 +117,7 @@ def list_dead_letters(
             before=None if before is None else JobId(before),
             limit=limit,
         )
-        lines = _lines(serving, wanted)
+        lines = [_line(letter) for letter in serving.list_dead_letters(wanted)]
     if as_json:
         print_json(lines)
         return
@@ -141,23 +140,19 @@ def list_dead_letters(
     )
 
 
-def _lines(serving: Coordinator, wanted: JobFilter) -> list[DeadLetterLine]:
-    jobs = serving.store.list_jobs(wanted)
-    resolutions = serving.store.load_resolutions([job.id for job in jobs])
-    return [
-        DeadLetterLine(
-            id=job.id,
-            kind=job.kind,
-            queue=job.queue,
-            reason_code=job.reason_code,
-            stage=job.stage,
-            attempt=job.attempt,
-            finished_at=iso(job.finished_at),
-            error=None if job.error is None else f"{job.error.type}: {job.error.message}",
-            resolution=resolution_view(resolutions.get(job.id)),
-        )
-        for job in jobs
-    ]
+def _line(letter: DeadLetter) -> DeadLetterLine:
+    job, error = letter.job, letter.job.error
+    return DeadLetterLine(
+        id=job.id,
+        kind=job.kind,
+        queue=job.queue,
+        reason_code=job.reason_code,
+        stage=job.stage,
+        attempt=job.attempt,
+        finished_at=iso(job.finished_at),
+        error=None if error is None else f"{error.type}: {error.message}",
+        resolution=resolution_view(letter.resolution),
+    )
 
 
 @dlq.command(name="show")
@@ -167,11 +162,11 @@ def _lines(serving: Coordinator, wanted: JobFilter) -> list[DeadLetterLine]:
 @click.argument("job_id", metavar="ID")
 def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
     """Show a dead letter and what became of it."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         job = find_job(serving, job_id)
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
-        found = resolution_view(serving.store.load_resolutions([job.id]).get(job.id))
+        found = resolution_view(serving.load_resolutions([job.id]).get(job.id))
         view = job_view(job, serving.now(), with_bodies=bodies)
     if as_json:
         print_json({"job": view, "resolution": found})
@@ -244,7 +239,7 @@ def redrive_dead_letters(
             expected_status=JobStatus.DEAD_LETTERED,
         )
 
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         chosen = _chosen(serving, "Redrive", job_ids, filters, every=every, yes=yes)
         done = _decide(serving, [command(job_id) for job_id in chosen])
     _show(done, as_json=as_json)
@@ -268,7 +263,7 @@ def discard_dead_letters(
 ) -> None:
     """Put dead letters away; their rows and histories stay until they are purged."""
     asked_as = new_request_id(request_id)
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         chosen = _chosen(serving, "Discard", job_ids, filters, every=every, yes=yes)
         done = _decide(
             serving,
@@ -281,7 +276,7 @@ def discard_dead_letters(
 
 
 def _chosen(
-    serving: Coordinator,
+    serving: Administration,
     verb: str,
     job_ids: tuple[str, ...],
     filters: dict[str, Any],
@@ -303,16 +298,16 @@ def _chosen(
     return found
 
 
-def _all_ids(serving: Coordinator, wanted: JobFilter) -> Iterator[JobId]:
+def _all_ids(serving: Administration, wanted: JobFilter) -> Iterator[JobId]:
     for _ in range(MAX_BULK // wanted.limit):
-        page = serving.store.list_jobs(wanted)
+        page = serving.list_jobs(wanted)
         yield from (job.id for job in page)
         if len(page) < wanted.limit:
             return
         wanted = msgspec.structs.replace(wanted, before=page[-1].id)
 
 
-def _decide(serving: Coordinator, commands: Sequence[Command]) -> list[Done]:
+def _decide(serving: Administration, commands: Sequence[Command]) -> list[Done]:
     done: list[Done] = []
     for start in range(0, len(commands), PER_REQUEST):
         some = commands[start : start + PER_REQUEST]
@@ -334,10 +329,10 @@ def _done(command: Command, reply: Answer) -> Done:
     return Done(job_id=command.job_id, new_job_id=reply.job.id)
 
 
-def _explained(serving: Coordinator, done: Sequence[Done]) -> list[Done]:
+def _explained(serving: Administration, done: Sequence[Done]) -> list[Done]:
     """With what had become of the refused ones: mostly, another operator was faster."""
     refused = [JobId(each.job_id) for each in done if each.cause is not None]
-    resolutions = serving.store.load_resolutions(refused) if refused else {}
+    resolutions = serving.load_resolutions(refused) if refused else {}
     return [
         msgspec.structs.replace(
             each, resolution=resolution_view(resolutions.get(JobId(each.job_id)))

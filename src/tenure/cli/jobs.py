@@ -9,8 +9,8 @@ import click
 
 from tenure.cli.common import (
     accepted,
+    administration,
     client,
-    coordinator,
     duration_value,
     json_option,
     namespace_option,
@@ -22,7 +22,6 @@ from tenure.cli.common import (
 )
 from tenure.cli.printing import coloured, print_facts, print_json, print_table, printable
 from tenure.cli.waiting import why_waiting
-from tenure.coordinator.service import Coordinator
 from tenure.coordinator.views import artifact_view, event_view, iso, job_view
 from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
 from tenure.core.events import Event
@@ -39,7 +38,7 @@ from tenure.core.vocabulary import (
     parse_status,
 )
 from tenure.errors import UnknownJob
-from tenure.ports import JobFilter
+from tenure.ports import Administration, JobFilter
 
 WAIT_POLL_S = 0.1
 MAX_LISTED = 500
@@ -50,7 +49,7 @@ def jobs() -> None:
     """Look at jobs and decide about them."""
 
 
-def find_job(serving: Coordinator, job_id: str) -> Job:
+def find_job(serving: Administration, job_id: str) -> Job:
     """The job, or the end of the command."""
     check_job_id("ID", job_id)
     job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
@@ -88,10 +87,10 @@ def list_jobs(
         raise click.BadParameter(
             f"no such status; one of {known}", param_hint="--status"
         ) from wrong
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         if before is not None:
             check_job_id("--before", before)
-        found = serving.store.list_jobs(
+        found = serving.list_jobs(
             JobFilter(
                 namespace=Namespace(namespace),
                 statuses=statuses,
@@ -123,7 +122,7 @@ def list_jobs(
 @click.argument("job_id", metavar="ID")
 def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
     """Show a job and its timeline."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         job = find_job(serving, job_id)
         view = job_view(job, serving.now(), with_bodies=bodies)
         events = serving.load_events(job.id)
@@ -194,7 +193,7 @@ def print_timeline(events: list[Event]) -> None:
 @click.argument("job_id", metavar="ID")
 def job_events(url: str | None, as_json: bool, job_id: str) -> None:
     """Show a job's history."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         events = serving.load_events(find_job(serving, job_id).id)
     if as_json:
         print_json([event_view(event) for event in events])
@@ -219,7 +218,7 @@ def job_artifacts(
     """List the files a succeeded job left behind, or fetch the one called NAME."""
     if output is not None and name is None:
         raise click.UsageError("-o needs a NAME.")
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         job = find_job(serving, job_id)
         if name is not None:
             _fetch_artifact(serving, job, name, output)
@@ -234,7 +233,7 @@ def job_artifacts(
     )
 
 
-def _fetch_artifact(serving: Coordinator, job: Job, name: str, output: Path | None) -> None:
+def _fetch_artifact(serving: Administration, job: Job, name: str, output: Path | None) -> None:
     stored = serving.load_artifact(job.id, name)
     if stored is None:
         refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")
@@ -255,7 +254,7 @@ def _fetch_artifact(serving: Coordinator, job: Job, name: str, output: Path | No
 @click.argument("job_id", metavar="ID")
 def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -> None:
     """Show what a job's handler wrote, attempt by attempt."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         job = find_job(serving, job_id)
         logs = [
             log
@@ -282,7 +281,7 @@ def cancel_job(
     url: str | None, request_id: str | None, hard: bool, reason: str, job_id: str
 ) -> None:
     """Cancel a job: at once if it does not run, else softly with a grace, or --hard."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         command = Cancel(
             job_id=JobId(job_id),
             actor=client(),
@@ -302,7 +301,7 @@ def cancel_job(
 @click.argument("job_id", metavar="ID")
 def rerun_job(url: str | None, request_id: str | None, job_id: str) -> None:
     """Make a new job out of a finished one; prints the new id."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         command = Redrive(
             job_id=JobId(job_id),
             actor=operator(),
@@ -320,7 +319,7 @@ def rerun_job(url: str | None, request_id: str | None, job_id: str) -> None:
 @click.argument("job_id", metavar="ID")
 def requeue_job(url: str | None, request_id: str | None, job_id: str) -> None:
     """Let a held job (stalled, on_lost=hold) go back to its queue."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         command = Requeue(
             job_id=JobId(job_id), actor=operator(), request_id=new_request_id(request_id)
         )
@@ -350,7 +349,7 @@ def dead_letter_job(
     job_id: str,
 ) -> None:
     """Take a live job out of circulation."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         command = DeadLetter(
             job_id=JobId(job_id),
             actor=operator(),
@@ -370,13 +369,13 @@ def dead_letter_job(
 @click.argument("job_id", metavar="ID")
 def wait_for_job(url: str | None, as_json: bool, timeout: Duration | None, job_id: str) -> None:
     """Wait until a job is finished. Exits with 0 if it succeeded, 1 otherwise."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         find_job(serving, job_id)
         job = _wait(serving, JobId(job_id), timeout)
         _show_end(serving, job, as_json=as_json)
 
 
-def _wait(serving: Coordinator, job_id: JobId, timeout: Duration | None) -> Job:
+def _wait(serving: Administration, job_id: JobId, timeout: Duration | None) -> Job:
     give_up_at = None
     if timeout is not None:
         give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
@@ -390,7 +389,7 @@ def _wait(serving: Coordinator, job_id: JobId, timeout: Duration | None) -> Job:
         time.sleep(WAIT_POLL_S)
 
 
-def _show_end(serving: Coordinator, job: Job, *, as_json: bool) -> None:
+def _show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
     if as_json:
         print_json(job_view(job, serving.now(), with_bodies=True))
     elif job.result is not None:
@@ -430,7 +429,7 @@ def enqueue(
     payload: str,
 ) -> None:
     """Enqueue a job of KIND with a JSON PAYLOAD; prints its id."""
-    with coordinator(url, create=True) as serving:
+    with administration(url, create=True) as serving:
         command = Enqueue(
             job_id=JobId(job_id) if job_id else new_job_id(serving.now(), os.urandom(16)),
             namespace=Namespace(namespace),

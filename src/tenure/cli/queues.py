@@ -2,7 +2,7 @@
 
 import click
 
-from tenure.cli.common import coordinator, json_option, namespace_option, url_option
+from tenure.cli.common import administration, json_option, namespace_option, url_option
 from tenure.cli.printing import print_json, print_table, printable
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName
@@ -20,9 +20,9 @@ def queues() -> None:
 @namespace_option
 def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
     """List queues with their live leases."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         check_name("namespace", namespace)
-        found = serving.store.queues(Namespace(namespace))
+        found = serving.list_queues(Namespace(namespace))
     if as_json:
         print_json(found)
         return
@@ -35,12 +35,10 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
 def _put(
     url: str | None, namespace: str, name: str, *, paused: bool | None, limit: int | None
 ) -> QueueState:
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         check_name("namespace", namespace)
         check_name("QUEUE", name)
-        return serving.store.put_queue(
-            Namespace(namespace), QueueName(name), paused=paused, limit=limit
-        )
+        return serving.put_queue(Namespace(namespace), QueueName(name), paused=paused, limit=limit)
 
 
 @queues.command(name="pause")

@@ -3,35 +3,40 @@
 Only remarks: nothing here decides, and a worker that never signs is not seen here.
 """
 
-from tenure.coordinator.service import Coordinator
 from tenure.coordinator.views import iso, worker_view
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus
+from tenure.errors import RequestRefused
+from tenure.ports import Administration
 
 
-def why_waiting(serving: Coordinator, job: Job) -> str | None:
+def why_waiting(serving: Administration, job: Job) -> str | None:
     """What stands between a queued job and its claim; None if nothing is known to."""
     if job.status is not JobStatus.QUEUED:
         return None
     now = serving.now()
     if job.run_at is not None and job.run_at > now:
         return f"it is not due before {iso(job.run_at)}"
-    for queue in serving.store.queues(job.namespace):
+    for queue in serving.list_queues(job.namespace):
         if queue.name == job.queue and queue.paused:
             return f"queue {job.queue} is paused"
         if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
             return f"queue {job.queue} is at its limit of {queue.limit}"
-    if not takers(serving, job):
+    try:
+        is_taken = bool(takers(serving, job))
+    except RequestRefused:  # a client's token does not see workers
+        return None
+    if not is_taken:
         return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
     return None
 
 
-def takers(serving: Coordinator, job: Job) -> list[str]:
+def takers(serving: Administration, job: Job) -> list[str]:
     """The workers that would claim it; one that names no kinds takes all."""
     now = serving.now()
     return [
         seen.worker
-        for seen in serving.store.list_workers(job.namespace)
+        for seen in serving.list_workers(job.namespace)
         if worker_view(seen, now).state == "alive"
         and job.queue in seen.queues
         and (not seen.kinds or job.kind in seen.kinds)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.common import coordinator, json_option, namespace_option, refuse, url_option
+from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
 from tenure.cli.printing import print_json, print_table, printable
 from tenure.coordinator.views import worker_view
 from tenure.core.ids import Namespace, WorkerId
@@ -24,12 +24,10 @@ def workers() -> None:
 @namespace_option
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     """List the workers that were seen within a day."""
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         check_name("namespace", namespace)
         now = serving.now()
-        views = [
-            worker_view(seen, now) for seen in serving.store.list_workers(Namespace(namespace))
-        ]
+        views = [worker_view(seen, now) for seen in serving.list_workers(Namespace(namespace))]
     if as_json:
         print_json(views)
         return
@@ -68,9 +66,9 @@ def drain_worker(url: str | None, namespace: str, worker: str) -> None:
     It hears of it with its next sign of life, within seconds. A process that starts under the
     same name afterwards is not meant.
     """
-    with coordinator(url) as serving:
+    with administration(url) as serving:
         check_name("namespace", namespace)
         check_name("WORKER", worker)
-        if not serving.store.request_drain(Namespace(namespace), WorkerId(worker)):
+        if not serving.request_drain(Namespace(namespace), WorkerId(worker)):
             refuse(f"there is no worker {worker}; see `tenure workers ls`")
     click.echo(f"{printable(worker)}: draining")

@@ -63,6 +63,8 @@ class Link(msgspec.Struct, kw_only=True):
 
     coordination: Coordination
     close: Callable[[], None]
+    tries: int = MAX_TRIES
+    """How often a request without an answer is sent; 1 where the coordination sees to that."""
     enqueue_within: Callable[[Any, Sequence[Enqueue]], list[Reply]] = _no_transactions
     aenqueue_within: Callable[[Any, Sequence[Enqueue]], Awaitable[list[Reply]]] = (
         _no_async_transactions
@@ -177,7 +179,7 @@ class Channel:
     def ask(self, question: Callable[[Coordination], _T]) -> _T:
         """Ask the coordinator something that may be asked again."""
         link = self.link()
-        patience = _Patience(link.monotonic, self._entropy)
+        patience = _Patience(link, self._entropy)
         while True:
             try:
                 return question(link.coordination)
@@ -187,7 +189,7 @@ class Channel:
     async def asend(self, commands: Sequence[Command]) -> list[Answer]:
         """Answers in the order asked, without blocking the loop."""
         link = await self.alink()
-        patience = _Patience(link.monotonic, self._entropy)
+        patience = _Patience(link, self._entropy)
         while True:
             try:
                 return await asyncio.wrap_future(link.coordination.submit_many(commands))
@@ -216,10 +218,11 @@ def _host_us() -> int:
 class _Patience:
     """How long a request that got no answer is tried again."""
 
-    def __init__(self, monotonic: Callable[[], float], entropy: Entropy) -> None:
-        self._monotonic = monotonic
+    def __init__(self, link: Link, entropy: Entropy) -> None:
+        self._monotonic = link.monotonic
+        self._most = link.tries
         self._entropy = entropy
-        self._began = monotonic()
+        self._began = link.monotonic()
         self._tries = 0
 
     def pause_after(self, failure: StoreUnavailable | Contended) -> float:
@@ -229,7 +232,7 @@ class _Patience:
         # Anything between a tenth and the whole: clients that lost a store together must not
         # come back together.
         pause = FIRST_RETRY_S * float(2 ** (self._tries - 1)) * (0.1 + 0.9 * luck)
-        if self._tries >= MAX_TRIES or self._monotonic() + pause - self._began > TRY_WITHIN_S:
+        if self._tries >= self._most or self._monotonic() + pause - self._began > TRY_WITHIN_S:
             raise failure
         return pause
 

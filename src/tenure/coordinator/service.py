@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+from tenure.coordinator.administering import Administered
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.beside import BesideTheLog
 from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
@@ -27,13 +28,13 @@ from tenure.core.claims import (
 from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, JobId
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.errors import Closed
-from tenure.ports import Entropy, Observer, Store
+from tenure.ports import NO_WAIT, Entropy, Observer, Store
 
 MAX_BATCH = 1000
 LAST_WRITTEN = 20_000
@@ -71,7 +72,7 @@ class _Claim:
         self.future: Future[ClaimAnswer] = Future()
 
 
-class Coordinator(BesideTheLog):
+class Coordinator(BesideTheLog, Administered):
     """Decides for everybody who shares this store. Thread-safe; close it when done."""
 
     def __init__(
@@ -132,8 +133,10 @@ class Coordinator(BesideTheLog):
         """One command; the future holds a list of one answer."""
         return self.submit_many([command])
 
-    def submit_claim(self, request: ClaimRequest) -> Future[ClaimAnswer]:
-        """A claim; concurrent ones of the same scope share a transaction."""
+    def submit_claim(
+        self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
+    ) -> Future[ClaimAnswer]:
+        """A claim; concurrent ones of the same scope share a transaction. None of them waits."""
         check_claim(request, self.limits)
         call = _Claim(request)
         with self._condition:
@@ -142,6 +145,9 @@ class Coordinator(BesideTheLog):
             self._gathered += request.limit
             self._wake()
         return call.future
+
+    def end_waits(self) -> None:
+        """There are none."""
 
     def execute(self, command: Command) -> Answer:
         """Submit and wait."""

@@ -17,6 +17,7 @@ from tenure.worker.clock import Boot
 Random = Callable[[], float]
 """Evenly from [0, 1)."""
 
+AT_ONCE = Duration(0)
 MAX_PER_CLAIM = 100
 FIRST_RETRY = seconds(0.1)
 LONGEST_RETRY = seconds(5)
@@ -43,6 +44,7 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     first_claim_seq: int = 1
     shortest_poll_us: Duration = seconds(0.05)
     longest_poll_us: Duration = seconds(1)
+    wait_us: Duration = seconds(10)
 
 
 class Claimer:
@@ -79,6 +81,14 @@ class Claimer:
                 return self.unanswered
             self._pass_turn()
         return None
+
+    @property
+    def wait_us(self) -> Duration:
+        """How long the claim may be held open while there is no work: not at all while another
+        group of kinds has to have its turn, or only the favoured queue was asked."""
+        asked = self.unanswered
+        is_whole = asked is not None and asked.queues == tuple(self._settings.queues)
+        return self._settings.wait_us if is_whole and len(self._groups) == 1 else AT_ONCE
 
     def _room(self, kinds: tuple[Kind, ...], running: Counter[Kind]) -> int:
         limit = self._settings.kinds[kinds[0]]
@@ -117,8 +127,10 @@ class Claimer:
 
     # --- hearing -------------------------------------------------------------------------------
 
-    def heard(self, granted: int, now: Boot) -> None:
-        """An answer came. Ask again at once unless everything was empty in a row."""
+    def heard(self, granted: int, now: Boot, *, waited_us: int = 0) -> None:
+        """An answer came. Ask again at once unless everything was empty in a row; if the
+        coordinator waited for work in our place, that was the pause."""
+        has_waited = 0 < self.wait_us <= 2 * waited_us
         asked, self.unanswered = self.unanswered, None
         assert asked is not None
         self._tries = 0
@@ -135,13 +147,16 @@ class Claimer:
             self.next_at = now
             return
         self._empty_in_a_row = 0
+        if has_waited:
+            self.next_at = now
+            return
         self.next_at = Boot(now + self._idle_us // 2 + jittered(self._idle_us, self._random))
         self._idle_us = Duration(min(2 * self._idle_us, self._settings.longest_poll_us))
 
-    def failed(self, now: Boot) -> None:
+    def failed(self, now: Boot, *, retry_after_us: Duration = AT_ONCE) -> None:
         """No answer came."""
         self._tries += 1
-        self.next_at = Boot(now + retry_delay(self._tries, self._random))
+        self.next_at = Boot(now + retry_after_us + retry_delay(self._tries, self._random))
 
     def wake(self, now: Boot) -> None:
         """There may be work: ask now, and often for a while."""

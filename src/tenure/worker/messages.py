@@ -41,10 +41,11 @@ class ClaimAnswered(msgspec.Struct, frozen=True):
 
 
 class ClaimFailed(msgspec.Struct, frozen=True):
-    """A claim got no answer; `why` is for people."""
+    """A claim got no answer; `why` is for people. It is not repeated before `retry_after_us`."""
 
     ticket: int
     why: str
+    retry_after_us: Duration = Duration(0)
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -55,10 +56,12 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class SendFailed(msgspec.Struct, frozen=True):
-    """A batch got no answer; it may or may not have been carried out."""
+    """A batch got no answer; it may or may not have been carried out, and is not repeated before
+    `retry_after_us`."""
 
     ticket: int
     why: str
+    retry_after_us: Duration = Duration(0)
 
 
 class SendRefused(msgspec.Struct, frozen=True):
@@ -149,10 +152,16 @@ Event = (
 
 
 class SendClaim(msgspec.Struct, frozen=True):
-    """Send this claim; answer with `ClaimAnswered` or `ClaimFailed`."""
+    """Send this claim; answer with `ClaimAnswered` or `ClaimFailed`. It may be held open for
+    `wait_us` while there is no work."""
 
     ticket: int
     request: ClaimRequest
+    wait_us: Duration = Duration(0)
+
+
+class EndWaits(msgspec.Struct, frozen=True):
+    """Let a claim that is held open end without an answer."""
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -212,4 +221,4 @@ class Note(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
-Action = SendClaim | Send | Prepare | RunHandler | Renew | Lend | AskToStop | Kill | Note
+Action = SendClaim | EndWaits | Send | Prepare | RunHandler | Renew | Lend | AskToStop | Kill | Note

@@ -18,7 +18,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
-from tenure.worker.claiming import Claimer, ClaimSettings, Random, jittered, retry_delay
+from tenure.worker.claiming import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import (
     Action,
@@ -31,6 +31,7 @@ from tenure.worker.messages import (
     ClaimFailed,
     ClockJumped,
     DrainAsked,
+    EndWaits,
     Event,
     Finished,
     Kill,
@@ -134,7 +135,7 @@ class Session:
             case ClaimAnswered():
                 self._claim_answered(event.ticket, event.answer)
             case ClaimFailed():
-                self._claim_failed(event.ticket, event.why)
+                self._claim_failed(event.ticket, event.why, event.retry_after_us)
             case Answered() | SendFailed() | SendRefused():
                 self._batch_returned(event)
             case Prepared():
@@ -221,15 +222,17 @@ class Session:
         self._claim = (ticket, self._now)
         self._wake_by(Boot(self._now + CLAIM_ANSWER_WITHIN))
         self.stats.claims += 1
-        self._actions.append(SendClaim(ticket, request))
+        wait_us = AT_ONCE if is_closed else self._claimer.wait_us
+        self._actions.append(SendClaim(ticket, request, wait_us))
 
-    def _claim_failed(self, ticket: int, why: str) -> None:
+    def _claim_failed(self, ticket: int, why: str, retry_after_us: Duration = AT_ONCE) -> None:
         if self._claim is None or self._claim[0] != ticket:
             return
         self._claim = None
         self.stats.transport_failures += 1
-        self._note(f"a claim got no answer, will repeat it: {why}")
-        self._claimer.failed(self._now)
+        if self._drain is None:  # else we hung up ourselves
+            self._note(f"a claim got no answer, will repeat it: {why}")
+        self._claimer.failed(self._now, retry_after_us=retry_after_us)
         self._wake_by(self._claimer.next_at)
 
     def _claim_answered(self, ticket: int, answer: ClaimAnswer) -> None:
@@ -243,7 +246,7 @@ class Session:
             worker = "another worker uses the same worker id"
             self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
-        self._claimer.heard(len(answer.grants), self._now)
+        self._claimer.heard(len(answer.grants), self._now, waited_us=self._now - sent_at)
         self._wake_by(self._claimer.next_at)
         for grant in answer.grants:
             if grant.lease_id not in self._leases:
@@ -293,7 +296,7 @@ class Session:
                 case Answered():
                     self._verdict(attempt, command, event.verdicts[position], sent.sent_at)
                 case SendFailed():
-                    self._unanswered(attempt, command)
+                    self._unanswered(attempt, command, event.retry_after_us)
                 case SendRefused():
                     self._refused(attempt, command, event.why, is_alone=len(sent.commands) == 1)
 
@@ -352,14 +355,17 @@ class Session:
             kill_at = Boot(sent_at + remaining_us - reserve_us)
             self._ask_to_stop(attempt, verdict.cancel.reason or "cancelled", kill_at)
 
-    def _unanswered(self, attempt: Attempt, command: WorkerCommand) -> None:
+    def _unanswered(
+        self, attempt: Attempt, command: WorkerCommand, retry_after_us: Duration = AT_ONCE
+    ) -> None:
+        not_before = self._now + retry_after_us
         if isinstance(command, Heartbeat):
             soon = jittered(min(attempt.heartbeat_us // 2, LONGEST_HEARTBEAT_RETRY), self._random)
-            attempt.heartbeat_lost(command.hb_seq, again_at=Boot(self._now + soon))
+            attempt.heartbeat_lost(command.hb_seq, again_at=Boot(not_before + soon))
             self._wake_by(attempt.heartbeat_at)
         elif command is attempt.report or attempt.phase is Phase.STARTING:
             attempt.tries += 1
-            attempt.retry_at = Boot(self._now + retry_delay(attempt.tries, self._random))
+            attempt.retry_at = Boot(not_before + retry_delay(attempt.tries, self._random))
             self._wake_by(attempt.retry_at)
 
     def _refused(
@@ -500,7 +506,13 @@ class Session:
         for attempt in list(self._attempts.values()):
             if attempt.phase is Phase.PREPARING:
                 self._stop(attempt, StopFor.SHUTDOWN)
+        self._end_waits()
         self._wake_by(self._now)
+
+    def _end_waits(self) -> None:
+        """A claim may be held open for longer than there is time; its repetition does not wait."""
+        if self._claim is not None:
+            self._actions.append(EndWaits())
 
     def _keep_drain(self) -> None:
         drain = self._drain
@@ -525,6 +537,7 @@ class Session:
         for attempt in list(self._attempts.values()):
             if attempt.phase.has_handler and attempt.stop_for is None:
                 self._stop(attempt, StopFor.SHUTDOWN)
+        self._end_waits()
         self._wake_by(self._now)
 
     def _break(self, why: str) -> None:

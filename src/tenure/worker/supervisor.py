@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, assert_never
 
 from tenure.core.claims import ClaimAnswer
-from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import JobError
 from tenure.core.verdicts import Answer, Verdict
-from tenure.core.vocabulary import Stage
-from tenure.errors import Closed, InvalidInput
+from tenure.core.vocabulary import Stage, VerdictKind
+from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers import Isolation, Registry
 from tenure.ports import Coordination
 from tenure.worker.clock import Boot, JumpWatch, boot_now
@@ -36,6 +36,7 @@ from tenure.worker.messages import (
     ClaimFailed,
     ClockJumped,
     DrainAsked,
+    EndWaits,
     Event,
     Finished,
     Kill,
@@ -65,6 +66,9 @@ JUMP_THRESHOLD = seconds(5)
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 """Would end the process, and with it every handler, because one of them sent it to its parent."""
+
+_REFUSED = Verdict(kind=VerdictKind.REJECTED)
+"""A server's last word on reports that it did not look into: the token is revoked. [H8]"""
 
 StoreArtifact = Callable[[Left, Callable[[Staged], None]], None]
 """Stores an artifact in its own time, and says then what became of it."""
@@ -234,6 +238,8 @@ class Supervisor:
         match action:
             case SendClaim():
                 self._send_claim(action)
+            case EndWaits():
+                self._coordination.end_waits()
             case Send():
                 self._send(action)
             case Prepare():
@@ -270,14 +276,17 @@ class Supervisor:
         def heard(future: "Future[ClaimAnswer]") -> None:
             failure = _failure_of(future)
             event: Event
-            if failure is not None:
-                event = ClaimFailed(ticket, _said(failure))
+            if isinstance(failure, InvalidInput | RequestRefused):
+                event = Broken(f"claims are refused: {failure}")
+            elif failure is not None:
+                event = ClaimFailed(ticket, _said(failure), _retry_after(failure))
             else:
                 event = ClaimAnswered(ticket, future.result())
             self._call(lambda: self._inbox.append(event))
 
         try:
-            self._coordination.submit_claim(action.request).add_done_callback(heard)
+            asked = self._coordination.submit_claim(action.request, wait_us=action.wait_us)
+            asked.add_done_callback(heard)
         except (Closed, InvalidInput) as refusal:
             self._inbox.append(Broken(f"claims are refused: {refusal}"))
         except Exception as failure:  # a transport that failed at once; repeated, and said
@@ -291,8 +300,11 @@ class Supervisor:
             event: Event
             if isinstance(failure, InvalidInput):
                 event = SendRefused(ticket, str(failure))
+            elif isinstance(failure, RequestRefused):
+                _log.error("reports are refused: %s", one_line(str(failure)))
+                event = Answered(ticket, (_REFUSED,) * len(action.commands))
             elif failure is not None:
-                event = SendFailed(ticket, _said(failure))
+                event = SendFailed(ticket, _said(failure), _retry_after(failure))
             else:
                 event = _answered(action, future.result())
             self._call(lambda: self._inbox.append(event))
@@ -337,6 +349,11 @@ def _answered(action: Send, answers: Sequence[Answer]) -> Event:
     if len(verdicts) != len(action.commands):
         return SendFailed(action.ticket, "the answer does not fit the question")
     return Answered(action.ticket, verdicts)
+
+
+def _retry_after(failure: BaseException) -> Duration:
+    """How long whoever answered wants to be left alone."""
+    return seconds(failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0)
 
 
 def _said(failure: BaseException) -> str:

@@ -1,0 +1,191 @@
+"""Commands as requests: which route each goes by, and how many go together.
+
+Answers come back in the order of the commands. A worker's reports and new jobs travel in batches
+that stay below the server's limits; what is about one job alone travels alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeVar, assert_never, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    DeadLetter,
+    Discard,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Redrive,
+    Release,
+    Requeue,
+    Start,
+    Sweep,
+    WorkerCommand,
+)
+from tenure.core.ids import JobId
+from tenure.core.job import Job
+from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.vocabulary import Cause, EventCause, ReleaseKind
+from tenure.errors import InvalidInput, OutcomeUnknown, RequestRefused
+from tenure.protocol.codec import encode
+from tenure.protocol.commands import enqueue_message, operator_message, report_of
+from tenure.protocol.records import JobRecord, job_of
+from tenure.protocol.replies import (
+    JobPage,
+    JobReply,
+    JobsReply,
+    VerdictsReply,
+    reply_of,
+    verdict_of,
+)
+from tenure.protocol.requests import (
+    MAX_BATCH,
+    MAX_WITH_BODIES,
+    BodiesQuery,
+    EnqueueManyMessage,
+    LookupMessage,
+    ReportsMessage,
+)
+from tenure.protocol.routes import MAX_BATCH_BYTES
+from tenure.remote.answers import NotFound
+from tenure.remote.calling import Call, Caller
+
+ROOM_BYTES = MAX_BATCH_BYTES - 1024
+"""For the messages of a batch, without what is around them."""
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+Decision = Cancel | Requeue | DeadLetter | Redrive | Discard
+"""What clients and operators ask about one job."""
+
+_REPORTS = (Start, Heartbeat, Complete, Fail, Release)
+
+
+def check_sendable(commands: Sequence[Command]) -> None:
+    """Raise for what only the coordinator itself may say."""
+    for command in commands:
+        is_own = isinstance(command, Claim | Sweep)
+        if is_own or (isinstance(command, Release) and command.kind is ReleaseKind.UNDELIVERED):
+            problem = f"a {type(command).__name__.lower()} like this is the coordinator's own"
+            raise InvalidInput("command", problem)
+
+
+def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
+    """Send them in order; their answers."""
+    answers: list[Answer] = []
+    for sort, alike in groupby(commands, key=_sort):
+        if sort == "report":
+            answers += _report(caller, cast(list[WorkerCommand], list(alike)))
+        elif sort == "enqueue":
+            answers += _enqueue(caller, cast(list[Enqueue], list(alike)))
+        else:
+            answers += [_decide(caller, cast(Decision, each)) for each in alike]
+    return answers
+
+
+def _sort(command: Command) -> str:
+    if isinstance(command, _REPORTS):
+        return "report"
+    return "enqueue" if isinstance(command, Enqueue) else "decide"
+
+
+def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
+    """Once: a worker repeats its reports by its own rules, within the life of its lease."""
+    for batch in _batches(report_of(command) for command in commands):
+        call = Call(name="report", message=ReportsMessage(reports=tuple(batch)))
+        heard = caller.ask_once(call, VerdictsReply).verdicts
+        _check_count(len(heard), len(batch))
+        yield from (verdict_of(verdict) for verdict in heard)
+
+
+def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
+    sent = iter(commands)
+    for batch in _batches(enqueue_message(command) for command in commands):
+        call = Call(name="enqueue-many", message=EnqueueManyMessage(jobs=tuple(batch)))
+        heard = caller.ask(call, JobsReply).replies
+        _check_count(len(heard), len(batch))
+        yield from (_made(caller, next(sent), reply_of(reply)) for reply in heard)
+
+
+def _made(caller: Caller, command: Enqueue, reply: Reply) -> Reply:
+    """A new job's payload is the one that was sent; that of another is asked for."""
+    if reply.job is None:
+        return reply
+    is_new = not (reply.replayed or reply.deduplicated or reply.cause)
+    if is_new:
+        return replace(reply, job=replace(reply.job, payload=command.payload))
+    return replace(reply, job=load_jobs(caller, [reply.job.id]).get(reply.job.id, reply.job))
+
+
+def _decide(caller: Caller, command: Decision) -> Reply:
+    call = Call(
+        name=_route_of(command),
+        parts={"job_id": command.job_id},
+        message=operator_message(command),
+        query=BodiesQuery(bodies=True),
+    )
+    try:
+        return reply_of(caller.ask(call, JobReply))
+    except NotFound:
+        return Reply(job=None, cause=Cause.UNKNOWN_JOB)
+
+
+def _route_of(command: Decision) -> str:
+    match command:
+        case Cancel():
+            return "cancel"
+        case Requeue():
+            return "requeue"
+        case DeadLetter():
+            return "dead-letter"
+        case Redrive():
+            return "rerun" if command.cause is EventCause.RERUN else "redrive"
+        case Discard():
+            return "discard"
+        case _:
+            assert_never(command)
+
+
+def load_jobs(caller: Caller, ids: Sequence[JobId]) -> dict[JobId, Job]:
+    """These jobs with their bodies, or without for those who may not see them."""
+    found: dict[JobId, Job] = {}
+    for start in range(0, len(ids), MAX_WITH_BODIES):
+        message = LookupMessage(job_ids=tuple(ids[start : start + MAX_WITH_BODIES]))
+        found |= {record.id: job_of(record) for record in _look_up(caller, message)}
+    return found
+
+
+def _look_up(caller: Caller, message: LookupMessage) -> tuple[JobRecord, ...]:
+    try:
+        call = Call(name="lookup", message=message, query=BodiesQuery(bodies=True))
+        return caller.ask(call, JobPage).jobs
+    except RequestRefused as refused:
+        if refused.field != "bodies":
+            raise
+        return caller.ask(Call(name="lookup", message=message), JobPage).jobs
+
+
+def _batches(messages: Iterable[_T]) -> Iterator[list[_T]]:
+    """As few as possible, each within the server's limits."""
+    batch: list[_T] = []
+    size_bytes = 0
+    for message in messages:
+        message_bytes = len(encode(message)) + 1
+        if batch and (len(batch) == MAX_BATCH or size_bytes + message_bytes > ROOM_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(message)
+        size_bytes += message_bytes
+    if batch:
+        yield batch
+
+
+def _check_count(heard: int, asked: int) -> None:
+    if heard != asked:
+        raise OutcomeUnknown(f"the answer has {heard} parts, the request has {asked}")

@@ -1,0 +1,177 @@
+"""Where a server is, how it is trusted, and how patient a caller is with it.
+
+A token is the right to act as somebody: it is checked here, goes into one header, and appears in
+no error, no log and no repr. It is not sent in the clear to another machine unless that is asked
+for.
+"""
+
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tenure.core.tokens import read_token
+from tenure.errors import InvalidInput, UnknownStoreUrl
+
+TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
+CA_VARIABLE = "TENURE_CA_FILE"
+CERTIFICATE_VARIABLE = "TENURE_CLIENT_CERT"
+KEY_VARIABLE = "TENURE_CLIENT_KEY"
+INSECURE_VARIABLE = "TENURE_INSECURE"
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server is. `prefix` is what a proxy puts before its paths."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody between can read along: TLS, or this machine's own addresses."""
+        return self.scheme == "https" or _is_loopback(self.host)
+
+
+def parse_address(url: str) -> Address:
+    """The server that a URL names. Its errors never repeat what the URL holds."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as wrong:  # such as a port that is no number
+        raise UnknownStoreUrl("a server's URL is http(s)://host:port") from wrong
+    if parts.username is not None or parts.password is not None:
+        raise UnknownStoreUrl(
+            f"a server's URL takes no user and no password, {TOKEN_VARIABLE} is for that"
+        )
+    if parts.query or parts.fragment:
+        raise UnknownStoreUrl("a server's URL takes no options")
+    scheme = parts.scheme.lower()
+    if scheme not in DEFAULT_PORTS or not host or not _is_plain(host + parts.path):
+        raise UnknownStoreUrl("a server's URL is http(s)://host:port")
+    return Address(
+        scheme=scheme,
+        host=host,
+        port=DEFAULT_PORTS[scheme] if port is None else port,
+        prefix=parts.path.rstrip("/"),
+    )
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Secret:
+    """A token that prints as nothing."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def header(self) -> str:
+        """What the `Authorization` header says."""
+        return f"Bearer {self._text}"
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """How the two sides know each other."""
+
+    token: Secret | None = None
+    ca_file: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+    is_insecure: bool = False
+    """Whether a token may travel in the clear."""
+
+
+def trust_from_environment(environment: Mapping[str, str], token: str | None = None) -> Trust:
+    """What the environment says of it; `token` is the application's own."""
+    insecure = environment.get(INSECURE_VARIABLE, "")
+    if insecure not in ("", "0", "1"):
+        raise InvalidInput(INSECURE_VARIABLE, "is neither 0 nor 1")
+    return Trust(
+        token=_secret(token, "token") or _secret(environment.get(TOKEN_VARIABLE), TOKEN_VARIABLE),
+        ca_file=_path(environment, CA_VARIABLE),
+        client_certificate=_path(environment, CERTIFICATE_VARIABLE),
+        client_key=_path(environment, KEY_VARIABLE),
+        is_insecure=insecure == "1",
+    )
+
+
+def _secret(text: str | None, field: str) -> Secret | None:
+    if not text:
+        return None
+    if read_token(text.strip()) is None:
+        # A header that cannot be sent would show its text in somebody else's error.
+        hint = "`tenure tokens create` prints one, as tenure_…"
+        raise InvalidInput(field, "is no token of Tenure's", hint=hint)
+    return Secret(text.strip())
+
+
+def _path(environment: Mapping[str, str], name: str) -> Path | None:
+    given = environment.get(name)
+    return Path(given) if given else None
+
+
+def check_trust(address: Address, trust: Trust) -> None:
+    """Raise if a token would be readable on its way."""
+    if trust.token is not None and not address.is_private and not trust.is_insecure:
+        raise InvalidInput(
+            TOKEN_VARIABLE,
+            f"would go to {address} in the clear",
+            hint=f"use https:, or set {INSECURE_VARIABLE}=1 where the network can be trusted",
+        )
+
+
+def tls_context(trust: Trust) -> ssl.SSLContext:
+    """Certificates and host names are always checked; `ca_file` says by whom else."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if trust.ca_file is not None:
+            context.load_verify_locations(trust.ca_file)
+    except (OSError, ssl.SSLError) as failure:
+        raise InvalidInput(CA_VARIABLE, f"cannot be used: {failure}") from failure
+    if trust.client_certificate is None:
+        return context
+    try:
+        context.load_cert_chain(trust.client_certificate, trust.client_key)
+    except (OSError, ssl.SSLError) as failure:
+        raise InvalidInput(CERTIFICATE_VARIABLE, f"cannot be used: {failure}") from failure
+    return context
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a caller waits and how often it asks again. Every wait has an end."""
+
+    connect_s: float = 5.0
+    answer_s: float = 15.0
+    """Between two signs of life of an answer."""
+    whole_answer_s: float = 120.0
+    tries: int = 5
+    within_s: float = 60.0
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 10.0

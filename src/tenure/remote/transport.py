@@ -1,0 +1,191 @@
+"""One exchange with a server: bytes out, an answer or the lack of one back.
+
+The only module that knows urllib3. Connections are kept alive and counted; nothing is repeated,
+no redirect is followed (it would carry the token elsewhere) and no proxy is taken from the
+environment. `hang_up` ends what waits, from any thread.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from urllib.parse import urlencode
+from weakref import WeakSet
+
+import msgspec
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    EmptyPoolError,
+    HTTPError,
+    NewConnectionError,
+    SSLError,
+)
+
+from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tenure.remote.settings import CA_VARIABLE, Address, Patience, Trust, tls_context
+
+MAX_ANSWER_BYTES = 512 << 20
+"""More than the largest answer of the protocol: a hundred grants with all their bodies."""
+
+PIECE_BYTES = 256 << 10
+POOL_WITHIN_S = 15
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent. It may hold payloads: none of it is ever shown."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: dict[str, str]
+    body: bytes | None = None
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back, whole."""
+
+    status: int
+    body: bytes
+    media_type: str
+    retry_after_s: float
+
+
+class NotTrusted(StoreUnavailable):
+    """The server's certificate is nobody's who is trusted here; asking again will not help."""
+
+
+class Transport:
+    """Connections to one server, for calls of one sort."""
+
+    def __init__(
+        self, address: Address, trust: Trust, patience: Patience, *, connections: int
+    ) -> None:
+        self._address = address
+        self._patience = patience
+        self._opened: WeakSet[HTTPConnection] = WeakSet()
+        self._lock = threading.Lock()
+        self._pool = self._make_pool(trust, connections)
+
+    def _make_pool(self, trust: Trust, connections: int) -> urllib3.HTTPConnectionPool:
+        pool: urllib3.HTTPConnectionPool
+        if self._address.scheme == "https":
+            pool = urllib3.HTTPSConnectionPool(
+                self._address.host,
+                self._address.port,
+                maxsize=connections,
+                block=True,
+                ssl_context=tls_context(trust),
+            )
+        else:
+            pool = urllib3.HTTPConnectionPool(
+                self._address.host, self._address.port, maxsize=connections, block=True
+            )
+        pool.ConnectionCls = self._tracked(pool.ConnectionCls)  # type: ignore[arg-type]  # typed as a protocol of both
+        return pool
+
+    def _tracked(self, base: type[HTTPConnection]) -> type[HTTPConnection]:
+        note = self._note
+
+        class Tracked(base):  # type: ignore[valid-type,misc]  # one of two classes
+            def connect(self) -> None:
+                super().connect()
+                note(self)
+
+        return Tracked
+
+    def _note(self, connection: HTTPConnection) -> None:
+        with self._lock:
+            self._opened.add(connection)
+
+    def exchange(self, request: Request, *, answer_within_s: float) -> Response:
+        """Send it once. Raises `StoreUnavailable` if nothing was sent, `OutcomeUnknown` if it may
+        have been carried out."""
+        try:
+            response = self._pool.urlopen(
+                request.method,
+                self._address.prefix + request.target,
+                body=request.body,
+                headers=request.headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                timeout=urllib3.Timeout(connect=self._patience.connect_s, read=answer_within_s),
+                pool_timeout=POOL_WITHIN_S,
+                preload_content=False,
+                decode_content=False,
+            )
+            return self._whole(response)
+        except (NewConnectionError, ConnectTimeoutError, EmptyPoolError) as failure:
+            problem = f"{self._address} cannot be reached: {_said(failure)}"
+            raise StoreUnavailable(problem) from failure
+        except (HTTPError, OSError) as failure:
+            raise self._lost(failure) from failure
+
+    def _lost(self, failure: Exception) -> StoreUnavailable:
+        inner = failure.args[0] if failure.args else None
+        if isinstance(failure, SSLError) and isinstance(inner, ssl.SSLCertVerificationError):
+            return NotTrusted(
+                f"the certificate of {self._address} is not trusted: {inner.verify_message}",
+                hint=f"name the file of its authority in {CA_VARIABLE}",
+            )
+        return OutcomeUnknown(
+            f"{self._address} gave no answer: {_said(failure)}",
+            hint="it may have been carried out; the same request id tells",
+        )
+
+    def _whole(self, response: urllib3.BaseHTTPResponse) -> Response:
+        """All of an answer, within a time and a size."""
+        ends_at_s = time.monotonic() + self._patience.whole_answer_s
+        body = bytearray()
+        try:
+            while piece := response.read1(PIECE_BYTES):
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise OutcomeUnknown(f"an answer of {self._address} is too large")
+                if time.monotonic() > ends_at_s:
+                    raise OutcomeUnknown(f"an answer of {self._address} took too long")
+        except BaseException:
+            response.close()
+            raise
+        response.release_conn()
+        return Response(
+            status=response.status,
+            body=bytes(body),
+            media_type=response.headers.get("content-type", ""),
+            retry_after_s=_seconds(response.headers.get("retry-after", "")),
+        )
+
+    def hang_up(self) -> None:
+        """End every exchange that is under way: whoever waits for one hears that it got no
+        answer. Connections that are idle are opened anew when they are needed."""
+        with self._lock:
+            opened = list(self._opened)
+        for connection in opened:
+            ours = getattr(connection, "sock", None)
+            if ours is not None:
+                with suppress(OSError):  # it is closed already
+                    ours.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.hang_up()
+        self._pool.close()
+
+
+def _said(failure: BaseException) -> str:
+    """The system's words rather than a library's, where there are some."""
+    cause = failure.__cause__
+    return str(cause if isinstance(cause, OSError) else failure)[:300]
+
+
+def _seconds(text: str) -> float:
+    """`Retry-After` in seconds; a date, which our server never sends, counts as nothing."""
+    return float(text) if text.isascii() and text.isdigit() else 0.0
