@@ -1,1 +1,1 @@
-"""Observing: numbers, traces and log lines about what a process does. Decides and stores nothing."""
+"""Observing: numbers, traces and log lines about what a process does. Decides nothing."""
