@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.events import Event
-from tenure.core.ids import JobId
+from tenure.core.ids import JobId, Namespace
 from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, Token, mint
 from tenure.core.vocabulary import Role
@@ -83,7 +83,7 @@ class Stage:
         *,
         authenticated: bool = True,
         settings: ServerSettings = SETTINGS,
-        metrics: Callable[[], bytes] | None = None,
+        metrics: Callable[[Namespace | None], bytes] | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.store = MemoryStore(clock=self.clock)

@@ -101,6 +101,30 @@ def test_a_batch_answers_each_report_in_its_place(stage: Stage) -> None:
     assert [each["disposition"] for each in verdicts[3:]] == ["succeeded", "failed"]
 
 
+@spec("H6", "H8")
+def test_a_bad_part_of_a_batch_is_named_by_its_place_and_nothing_is_done(stage: Stage) -> None:
+    lease = stage.leased()
+    deep = json.loads("[" * 65 + "]" * 65)
+    good = {"op": "complete", **_report(lease, "c1")}
+
+    reported = stage.call(
+        "report", {"reports": [good, {**good, "request_id": "c2", "result": deep}]}, role=W
+    )
+    beaten = stage.call(
+        "heartbeat", {"leases": [{**lease, "hb_seq": 1, "checkpoint": deep}]}, role=W
+    )
+    new = {"queue": "q", "kind": "k"}
+    made = stage.call("enqueue-many", {"jobs": [new, {**new, "policy": {"lease_s": 1}}]}, role=C)
+
+    assert [(answer.status, answer.json["field"]) for answer in (reported, beaten, made)] == [
+        (422, "reports[1].result"),
+        (422, "leases[0].checkpoint"),
+        (422, "jobs[1].policy.lease_s"),
+    ]
+    assert stage.job(lease["job_id"]).status == "claimed"
+    assert len(stage.call("jobs", role=C).json["jobs"]) == 1
+
+
 @spec("H5")
 def test_a_job_is_made_once_and_the_answer_says_whether_it_was(stage: Stage) -> None:
     message = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": [1]}
@@ -132,6 +156,21 @@ def test_a_refused_request_is_a_409_with_the_record_as_it_stands(stage: Stage) -
     assert refused.status == 409
     assert refused.json["cause"] == "job_finished"
     assert refused.json["job"]["status"] == "succeeded"
+
+
+def test_a_large_request_hears_the_same_as_a_small_one(stage: Stage) -> None:
+    new = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": "x" * 200_000}
+
+    made = stage.call("enqueue", new, role=C)
+    wrong = stage.call("enqueue", {**new, "kynd": 1}, role=C)
+    deep = stage.call("enqueue", {**new, "policy": {"lease_s": 1}}, role=C)
+
+    assert made.status == 201
+    assert [(answer.status, answer.json["field"]) for answer in (wrong, deep)] == [
+        (422, "kynd"),
+        (422, "policy.lease_s"),
+    ]
+    assert len(stage.job(JOB.format(1)).payload) == 200_002
 
 
 def test_many_jobs_are_made_together(stage: Stage) -> None:
@@ -527,7 +566,7 @@ def test_ready_means_that_the_store_answers(stage: Stage, monkeypatch: pytest.Mo
 
 
 def test_metrics_are_what_the_server_was_given() -> None:
-    stage = Stage(metrics=lambda: b"tenure_up 1\n")
+    stage = Stage(metrics=lambda namespace: b"tenure_up 1\n")
 
     answer = stage.call("metrics", role=V)
 

@@ -240,6 +240,26 @@ def test_a_grant_that_could_not_be_written_is_taken_back(stage: Stage) -> None:
     assert not stage.services.desk._latest
 
 
+@spec("H11", "T11")
+def test_a_grant_that_nobody_reads_is_taken_back() -> None:
+    quick = Stage(settings=replace(SETTINGS, send_within_s=0.05, slowest_bytes_per_s=1 << 30))
+    job_id = quick.enqueue()
+    caller = quick.caller("POST", "/v1/claim", quick.claim_message(), token=quick.of(W))
+
+    async def never_read(message: Message) -> None:
+        if message.get("body"):
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        await quick.app(caller.scope, caller.receive, never_read)
+        await until(lambda: quick.job(job_id).status is JobStatus.QUEUED)
+
+    quick.run(scenario())
+
+    quick.close()
+    assert quick.events(job_id)[2].cause is EventCause.UNDELIVERED
+
+
 @spec("H11", "Q1")
 def test_a_grant_that_the_same_claim_received_meanwhile_is_not_taken_back(stage: Stage) -> None:
     job_id = stage.enqueue()

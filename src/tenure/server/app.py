@@ -1,7 +1,8 @@
 """The ASGI application: the table of routes, mounted.
 
-For each request, in this order: its size and shape, who asks, whether they may, what they say;
-then its handler. Whatever goes wrong on the way becomes a problem by `problems.response`.
+For each request, in this order: the size of its head, who asks, whether they may, what they say
+and how much of it; then its handler. Whatever goes wrong on the way becomes a problem by
+`problems.response`.
 """
 
 import asyncio

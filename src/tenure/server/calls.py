@@ -12,6 +12,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
 from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job
+from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
 from tenure.ports import Store
@@ -19,6 +20,7 @@ from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
 from tenure.server.principals import Principal
+from tenure.server.problems import wire_field
 from tenure.server.services import Services
 
 PIECE_BYTES = 64 << 10
@@ -117,13 +119,31 @@ class Call:
         jobs = await self.services.blocking(lambda: self.coordinator.load_jobs([job_id]))
         return jobs.get(job_id)
 
-    async def decide(self, commands: Sequence[Command]) -> list[Answer]:
-        """The coordinator's answers. A large request is checked on a thread: it takes long enough
-        to be noticed by others."""
-        if not self.is_large:
-            return await self.services.decide(commands)
-        future = await self.services.blocking(lambda: self.coordinator.submit_many(commands))
+    async def decide(self, commands: Sequence[Command], *, within: str = "") -> list[Answer]:
+        """The coordinator's answers; `within` is the list they came in, for the error that names a
+        field. A large request is checked on a thread: it takes long enough to be noticed."""
+        try:
+            if not self.is_large:
+                return await self.services.decide(commands)
+            future = await self.services.blocking(lambda: self.coordinator.submit_many(commands))
+        except InvalidInput as wrong:
+            if not within:
+                raise
+            raise _located(wrong, within, commands, self.coordinator.limits) from wrong
         return await asyncio.shield(asyncio.wrap_future(future))
+
+
+def _located(
+    wrong: InvalidInput, within: str, commands: Sequence[Command], limits: Limits
+) -> InvalidInput:
+    """The same error with the place of its command."""
+    for position, command in enumerate(commands):
+        try:
+            check_command(command, limits)
+        except InvalidInput as found:
+            field = f"{within}[{position}].{wire_field(found.field)}"
+            return InvalidInput(field, found.problem, hint=found.hint)
+    return wrong
 
 
 class Pieces(Response):

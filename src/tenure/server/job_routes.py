@@ -70,7 +70,8 @@ async def enqueue_many(call: Call) -> Response:
     """Make jobs, all of them or, where a field is wrong, none."""
     messages = call.message(EnqueueManyMessage).jobs
     bodies = call.check_with_bodies("jobs", len(messages))
-    replies = await _enqueued(call, [await _enqueue_of(call, each) for each in messages])
+    commands = [await _enqueue_of(call, each) for each in messages]
+    replies = await _enqueued(call, commands, within="jobs")
     now = await call.services.now()
     made = tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
     return answer(JobsReply(replies=made))
@@ -90,8 +91,9 @@ async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
     return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
 
 
-async def _enqueued(call: Call, commands: list[Enqueue]) -> list[Reply]:
-    replies = [reply for reply in await call.decide(commands) if isinstance(reply, Reply)]
+async def _enqueued(call: Call, commands: list[Enqueue], *, within: str = "") -> list[Reply]:
+    answers = await call.decide(commands, within=within)
+    replies = [reply for reply in answers if isinstance(reply, Reply)]
     assert len(replies) == len(commands)
     made = {command.queue for command in commands}
     call.services.desk.enqueued(commands[0].namespace, made)

@@ -88,6 +88,15 @@ class Principal(msgspec.Struct, frozen=True):
         given = self.token.kinds if self.token is not None else ()
         return _narrowed("kind", kind, given, self.check_kinds)
 
+    def measured_namespace(self) -> Namespace | None:
+        """The namespace whose metrics it sees, None for all. Numbers are not told apart by queue
+        and kind alike, so a limited token sees none. [OB2]"""
+        if self.token is None:
+            return None
+        if self.token.queues or self.token.kinds:
+            raise out_of_scope("metrics are for tokens that are not limited to queues or kinds")
+        return self.token.namespace
+
     def find(self, job: Job | None, job_id: str) -> Job:
         """The job, if there is one for this principal: another namespace's is unknown. [H21]"""
         if job is None or not self._is_here(job):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
+from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.core.verdicts import Answer
 from tenure.server.authentication import Authenticator
@@ -17,7 +18,7 @@ from tenure.server.settings import ServerSettings
 READ_CLOCK_EVERY = seconds(10)
 
 
-def no_metrics() -> bytes:
+def no_metrics(namespace: Namespace | None) -> bytes:
     """Nothing is measured."""
     return b""
 
@@ -30,7 +31,7 @@ class Services:
         coordinator: Coordinator,
         settings: ServerSettings,
         *,
-        metrics: Callable[[], bytes] = no_metrics,
+        metrics: Callable[[Namespace | None], bytes] = no_metrics,
         monotonic: Monotonic = host_monotonic,
     ) -> None:
         self.coordinator = coordinator

@@ -15,6 +15,7 @@ import msgspec
 import uvicorn
 
 from tenure.coordinator.service import Coordinator
+from tenure.core.ids import Namespace
 from tenure.errors import InvalidInput, TenureError
 from tenure.server.app import is_loopback, make_app
 from tenure.server.connections import guarded
@@ -63,7 +64,7 @@ def serve(
     options: ServeOptions,
     *,
     announce: Callable[[str], None],
-    metrics: Callable[[], bytes] = no_metrics,
+    metrics: Callable[[Namespace | None], bytes] = no_metrics,
 ) -> None:
     """Serve until SIGTERM or SIGINT. `announce` is told the address once it can be reached."""
     check_exposure(options, coordinator)
@@ -80,7 +81,7 @@ async def _serve(
     options: ServeOptions,
     listening: socket.socket,
     announce: Callable[[str], None],
-    metrics: Callable[[], bytes],
+    metrics: Callable[[Namespace | None], bytes],
 ) -> None:
     settings = options.settings
     # What anybody can cause from outside, such as a request that is no HTTP, is no line of the log.

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from tenure.core.ids import QueueName, WorkerId
 from tenure.errors import TenureError
+from tenure.observing.metrics import CONTENT_TYPE
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
 from tenure.protocol.openapi import openapi
@@ -92,8 +93,9 @@ def _description() -> bytes:
 
 async def metrics(call: Call) -> Response:
     """What Prometheus collects."""
-    text = await call.services.blocking(call.services.metrics)
-    return Response(text, 200, media_type="text/plain; version=0.0.4; charset=utf-8")
+    namespace = call.principal.measured_namespace()
+    text = await call.services.blocking(lambda: call.services.metrics(namespace))
+    return Response(text, 200, media_type=CONTENT_TYPE)
 
 
 async def healthz(call: Call) -> Response:

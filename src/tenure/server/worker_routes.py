@@ -105,7 +105,7 @@ async def claim(call: Call) -> Response:
         watching.cancel()
         call.services.desk.finish(request, waiter, found)
 
-    return _Delivery(encode(claim_reply(found)), finish)
+    return _Delivery(encode(claim_reply(found)), waiter, finish)
 
 
 async def _watch(call: Call, waiter: Waiter) -> None:
@@ -118,8 +118,9 @@ async def _watch(call: Call, waiter: Waiter) -> None:
 class _Delivery(Pieces):
     """The answer to a claim. Its end is held back until a write that failed would be known."""
 
-    def __init__(self, body: bytes, finish: Callable[[], None]) -> None:
+    def __init__(self, body: bytes, waiter: Waiter, finish: Callable[[], None]) -> None:
         super().__init__(body, media_type="application/json")
+        self._waiter = waiter
         self._finish = finish
 
     async def last(self, send: Send) -> None:
@@ -134,6 +135,9 @@ class _Delivery(Pieces):
         """Send it."""
         try:
             await super().__call__(scope, receive, send)
+        except BaseException:
+            self._waiter.leave()  # it was not read in time, or the server gives up
+            raise
         finally:
             self._finish()
 
@@ -171,22 +175,24 @@ async def _single(call: Call, message: WorkerMessage) -> Response:
 
 async def heartbeat(call: Call) -> Response:
     """Renew leases."""
-    return await _batch(call, call.message(HeartbeatsMessage).leases)
+    return await _batch(call, call.message(HeartbeatsMessage).leases, "leases")
 
 
 async def report(call: Call) -> Response:
     """Any reports together. [H6]"""
-    return await _batch(call, call.message(ReportsMessage).reports)
+    return await _batch(call, call.message(ReportsMessage).reports, "reports")
 
 
-async def _batch(call: Call, messages: Sequence[WorkerMessage]) -> Response:
-    verdicts = await _verdicts(call, messages)
+async def _batch(call: Call, messages: Sequence[WorkerMessage], within: str) -> Response:
+    verdicts = await _verdicts(call, messages, within)
     return answer(VerdictsReply(verdicts=tuple(verdict_reply(verdict) for verdict in verdicts)))
 
 
-async def _verdicts(call: Call, messages: Sequence[WorkerMessage]) -> list[Verdict]:
-    actor = call.actor
-    answers = await call.decide([worker_command(message, actor) for message in messages])
+async def _verdicts(
+    call: Call, messages: Sequence[WorkerMessage], within: str = ""
+) -> list[Verdict]:
+    commands = [worker_command(message, call.actor) for message in messages]
+    answers = await call.decide(commands, within=within)
     verdicts = []
     for message, verdict in zip(messages, answers, strict=True):
         assert isinstance(verdict, Verdict)
