@@ -39,7 +39,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_limits_of_children_reach_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[WorkerOptions] = []
 
-    def run(_url: str, _app: str, options: WorkerOptions) -> int:
+    def run(_url: str, _app: str, options: WorkerOptions, **_more: object) -> int:
         given.append(options)
         return 0
 
