@@ -3,6 +3,7 @@
 Drivers are imported when a URL asks for them, so that a SQLite user never loads psycopg.
 """
 
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -27,14 +28,27 @@ from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
+from tenure.observing.counts import Counts
+from tenure.observing.metrics import (
+    MAX_COUNTED,
+    MAX_QUEUES,
+    Gauge,
+    Metrics,
+    MetricsAddress,
+    counts_of,
+    require_prometheus,
+)
 from tenure.ports import Administration, Store
 from tenure.stores.memory import MemoryStore
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
+from tenure.worker.stats import Stats
 
 if TYPE_CHECKING:
     from tenure.remote.coordination import RemoteCoordinator
     from tenure.server.serving import ServeOptions
+
+_log = logging.getLogger("tenure.wiring")
 
 DEFAULT_URL = "sqlite:///tenure.db"
 URL_VARIABLE = "TENURE_URL"
@@ -330,26 +344,33 @@ def _verdict(answers: Sequence[Answer]) -> Verdict:
     return answer
 
 
-def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:
+def run_worker(
+    url: str, import_string: str, options: WorkerOptions, *, expose: MetricsAddress | None = None
+) -> int:
     """A worker over the store a URL names, which sweeps and forgets beside its work; a server
     does that by itself."""
     from tenure.worker import run_worker as work
 
+    stats = Stats()
     if is_server(url):
         remote = open_remote(url)
         try:
             remote.now()  # a wrong address or token is said now, not with every claim
-            return work(remote, import_string, options)
+            with _exposed(expose, Metrics(worker=lambda: counts_of(stats))):
+                return work(remote, import_string, options, stats=stats)
         finally:
             remote.close()
     limits = limits_from_environment()
     store = open_store(url)
-    coordinator = Coordinator(store, limits=limits)
+    counts = None if expose is None else Counts()
+    coordinator = Coordinator(store, limits=limits, observer=counts)
     sweeper, retention = Sweeper(coordinator), Retention(store)
+    metrics = Metrics(counts, gauge=_gauge(store), worker=lambda: counts_of(stats))
     try:
-        sweeper.start()
-        retention.start()
-        return work(coordinator, import_string, replace(options, limits=limits))
+        with _exposed(expose, metrics):
+            sweeper.start()
+            retention.start()
+            return work(coordinator, import_string, replace(options, limits=limits), stats=stats)
     finally:
         sweeper.stop()
         retention.stop()
@@ -357,20 +378,41 @@ def run_worker(url: str, import_string: str, options: WorkerOptions) -> int:
         store.close()
 
 
+def _gauge(store: Store) -> Gauge:
+    return Gauge(lambda: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED))
+
+
+@contextmanager
+def _exposed(address: MetricsAddress | None, metrics: Metrics) -> Iterator[None]:
+    """A page for Prometheus while the block runs, if one is wanted."""
+    if address is None:
+        yield
+        return
+    from tenure.observing.exposing import exposed
+
+    require_prometheus()
+    with exposed(address, metrics.text) as port:
+        _log.info("metrics at http://%s:%d/metrics", address.host, port)
+        yield
+
+
 def run_server(url: str, options: "ServeOptions", announce: Callable[[str], None]) -> None:
     """A server over the store a URL names, which sweeps and forgets beside its work."""
     from tenure.server.serving import serve
     from tenure.server.sole import sole_server
 
+    require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
         store = open_store(url)
-        coordinator = Coordinator(store, limits=limits_from_environment())
+        counts = Counts()
+        coordinator = Coordinator(store, limits=limits_from_environment(), observer=counts)
         sweeper, retention = Sweeper(coordinator), Retention(store)
+        metrics = Metrics(counts, gauge=_gauge(store))
         try:
             sweeper.start()
             retention.start()
-            serve(coordinator, options, announce=announce)
+            serve(coordinator, options, announce=announce, metrics=metrics.text)
         finally:
             sweeper.stop()
             retention.stop()

@@ -16,6 +16,7 @@ from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
 from tenure.errors import InvalidInput, TenureError
+from tenure.observing.metrics import MetricsAddress
 from tenure.wiring import run_worker, url_from_environment
 from tenure.worker import WorkerOptions
 
@@ -98,6 +99,17 @@ def talk_on_stderr() -> None:
     show_default=True,
     help="Replace a child after so many jobs.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Expose Prometheus metrics of this worker here; 0 takes a free port.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address for them. Whoever reaches it sees the names of queues and kinds.",
+)
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
 @click.argument("app", metavar="MODULE:APP")
 def worker(
@@ -110,6 +122,8 @@ def worker(
     memory_limit: int | None,
     recycle_above: int | None,
     recycle_after: int,
+    metrics_port: int | None,
+    metrics_host: str,
     name: str | None,
     app: str,
 ) -> None:
@@ -129,7 +143,8 @@ def worker(
             worker_id=None if name is None else WorkerId(name),
         )
         talk_on_stderr()
-        code = run_worker(url or url_from_environment(), app, options)
+        expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
+        code = run_worker(url or url_from_environment(), app, options, expose=expose)
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
     raise SystemExit(code)

@@ -8,6 +8,7 @@ A store that does not answer costs its gauges, never the counters.
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,13 @@ MEASURE_EVERY_S = 5.0
 Measure = Callable[[], Measures]
 Values = Iterable[tuple[tuple[str, ...], float]]
 """Values of labels, and the number."""
+
+
+class MetricsAddress(msgspec.Struct, frozen=True):
+    """Where a process that is no server exposes them."""
+
+    host: str
+    port: int
 
 
 class Gauge:
@@ -222,6 +230,12 @@ def _histogram_family(metric: Metric, found: Mapping[tuple[str, str], Histogram]
             reached = zip(bounds, accumulate(histogram.buckets), strict=True)
             family.add_metric(labels, buckets=list(reached), sum_value=histogram.sum_s)
     return family
+
+
+def require_prometheus() -> None:
+    """Raise unless metrics can be made here: better at the start than at the first scrape."""
+    if find_spec("prometheus_client") is None:
+        raise TenureError("metrics need more", hint="run `pip install 'tenure[server]'`")
 
 
 def counts_of(stats: msgspec.Struct) -> dict[str, int]:
