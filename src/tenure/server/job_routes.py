@@ -8,7 +8,7 @@ from starlette.responses import Response
 from tenure.core.commands import Command, Enqueue
 from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import EventCause, JobStatus
+from tenure.core.vocabulary import Cause, EventCause, JobStatus
 from tenure.errors import UnknownJob
 from tenure.ports import JobFilter
 from tenure.protocol.commands import (
@@ -155,9 +155,9 @@ async def _decided(call: Call, command: Command) -> Response:
     await call.job()
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
-    if reply.job is None:
+    if reply.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.job_id)
-    if reply.job.status is JobStatus.QUEUED:
+    if reply.job is not None and reply.job.status is JobStatus.QUEUED:
         call.services.desk.enqueued(reply.job.namespace, [reply.job.queue])
     status = 200 if reply.cause is None else 409
     return answer(job_reply(reply, now=await call.services.now(), bodies=bodies), status)
