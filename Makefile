@@ -18,7 +18,8 @@ EXAMPLES ?= 25
 GENERATED_DOCS := \
 	tenure.conformance.diagram=docs/spec/transitions.md \
 	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json \
-	tenure.protocol.reference=docs/reference/http.md
+	tenure.protocol.reference=docs/reference/http.md \
+	tenure.observing.reference=docs/reference/metrics.md
 
 help: ## show this help
 	@echo "Tenure: a durable job queue and orchestrator whose history you can check."
