@@ -121,6 +121,7 @@ class Context(ABC):
     attempt: int
     fence: int
     correlation_id: str | None
+    traceparent: str | None  # W3C's, to hand on to whatever the handler calls; None without one
     checkpoint: Any  # what the last attempt saved, decoded; None at first
 
     @abstractmethod

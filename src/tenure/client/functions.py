@@ -26,6 +26,7 @@ from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
 from tenure.handlers import Handler, Registry
+from tenure.observing import tracing
 
 P = ParamSpec("P")  # how the function is called
 E = ParamSpec("E")  # how it is enqueued: without the context, where a type checker can tell
@@ -296,6 +297,7 @@ class Sender:
         """A command with an id, ready to be sent any number of times."""
         self._channel.link()  # ids are dated by the store's clock
         said = overrides_from(options)
+        traced = tracing.enqueued(kind, said.queue or queue)
         command = Enqueue(
             job_id=said.job_id or self._channel.new_job_id(),
             namespace=self._channel.namespace,
@@ -307,8 +309,8 @@ class Sender:
             delay_us=said.delay_us,
             run_at=said.run_at,
             dedupe_key=said.key,
-            correlation_id=said.correlation_id,
-            trace_id=said.trace_id,
+            correlation_id=said.correlation_id or traced.correlation_id,
+            trace_id=said.trace_id or traced.traceparent,
             policy=policy_from(options, policy),
         )
         return Prepared(command, self.decode)

@@ -5,7 +5,7 @@ It carries durations, never instants [L8], and decides nothing. `validation.py` 
 """
 
 import hashlib
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tenure.core.ids import (
     QueueName,
     RequestId,
     WorkerId,
+    traceparent_of,
 )
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
@@ -202,12 +203,15 @@ def fingerprint(command: Command) -> Fingerprint:
 
     The request id itself is part of it, which costs nothing and keeps the function total; a
     redrive's prefetched compensation is not, because the caller did not send it, and neither is
-    a discard's prefetched resolution.
+    a discard's prefetched resolution. Nor is a
+    traceparent: who asks again does so in another span. [OB3]
     """
     kind = type(command)
     if kind is Redrive:
         command = msgspec.structs.replace(command, compensation=None)
     elif kind is Discard:
         command = msgspec.structs.replace(command, resolution=None)
+    elif kind is Enqueue and traceparent_of(cast(Enqueue, command).trace_id) is not None:
+        command = msgspec.structs.replace(command, trace_id=None)
     body = kind.__name__.encode() + _encode(command)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())

@@ -91,3 +91,15 @@ def shown_lease(lease_id: LeaseId | str | None) -> str:
 def fence(epoch: Epoch, attempt: int) -> int:
     """The fencing token: rises with every attempt, also across a failover. [A6]"""
     return (epoch << 32) + attempt
+
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+
+
+def traceparent_of(trace_id: str | None) -> str | None:
+    """The text if it is a W3C traceparent: a job's `trace_id` may be any label. [OB3]"""
+    found = None if trace_id is None else _TRACEPARENT.fullmatch(trace_id)
+    if found is None or found[1] == _NO_TRACE or found[2] == _NO_SPAN:
+        return None
+    return trace_id

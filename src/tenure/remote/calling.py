@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenure.errors import Closed, StoreUnavailable
+from tenure.observing import tracing
 from tenure.protocol import PROTOCOL_VERSION, VERSION_HEADER
 from tenure.protocol.codec import encode, encode_query
 from tenure.protocol.routes import BY_NAME, Shape
@@ -115,6 +116,9 @@ class Caller:
         route = BY_NAME[call.name]
         headers: dict[str, Any] = {VERSION_HEADER: str(PROTOCOL_VERSION), **call.headers}
         headers["User-Agent"] = "tenure"
+        traceparent = tracing.current().traceparent
+        if traceparent is not None:
+            headers[tracing.HEADER] = traceparent
         if self._trust.token is not None:
             headers["Authorization"] = self._trust.token.header()
         body = call.body

@@ -88,6 +88,8 @@ async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
     if job_id is None:
         job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
+    if message.trace_id is None:
+        message = msgspec.structs.replace(message, trace_id=call.traceparent)
     return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
 
 

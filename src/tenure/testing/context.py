@@ -25,6 +25,7 @@ class FakeContext(Context):
         attempt: int = 1,
         checkpoint: Any = None,
         correlation_id: str | None = None,
+        traceparent: str | None = None,
     ) -> None:
         self.job_id: JobId = new_job_id(Instant(0), bytes(ENTROPY_BYTES))
         self.kind = Kind(kind)
@@ -32,6 +33,7 @@ class FakeContext(Context):
         self.attempt = attempt
         self.fence = fence(Epoch(1), attempt)
         self.correlation_id = correlation_id
+        self.traceparent = traceparent
         self.checkpoint = checkpoint
         self.saved: list[Any] = []
         self.progressed: list[Progress] = []

@@ -293,6 +293,7 @@ def _run_of(grant: Grant) -> Run:
         attempt=grant.attempt,
         fence=grant.fence,
         correlation_id=grant.job.correlation_id,
+        trace_id=grant.job.trace_id,
         checkpoint=grant.job.checkpoint,
         payload=grant.job.payload,
         until=NEVER,  # leases end by the fake clock, not by the host's

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from tenure.core.ids import traceparent_of
 from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
 from tenure.errors import Cancelled, InvalidInput, TransientError
@@ -50,6 +51,7 @@ class AttemptContext(Context):
         self.attempt = run.attempt
         self.fence = run.fence
         self.correlation_id = run.correlation_id
+        self.traceparent = traceparent_of(run.trace_id)
         self.checkpoint = None  # decoded at stage `fetch`
         self._run = run.run
         self._send = send

@@ -6,7 +6,8 @@ becomes an outcome made of strings; only the death of the process ends an attemp
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from tenure.errors import (
     ValidationError,
 )
 from tenure.handlers import Handler, Registry
+from tenure.observing.tracing import Traced, attempting
 from tenure.worker.context import AttemptContext
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.text import clean, message_of, traceback_of
@@ -56,10 +58,11 @@ class Execution:
         try:
             handler, arguments = self._prepare()
             self._stage = Stage.EXEC
-            if handler.is_async:
-                value = asyncio.run(self._as_task(handler, arguments))
-            else:
-                value = handler.function(**arguments)
+            with self._traced():
+                if handler.is_async:
+                    value = asyncio.run(self._as_task(handler, arguments))
+                else:
+                    value = handler.function(**arguments)
             return self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
             return self.outcome_of(error)
@@ -69,10 +72,11 @@ class Execution:
         try:
             handler, arguments = self._prepare()
             self._stage = Stage.EXEC
-            if handler.is_async:
-                value = await handler.function(**arguments)
-            else:
-                value = await asyncio.to_thread(handler.function, **arguments)
+            with self._traced():
+                if handler.is_async:
+                    value = await handler.function(**arguments)
+                else:
+                    value = await asyncio.to_thread(handler.function, **arguments)
             self.outcome = self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
             self.outcome = self.outcome_of(error)
@@ -86,6 +90,17 @@ class Execution:
             return await handler.function(**arguments)
         finally:
             self.context.on_stop(None)
+
+    @contextmanager
+    def _traced(self) -> Iterator[None]:
+        """Within the trace that the job was enqueued in."""
+        run, context = self.run, self.context
+        traced = Traced(traceparent=context.traceparent, correlation_id=run.correlation_id)
+        with attempting(
+            job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced
+        ) as here:
+            context.traceparent = here
+            yield
 
     def _prepare(self) -> tuple[Handler, dict[str, Any]]:
         handler = self._registry.get(self.run.kind)

@@ -327,6 +327,7 @@ def _frame(action: RunHandler) -> Run:
         attempt=grant.attempt,
         fence=grant.fence,
         correlation_id=job.correlation_id,
+        trace_id=job.trace_id,
         checkpoint=job.checkpoint,
         payload=job.payload,
         until=Boot(action.until),

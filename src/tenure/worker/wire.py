@@ -48,6 +48,7 @@ class Run(msgspec.Struct, frozen=True, tag="run", kw_only=True):
     checkpoint: bytes | None
     payload: bytes
     until: Boot
+    trace_id: str | None = None
 
 
 class Renewed(msgspec.Struct, frozen=True, tag="renewed"):
