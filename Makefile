@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check proof bench fuzz-http docs-generated format clean
+.PHONY: help demo test test-programs check proof bench fuzz-http docs-generated format clean
 
 # The first interpreter that is new enough; empty when there is none. Override: make PYTHON=...
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -30,7 +30,16 @@ help: ## show this help
 demo: .venv/.ready ## see a job survive a killed worker
 	@$(BIN)/tenure demo
 
-test: check ## run the checks, then every test, then ask whether the spec has evidence
+# What the workers in other languages need, and no package index of Python brings.
+TEST_PROGRAMS := bash curl jq node
+
+test-programs:
+	@for program in $(TEST_PROGRAMS); do command -v $$program >/dev/null || \
+		{ echo "make test needs $$program: install it (Debian, Ubuntu: apt install bash curl jq nodejs; Node has to be 20 or newer)" >&2; exit 1; }; done
+	@node -e 'process.exit(Number(process.versions.node.split(".")[0] < 20))' || \
+		{ echo "make test needs Node 20 or newer as node: $$(node --version) is older" >&2; exit 1; }
+
+test: test-programs check ## run the checks, then every test, then ask whether the spec has evidence
 	$(BIN)/python -m pytest -n $(WORKERS) --spec-evidence
 
 check: .venv/.ready ## lint, formatting, types, layers

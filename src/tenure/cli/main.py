@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": ("tenure.cli.doctor:doctor", "Examine the store, and say what to do."),
     "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
     "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),
+    "conform": ("tenure.cli.conform:conform_command", "Hold a worker or a store to the contract."),
 }
 
 

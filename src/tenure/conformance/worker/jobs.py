@@ -1,0 +1,31 @@
+"""The job that the kit asks for, for Tenure's own worker.
+
+tenure conform worker -- tenure worker -q conform tenure.conformance.worker.jobs:app
+"""
+
+import time
+from typing import Literal
+from urllib.request import Request, urlopen
+
+from tenure.conformance.worker.scenarios import KIND
+from tenure.errors import TransientError
+from tenure.wiring import Tenure
+
+EFFECT_WITHIN_S = 10.0
+
+app = Tenure()
+
+
+@app.job(name=KIND, queue="conform")
+def run(
+    effects: int, every_s: float, effect_url: str, outcome: Literal["succeed", "fail"]
+) -> dict[str, int]:
+    """So many effects, a pause after each, then an end."""
+    for _ in range(effects):
+        # The address comes from the kit, which listens on loopback.
+        with urlopen(Request(effect_url, method="POST"), timeout=EFFECT_WITHIN_S):  # noqa: S310 - see above
+            pass
+        time.sleep(every_s)
+    if outcome == "fail":
+        raise TransientError("told to fail")
+    return {"effects": effects}

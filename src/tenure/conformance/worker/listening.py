@@ -1,0 +1,272 @@
+"""The scripted coordinator's ears: HTTP on loopback, a thread for each connection.
+
+Reads requests by the table of routes, times them, and writes, delays, doubles or loses answers as
+the script says. Judges nothing.
+"""
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+from tenure.conformance.worker.record import Record, Said
+from tenure.conformance.worker.scenarios import Scenario
+from tenure.conformance.worker.script import Answer, Script
+from tenure.core.ids import JobId
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import InvalidInput
+from tenure.protocol import LEASE_HEADER
+from tenure.protocol.codec import decode, encode
+from tenure.protocol.records import ArtifactRecord
+from tenure.protocol.replies import (
+    AliveReply,
+    HealthReply,
+    KeptReply,
+    Problem,
+    StagingReply,
+    TimeReply,
+)
+from tenure.protocol.requests import (
+    ClaimMessage,
+    HeartbeatsMessage,
+    ReportsMessage,
+)
+from tenure.protocol.routes import ROUTES, Route, Shape
+
+MAX_BODY_BYTES = 16 << 20
+EFFECTS = "/effects"
+
+
+class Listener:
+    """A server for one scenario, from construction to `close`."""
+
+    def __init__(self, scenario: Scenario, record: Record, *, token: str) -> None:
+        self.record = record
+        self.token = token
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _Handler, self)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.script = Script(
+            scenario,
+            record,
+            effect_url=self.url + EFFECTS,
+            born=Instant(time.time_ns() // 1000),
+        )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer what waits, then hear nothing more."""
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: Any, listener: Listener) -> None:
+        self.listener = listener
+        super().__init__(address, handler)
+
+
+class _Refused(Exception):
+    """A request that the protocol does not have."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def handle(self) -> None:
+        """One connection; a worker may reset it whenever it likes."""
+        with suppress(ConnectionError):
+            super().handle()
+
+    def do_GET(self) -> None:
+        """Read something."""
+        self._serve()
+
+    def do_POST(self) -> None:
+        """Say something."""
+        self._serve()
+
+    def do_PUT(self) -> None:
+        """Leave an artifact."""
+        self._serve()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Stay quiet: what was asked is in the record."""
+
+    def _serve(self) -> None:
+        at = time.monotonic()
+        listener = self.server.listener
+        try:
+            body = self._read_body()
+            if self.path == EFFECTS:
+                listener.record.add_effect(at)
+                self._write(Answer(status=204, body=b""))
+                return
+            said, answer = self._answer(body, at)
+        except _Refused as refused:
+            what = f"{self.command} {self.path[:200]}: {refused}"
+            listener.record.add_malformed(what)
+            problem = Problem(code=refused.code, message=str(refused), verdict=VerdictKind.REJECTED)
+            said, answer = [], Answer(status=refused.status, body=encode(problem))
+        except ConnectionError:  # it hung up while it was speaking
+            self.close_connection = True
+            return
+        self._deliver(said, answer)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _read_body(self) -> bytes:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            return self._read_chunks()
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            self.close_connection = True
+            raise _Refused(400, "malformed_body", "its Content-Length cannot be")
+        return self.rfile.read(int(length))
+
+    def _read_chunks(self) -> bytes:
+        body = b""
+        while len(body) <= MAX_BODY_BYTES:
+            size = int(self.rfile.readline(32).split(b";")[0].strip() or b"0", 16)
+            body += self.rfile.read(size)
+            self.rfile.readline(2)
+            if size == 0:
+                return body
+        self.close_connection = True
+        raise _Refused(413, "too_large", "its body never ends")
+
+    def _answer(self, body: bytes, at: float) -> tuple[list[Said], Answer]:
+        route, parts = _route(self.command, self.path.partition("?")[0])
+        listener = self.server.listener
+        if not route.is_public and self.headers.get("Authorization") != f"Bearer {listener.token}":
+            raise _Refused(401, "unauthenticated", "it does not show the token of TENURE_TOKEN")
+        if listener.token in self.path:
+            raise _Refused(400, "malformed", "a token never travels in an address")
+        if route.request is None:
+            return [], Answer(body=encode(_aside(route, parts, self.headers, body)))
+        if "application/json" not in self.headers.get("Content-Type", ""):
+            raise _Refused(415, "unsupported_media_type", "its body is not application/json")
+        try:
+            message = decode(route.request, body)
+        except InvalidInput as wrong:
+            raise _Refused(422, "invalid_input", str(wrong)) from wrong
+        with listener.lock:
+            return self._ask_script(route, message, at)
+
+    def _ask_script(self, route: Route, message: Any, at: float) -> tuple[list[Said], Answer]:
+        script = self.server.listener.script
+        match message:
+            case ClaimMessage():
+                return script.claim(message, at)
+            case HeartbeatsMessage():
+                return script.report(message.leases, at, is_batch=True)
+            case ReportsMessage():
+                return script.report(message.reports, at, is_batch=True)
+            case _ if route.name in ("start", "complete", "fail", "release"):
+                return script.report([message], at, is_batch=False)
+            case _:
+                return [], Answer(body=encode(_aside(route, {}, self.headers, b"")))
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _deliver(self, said: list[Said], answer: Answer) -> None:
+        if answer.is_lost:
+            self.close_connection = True
+            return
+        if answer.delay_s:
+            self.server.listener.closing.wait(answer.delay_s)
+        if self._has_hung_up():
+            self.close_connection = True
+            return
+        # Before the writing: a worker may act on an answer before our write returns.
+        answered_at = time.monotonic()
+        try:
+            self._write(answer)
+            if answer.is_double:
+                self._write(answer)
+        except ConnectionError:
+            self.close_connection = True
+            return
+        for each in said:
+            each.status = answer.status
+            each.answered_at = answered_at
+
+    def _write(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        if answer.status != 204:
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer.body)))
+        if answer.retry_after_s is not None:
+            self.send_header("Retry-After", str(answer.retry_after_s))
+        self.end_headers()
+        self.wfile.write(answer.body)
+        self.wfile.flush()
+
+    def _has_hung_up(self) -> bool:
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+
+def _route(method: str, path: str) -> tuple[Route, dict[str, str]]:
+    segments = path.split("/")
+    for route in ROUTES:
+        pattern = route.path.split("/")
+        if route.method != method or len(pattern) != len(segments):
+            continue
+        pairs = list(zip(pattern, segments, strict=True))
+        if all(there == here or there.startswith("{") for there, here in pairs):
+            return route, {there[1:-1]: here for there, here in pairs if there.startswith("{")}
+    raise _Refused(404, "not_found", "there is no such route")
+
+
+def _aside(
+    route: Route, parts: dict[str, str], headers: Any, body: bytes
+) -> msgspec.Struct | dict[str, str]:
+    """The answer to what is not about an attempt's authority: no faults, nothing to judge."""
+    now = datetime.now(UTC)
+    match route.name:
+        case "time":
+            return TimeReply(now=now)
+        case "alive":
+            return AliveReply(drain=False)
+        case "output":
+            return KeptReply(verdict=VerdictKind.OK)
+        case "healthz" | "readyz":
+            return HealthReply(status="ok")
+        case "upload-artifact" if route.request_shape is Shape.BYTES and LEASE_HEADER in headers:
+            artifact = ArtifactRecord(
+                job_id=JobId(parts["job_id"]),
+                attempt=1,
+                name=parts["name"],
+                media_type=headers.get("Content-Type", ""),
+                size=len(body),
+                sha256="",
+                ts=now,
+            )
+            return StagingReply(verdict=VerdictKind.OK, artifact=artifact)
+        case _:
+            raise _Refused(403, "out_of_scope", "this is nothing for a worker's token")

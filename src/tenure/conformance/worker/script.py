@@ -1,0 +1,365 @@
+"""The scripted coordinator: one job, one lease, and the faults of a scenario. No sockets, no clock.
+
+Where no fault is played it answers as the response matrices say; see docs/spec/responses.md.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from tenure.conformance.worker.record import Op, Record, Said
+from tenure.conformance.worker.scenarios import (
+    KIND,
+    QUEUE,
+    CancelAsked,
+    Fault,
+    GrantAgain,
+    Lost,
+    Says,
+    Scenario,
+    Slow,
+    Twice,
+    Unavailable,
+    Unknown,
+)
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Epoch,
+    JobId,
+    Kind,
+    LeaseId,
+    QueueName,
+    fence,
+    new_job_id,
+    new_lease_id,
+)
+from tenure.core.instants import Instant, seconds
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
+from tenure.protocol.codec import encode
+from tenure.protocol.replies import (
+    CancelRecord,
+    ClaimReply,
+    GrantRecord,
+    Problem,
+    VerdictReply,
+    VerdictsReply,
+)
+from tenure.protocol.requests import (
+    ClaimMessage,
+    CompleteMessage,
+    FailMessage,
+    HeartbeatMessage,
+    HeartbeatsMessage,
+    ReleaseMessage,
+    ReportsMessage,
+    StartMessage,
+)
+
+LONGEST_POLL_S = 2.0
+_EPOCH = Epoch(1)
+
+Report: TypeAlias = StartMessage | CompleteMessage | FailMessage | ReleaseMessage | HeartbeatMessage
+Message: TypeAlias = ClaimMessage | HeartbeatsMessage | ReportsMessage | Report
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes back, and how."""
+
+    body: bytes
+    status: int = 200
+    retry_after_s: int | None = None
+    delay_s: float = 0.0
+    is_lost: bool = False
+    is_double: bool = False
+
+
+class Script:
+    """Answers one worker through one scenario. Calls must not overlap."""
+
+    def __init__(
+        self, scenario: Scenario, record: Record, *, effect_url: str, born: Instant
+    ) -> None:
+        self._scenario = scenario
+        self._record = record
+        self._effect_url = effect_url
+        self._born = born
+        self._job_id = new_job_id(born, os.urandom(16))
+        self.lease_id: LeaseId = new_lease_id(_EPOCH, os.urandom(16))
+        self._played: Counter[Op] = Counter()
+        self._claimed_by = ""  # the request id of the claim that was granted
+        self._gives_again = False
+        self._expires_at = 0.0
+        self._cancel_at: float | None = None
+        self._started_by = ""
+        self._hb_seq = 0
+        self._settled: tuple[str, bytes, VerdictReply] | None = None
+        self._ended: VerdictReply | None = None
+        self.granted_at: float | None = None
+        self.other_claims: set[str] = set()
+
+    # --- claims --------------------------------------------------------------------------------
+
+    def claim(self, message: ClaimMessage, now: float) -> tuple[list[Said], Answer]:
+        """Grant the one job there is, once."""
+        said = Said(
+            at=now,
+            op=Op.CLAIM,
+            who=message.worker,
+            request_id=message.request_id,
+            sequence=message.claim_seq,
+            fingerprint=encode(message),
+        )
+        self._record.add(said)
+        fault = self._next(Op.CLAIM)
+        if isinstance(fault, Unavailable):
+            return [said], self._unavailable([said], fault)
+        if isinstance(fault, Says):
+            self._claimed_by = message.request_id
+            said.verdict = fault.verdict
+            return [said], _answer(ClaimReply(verdict=fault.verdict, cause=fault.cause))
+        said.verdict = VerdictKind.OK
+        grants, repeated = self._grants(message, now)
+        self._gives_again = isinstance(fault, GrantAgain) or (self._gives_again and not grants)
+        reply = ClaimReply(verdict=VerdictKind.OK, grants=grants, repeated=repeated)
+        delay_s = 0.0 if grants else min(message.wait_s, LONGEST_POLL_S)
+        return [said], self._shaped(reply, fault, delay_s=delay_s)
+
+    def _grants(self, message: ClaimMessage, now: float) -> tuple[tuple[GrantRecord, ...], bool]:
+        wanted = QUEUE in message.queues and (message.kinds is None or KIND in message.kinds)
+        if not wanted:
+            self.other_claims.add(", ".join([*message.queues, *(message.kinds or ())]))
+            return (), False
+        if not self._claimed_by:
+            self._claimed_by = message.request_id
+            self.granted_at = now
+            self._renew(now)
+            return (self._grant(now),), False
+        if message.request_id == self._claimed_by and self._is_live(now):
+            return (self._grant(now),), True
+        if self._gives_again and self.granted_at is not None:
+            return (self._grant(now),), False
+        return (), False
+
+    def _grant(self, now: float) -> GrantRecord:
+        work, lease_s = self._scenario.work, self._scenario.lease_s
+        payload = {
+            "effects": work.effects,
+            "every_s": work.every_s,
+            "outcome": work.outcome,
+            "effect_url": self._effect_url,
+        }
+        return GrantRecord(
+            job_id=JobId(self._job_id),
+            namespace=DEFAULT_NAMESPACE,
+            queue=QueueName(QUEUE),
+            kind=Kind(KIND),
+            attempt=1,
+            fence=fence(_EPOCH, 1),
+            lease_id=self.lease_id,
+            lease_ttl_s=max(0.0, self._expires_at - now),
+            lease_s=lease_s,
+            heartbeat_s=Policy(lease_us=seconds(lease_s)).heartbeat_us / 1e6,
+            timeout_s=3600.0,
+            grace_s=30.0,
+            hb_seq=self._hb_seq,
+            job_status=JobStatus.RUNNING if self._started_by else JobStatus.CLAIMED,
+            rev=2,
+            priority=0,
+            failures=0,
+            max_attempts=5,
+            enqueued_at=datetime.fromtimestamp(self._born / 1e6, UTC),
+            payload=msgspec.Raw(encode(payload)),
+        )
+
+    # --- reports -------------------------------------------------------------------------------
+
+    def report(
+        self, messages: Sequence[Report], now: float, *, is_batch: bool
+    ) -> tuple[list[Said], Answer]:
+        """A verdict on each, unless the whole request meets a fault."""
+        said = [_said(message, now) for message in messages]
+        for each in said:
+            self._record.add(each)
+        faults = [self._next(each.op) for each in said]
+        shape = next((fault for fault in faults if fault is not None), None)
+        if isinstance(shape, Unavailable):
+            return said, self._unavailable(said, shape)
+        verdicts = [
+            self._verdict(message, each, fault, now)
+            for message, each, fault in zip(messages, said, faults, strict=True)
+        ]
+        for each, verdict in zip(said, verdicts, strict=True):
+            each.verdict = verdict.verdict
+            each.cancel_within_s = None if verdict.cancel is None else verdict.cancel.remaining_s
+        if isinstance(shape, Unknown) and not is_batch:
+            return said, _problem(404, Cause.UNKNOWN_JOB.value, VerdictKind.REJECTED)
+        if is_batch:
+            return said, self._shaped(VerdictsReply(verdicts=tuple(verdicts)), shape)
+        return said, self._shaped(verdicts[0], shape)
+
+    def _verdict(
+        self, message: Report, said: Said, fault: Fault | None, now: float
+    ) -> VerdictReply:
+        match fault:
+            case Says():
+                self._ended = VerdictReply(verdict=fault.verdict, cause=fault.cause)
+                return self._ended
+            case Unknown():
+                self._ended = VerdictReply(verdict=VerdictKind.REJECTED, cause=Cause.UNKNOWN_JOB)
+                return self._ended
+            case CancelAsked() if self._cancel_at is None:
+                self._cancel_at = now + fault.remaining_s
+            case _:
+                pass
+        return self._judge(message, said, now)
+
+    def _judge(self, message: Report, said: Said, now: float) -> VerdictReply:
+        """The response matrices, for one lease."""
+        if message.lease_id != self.lease_id or message.job_id != self._job_id:
+            return _rejected(Cause.INVALID_LEASE)
+        if self._settled is not None:
+            return self._judge_settled(said, *self._settled)
+        if self._ended is None and not self._is_live(now):
+            is_cancel = self._cancel_at is not None and now >= self._cancel_at
+            cause = Cause.JOB_CANCELLED if is_cancel else Cause.LEASE_EXPIRED
+            self._ended = VerdictReply(verdict=VerdictKind.CANCELLED, cause=cause)
+        if self._ended is not None:
+            return self._ended
+        if isinstance(message, HeartbeatMessage):
+            if message.hb_seq > self._hb_seq:
+                self._hb_seq = message.hb_seq
+                self._renew(now)
+            return self._ok(now)
+        if isinstance(message, StartMessage):
+            if self._started_by not in ("", message.request_id):
+                return _rejected(Cause.ALREADY_STARTED)
+            self._started_by = message.request_id
+            self._renew(now)
+            return self._ok(now)
+        reply = _committed(message, is_cancelled=self._cancel_at is not None)
+        self._settled = (message.request_id, said.fingerprint, reply)
+        return reply
+
+    def _judge_settled(
+        self, said: Said, request_id: str, fingerprint: bytes, reply: VerdictReply
+    ) -> VerdictReply:
+        if said.op is Op.HEARTBEAT:
+            return VerdictReply(verdict=VerdictKind.OK, settled=True)
+        if said.op is Op.START:
+            return _rejected(Cause.LEASE_SETTLED)
+        if said.request_id != request_id:
+            return _rejected(Cause.DUPLICATE_COMPLETION)
+        if said.fingerprint != fingerprint:
+            return _rejected(Cause.IDEMPOTENCY_KEY_REUSE)
+        return msgspec.structs.replace(reply, replayed=True)
+
+    # --- the lease -----------------------------------------------------------------------------
+
+    def _renew(self, now: float) -> None:
+        self._expires_at = now + self._scenario.lease_s
+
+    def _is_live(self, now: float) -> bool:
+        if self._ended is not None or self._settled is not None:
+            return False
+        return now < self._expires_at and (self._cancel_at is None or now < self._cancel_at)
+
+    def _ok(self, now: float) -> VerdictReply:
+        cancel, ends_at = None, self._expires_at
+        if self._cancel_at is not None:
+            cancel = CancelRecord(reason="somebody asked", remaining_s=self._cancel_at - now)
+            ends_at = min(ends_at, self._cancel_at)
+        return VerdictReply(
+            verdict=VerdictKind.OK,
+            job_status=JobStatus.RUNNING if self._started_by else JobStatus.CLAIMED,
+            lease_ttl_s=ends_at - now,
+            cancel=cancel,
+        )
+
+    # --- faults --------------------------------------------------------------------------------
+
+    def _next(self, op: Op) -> Fault | None:
+        """What happens to this request: the faults of its kind in order, then none."""
+        faults = self._scenario.faults.get(op, ())
+        number = self._played[op]
+        self._played[op] += 1
+        if number < len(faults):
+            return faults[number]
+        return faults[-1] if faults and self._scenario.goes_on else None
+
+    def _unavailable(self, said: Sequence[Said], fault: Unavailable) -> Answer:
+        for each in said:
+            each.retry_after_s = fault.retry_after_s
+        answer = _problem(503, "store_unavailable", None)
+        return msgspec.structs.replace(answer, retry_after_s=fault.retry_after_s)
+
+    def _shaped(
+        self, reply: msgspec.Struct, fault: Fault | None, *, delay_s: float = 0.0
+    ) -> Answer:
+        """A reply as the fault lets it travel."""
+        match fault:
+            case Lost():
+                return _answer(reply, is_lost=True)
+            case Slow():
+                return _answer(reply, delay_s=fault.delay_s)
+            case Twice():
+                return _answer(reply, is_double=True)
+            case None | Says() | Unknown() | Unavailable() | GrantAgain() | CancelAsked():
+                return _answer(reply, delay_s=delay_s)
+            case _:
+                assert_never(fault)
+
+
+def _answer(
+    reply: msgspec.Struct, *, delay_s: float = 0.0, is_lost: bool = False, is_double: bool = False
+) -> Answer:
+    return Answer(body=encode(reply), delay_s=delay_s, is_lost=is_lost, is_double=is_double)
+
+
+def _problem(status: int, code: str, verdict: VerdictKind | None) -> Answer:
+    problem = Problem(code=code, message="as the scenario says", verdict=verdict)
+    return Answer(body=encode(problem), status=status)
+
+
+def _rejected(cause: Cause) -> VerdictReply:
+    return VerdictReply(verdict=VerdictKind.REJECTED, cause=cause)
+
+
+def _committed(
+    message: CompleteMessage | FailMessage | ReleaseMessage, *, is_cancelled: bool
+) -> VerdictReply:
+    status, disposition = JobStatus.QUEUED, Disposition.RELEASED
+    if isinstance(message, CompleteMessage):
+        status, disposition = JobStatus.SUCCEEDED, Disposition.SUCCEEDED
+    elif is_cancelled:
+        status, disposition = JobStatus.CANCELLED, Disposition.CANCELLED
+    elif isinstance(message, FailMessage):
+        disposition = Disposition.RETRY_SCHEDULED
+    return VerdictReply(verdict=VerdictKind.COMMITTED, job_status=status, disposition=disposition)
+
+
+_OPS: tuple[tuple[type[msgspec.Struct], Op], ...] = (
+    (StartMessage, Op.START),
+    (CompleteMessage, Op.COMPLETE),
+    (FailMessage, Op.FAIL),
+    (ReleaseMessage, Op.RELEASE),
+    (HeartbeatMessage, Op.HEARTBEAT),
+)
+
+
+def _said(message: Report, now: float) -> Said:
+    op = next(op for kind, op in _OPS if isinstance(message, kind))
+    # By its fields, because the same report is tagged with its `op` when it travels in a batch.
+    values = [getattr(message, name) for name in message.__struct_fields__]
+    return Said(
+        at=now,
+        op=op,
+        who=message.lease_id,
+        request_id="" if isinstance(message, HeartbeatMessage) else message.request_id,
+        sequence=message.hb_seq if isinstance(message, HeartbeatMessage) else 0,
+        fingerprint=encode([None if value is msgspec.UNSET else value for value in values]),
+    )

@@ -1,0 +1,31 @@
+"""Tenure's own worker over HTTP and both reference workers keep every obligation."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.conformance.worker.report import State
+from tenure.conformance.worker.running import conform
+from tenure.conformance.worker.scenarios import SCENARIOS
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"
+
+COMMANDS = {
+    "tenure": [
+        *(sys.executable, "-m", "tenure.cli.main", "worker", "-q", "conform", "-c", "2"),
+        *("--grace", "2s", "tenure.conformance.worker.jobs:app"),
+    ],
+    "node": ["node", str(EXAMPLES / "worker.mjs"), "conform", str(EXAMPLES / "handlers.mjs")],
+    "shell": ["bash", str(EXAMPLES / "worker.sh"), "conform", str(EXAMPLES / "handlers")],
+}
+
+
+@spec("WP4", "WP8", "WP9", "WP12", "WP14")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_right_worker_keeps_every_obligation(name: str) -> None:
+    report = conform(COMMANDS[name], SCENARIOS, at_once=8)
+
+    assert [(each.obligation, each.breaches) for each in report.obligations if each.breaches] == []
+    assert {each.state for each in report.obligations} == {State.KEPT}

@@ -1,0 +1,185 @@
+"""The reference workers on a real server: jobs succeed, fail, are cancelled and handed back."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.processes import PATIENCE_S, House, Process, until
+
+WORKERS = Path(__file__).resolve().parents[2] / "examples" / "workers"
+JOB = "01930000-0000-7000-8000-{:012d}"
+
+SCRIPTS = {
+    "nap": "#!/bin/sh\nsleep 600\n",
+    "broken": "#!/bin/sh\necho 'cannot be done' >&2\nexit 65\n",
+    "flaky": "#!/bin/sh\necho 'not now' >&2\nexit 1\n",
+}
+FUNCTIONS = """
+export default {
+  count: ({ words }) => words.split(/\\s+/).filter(Boolean).length,
+  nap: () => { Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0); },
+  broken: () => { throw Object.assign(new Error("cannot be done"), { permanent: true }); },
+  flaky: () => { throw new Error("not now"); },
+};
+"""
+
+
+class Scene:
+    """A server with tokens, and one reference worker at a time."""
+
+    def __init__(self, house: House, language: str, directory: Path) -> None:
+        self.house = house
+        self.server: Process = house.serve()
+        self._client = house.token("client")
+        self._environment = os.environ | {
+            "TENURE_URL": self.server.address,
+            "TENURE_TOKEN": house.token("worker"),
+        }
+        self._log = directory / "worker.log"
+        self._command = self._shell(directory) if language == "sh" else self._node(directory)
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._jobs = 0
+
+    def _shell(self, directory: Path) -> list[str]:
+        handlers = directory / "handlers"
+        handlers.mkdir()
+        scripts = SCRIPTS | {"count": (WORKERS / "handlers" / "count").read_text()}
+        for kind, text in scripts.items():
+            (handlers / kind).write_text(text)
+            (handlers / kind).chmod(0o755)
+        return ["bash", str(WORKERS / "worker.sh"), "q", str(handlers)]
+
+    def _node(self, directory: Path) -> list[str]:
+        (directory / "handlers.mjs").write_text(FUNCTIONS)
+        return ["node", str(WORKERS / "worker.mjs"), "q", str(directory / "handlers.mjs")]
+
+    def work(self) -> None:
+        with self._log.open("ab") as log:
+            self._worker = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=log
+            )
+
+    def stop(self) -> int:
+        assert self._worker is not None
+        self._worker.send_signal(signal.SIGTERM)
+        return self._worker.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        if self._worker is not None and self._worker.poll() is None:
+            self._worker.kill()
+            self._worker.wait()
+        self.house.close()
+
+    def enqueue(self, kind: str, payload: Any = None, **policy: Any) -> str:
+        self._jobs += 1
+        job_id = JOB.format(self._jobs)
+        # Long leases: nothing here waits for one to end, and a busy machine may be late.
+        message = {
+            "job_id": job_id,
+            "queue": "q",
+            "kind": kind,
+            "payload": payload,
+            "policy": {"lease_s": 6, **policy},
+        }
+        made = self.server.ask("POST", "/v1/jobs", message, token=self._client)
+        assert made.status == 201, made
+        return job_id
+
+    def job(self, job_id: str) -> Any:
+        path = f"/v1/jobs/{job_id}?bodies=true"
+        return self.server.ask("GET", path, token=self._client).json["job"]
+
+    def cancel(self, job_id: str, mode: str) -> None:
+        message = {"request_id": "c", "mode": mode}
+        self.server.ask("POST", f"/v1/jobs/{job_id}/cancel", message, token=self._client)
+
+    def until_status(self, job_id: str, status: str) -> Any:
+        until(lambda: self.job(job_id)["status"] == status, f"{job_id} is never {status}")
+        return self.job(job_id)
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture(params=["mjs", "sh"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(House(f"sqlite:///{tmp_path / 'house.db'}", tmp_path), request.param, tmp_path)
+    yield scene
+    verified = scene.house.tenure("verify")
+    scene.close()
+    assert verified.returncode == 0, verified
+
+
+def test_a_reference_worker_succeeds_fails_and_dead_letters(scene: Scene) -> None:
+    jobs = [scene.enqueue("count", {"words": words}) for words in ("a b c", "", "d")]
+    broken = scene.enqueue("broken")
+    flaky = scene.enqueue("flaky", max_attempts=2, backoff={"initial_s": 0.1})
+
+    scene.work()
+
+    assert [scene.until_status(job, "succeeded")["result"] for job in jobs] == [3, 0, 1]
+    failed = scene.until_status(broken, "failed")
+    assert "cannot be done" in failed["error"]["message"]
+    dead = scene.until_status(flaky, "dead_lettered")
+    assert (dead["attempt"], dead["failures"]) == (2, 2)
+    assert "not now" in dead["last_error"]["message"]
+    assert scene.stop() == 0
+
+
+def test_a_reference_worker_stops_a_handler_that_was_cancelled(scene: Scene) -> None:
+    soft, hard = scene.enqueue("nap"), scene.enqueue("nap")
+    scene.work()
+
+    scene.until_status(soft, "running")
+    scene.cancel(soft, "soft")
+    acknowledged = scene.until_status(soft, "cancelled")
+    scene.until_status(hard, "running")
+    scene.cancel(hard, "hard")
+    until(lambda: "CANCELLED" in scene.said, "the worker never heard of it")
+    after = scene.enqueue("count", {"words": "x"})
+
+    assert acknowledged["last_owner"] is not None
+    assert scene.until_status(after, "succeeded")["result"] == 1
+
+
+def test_a_reference_worker_keeps_its_lease_and_hands_it_back_when_told_to_stop(
+    scene: Scene,
+) -> None:
+    job = scene.enqueue("nap")
+    scene.work()
+    scene.until_status(job, "running")
+    until(lambda: scene.job(job)["hb_seq"] >= 4, "no heartbeats come")  # longer than its lease
+
+    code = scene.stop()
+
+    handed_back = scene.job(job)
+    assert code == 0
+    assert handed_back["status"] == "queued"
+    assert (handed_back["attempt"], handed_back["releases"], handed_back["failures"]) == (1, 1, 0)
+
+
+def test_a_reference_worker_takes_up_its_work_when_its_server_comes_back(scene: Scene) -> None:
+    first = scene.enqueue("count", {"words": "x"})
+    scene.work()
+    scene.until_status(first, "succeeded")
+    port = str(scene.server.port)
+    scene.server.stop()
+
+    scene.server = scene.house.serve("--port", port)
+
+    assert scene.until_status(scene.enqueue("count", {"words": "x y"}), "succeeded")["result"] == 2
+
+
+@pytest.mark.parametrize("name", ["worker.mjs", "worker.sh"])
+def test_a_reference_worker_is_short_and_stands_in_the_table(name: str) -> None:
+    text = (WORKERS / name).read_text()
+
+    assert len(text.splitlines()) <= 110
+    assert "tenure" not in "".join(line for line in text.splitlines() if "import" in line)
+    assert f"[workers/{name}](workers/{name})" in (WORKERS.parent / "README.md").read_text()
