@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from tenure.client.app import Application
-from tenure.client.channel import AsyncScope, Link, Scope
+from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.estimate import StoreClock, host_monotonic
 from tenure.coordinator.retention import Retention
@@ -83,10 +83,7 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
 
             return PostgresStore(url, migrate=migrate)
         case "http" | "https":
-            raise StoreError(
-                "an http: or https: URL names a server, whose store cannot be reached through it",
-                hint="run this where the store is, with its sqlite: or postgresql: URL",
-            )
+            raise not_through_a_server()
         case _ if url == WITHHELD_URL:
             raise StoreError(
                 "the worker keeps the password of its TENURE_URL from its handlers",
@@ -96,6 +93,14 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
         case _:
             # Never the whole URL: it may hold a password.
             raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")
+
+
+def not_through_a_server() -> StoreError:
+    """What is said where a store is needed and the URL names a server."""
+    return StoreError(
+        "an http: or https: URL names a server, whose store cannot be reached through it",
+        hint="run this where the store is, with its sqlite: or postgresql: URL",
+    )
 
 
 def sqlite_path(url: str) -> str:
@@ -204,12 +209,16 @@ class Tenure(Application):
 
     def transaction_on(self, connection: Any) -> Scope:
         """A transaction on a connection to this application's database; see `ctx.transaction`."""
+        if is_server(self._chosen_url()):
+            return no_scope(connection)  # without asking for a token that a handler does not have
         if self._chosen_url() == WITHHELD_URL:
             return transaction_on(_unopened_store(), limits_from_environment(), connection)
         return super().transaction_on(connection)
 
     def atransaction_on(self, connection: Any) -> AsyncScope:
         """The same on an asynchronous connection."""
+        if is_server(self._chosen_url()):
+            return no_async_scope(connection)
         if self._chosen_url() == WITHHELD_URL:
             return atransaction_on(_unopened_store(), limits_from_environment(), connection)
         return super().atransaction_on(connection)

@@ -12,7 +12,7 @@ import msgspec
 from tenure.cli.common import REFUSED, CouldNotRun, url_option
 from tenure.errors import SchemaTooNew, TenureError, UnknownStoreUrl
 from tenure.stores.migrations import migrations, newest_version
-from tenure.wiring import sqlite_path, url_from_environment
+from tenure.wiring import not_through_a_server, sqlite_path, url_from_environment
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -66,6 +66,8 @@ def _target(url: str, schema: str) -> _Target:
             return _postgres(url, schema)
         case "memory":
             raise UnknownStoreUrl("a store in memory has no schema")
+        case "http" | "https":
+            raise not_through_a_server()
         case scheme:
             raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")
 

@@ -46,11 +46,13 @@ def _no_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply
     raise _no_database("leave connection= out")
 
 
-def _no_scope(connection: Any) -> Scope:
+def no_scope(connection: Any) -> Scope:
+    """Where there is no database to have a transaction on."""
     raise _no_database("return the result as any handler does")
 
 
-def _no_async_scope(connection: Any) -> AsyncScope:
+def no_async_scope(connection: Any) -> AsyncScope:
+    """The same for an asynchronous connection."""
     raise _no_database("return the result as any handler does")
 
 
@@ -69,8 +71,8 @@ class Link(msgspec.Struct, kw_only=True):
     aenqueue_within: Callable[[Any, Sequence[Enqueue]], Awaitable[list[Reply]]] = (
         _no_async_transactions
     )
-    transaction_on: Callable[[Any], Scope] = _no_scope
-    atransaction_on: Callable[[Any], AsyncScope] = _no_async_scope
+    transaction_on: Callable[[Any], Scope] = no_scope
+    atransaction_on: Callable[[Any], AsyncScope] = no_async_scope
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep

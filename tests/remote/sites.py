@@ -1,0 +1,77 @@
+"""Real `tenure serve` and `tenure worker` processes, with HTTP as all they have in common."""
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.e2e.workers import APP, ROOT, TENURE, Site
+from tests.server.processes import Process
+
+SECRET = re.compile(r"tenure_[0-9a-f]{16}_[0-9a-f]{64}")
+
+
+class RemoteSite(Site):
+    """A store that only servers and this test reach; workers have an address and a token."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        super().__init__(url)
+        self.directory = directory
+        self.servers: list[Process] = []
+        self.worker_token = self.token("worker", "fleet")
+        self.logs: dict[str, Path] = {}
+
+    def token(self, role: str, name: str) -> str:
+        """The text of a new token."""
+        made = self.tenure("tokens", "create", name, "--role", role)
+        assert made.returncode == 0, made
+        return made.stdout.decode().strip()
+
+    def serve(self, port: int = 0) -> Process:
+        """A server; the first one is everybody's unless another is named."""
+        command = [*TENURE, "serve", "--port", str(port)]
+        server = Process(command, self._environment, self.directory)
+        self.servers.append(server)
+        return server
+
+    def environment(self, address: str, token: str) -> dict[str, str]:
+        """What a process needs to know to ask a server: no store, no bounds."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("TENURE_")}
+        return kept | {"TENURE_URL": address, "TENURE_TOKEN": token}
+
+    def work(self, name: str, address: str, application: str = APP) -> None:
+        """A worker of a server."""
+        given = ["worker", application, "--name", name, "-c", "2"]
+        self.logs[name] = self.directory / f"{name}.log"
+        with self.logs[name].open("wb") as log:
+            self.workers[name] = subprocess.Popen(
+                [*TENURE, *given],
+                cwd=ROOT,
+                env=self.environment(address, self.worker_token),
+                stderr=log,
+            )
+
+    def ask(self, address: str, token: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        """A command of the `tenure` program, of a server."""
+        return subprocess.run(
+            [*TENURE, *words],
+            cwd=ROOT,
+            env=self.environment(address, token),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def close(self) -> None:
+        for process in self.workers.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        for server in self.servers:
+            server.close()
+        super().close()
+        for log in [*self.logs.values(), *self.directory.glob("server-*.log")]:
+            assert not SECRET.search(log.read_text()), f"{log.name} shows a token"

@@ -1,0 +1,175 @@
+"""The Python API and the commands, over HTTP: the same words, and clear ones for what cannot be."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure import InvalidInput, JobDeadLettered, Retry, Tenure
+from tenure.core.vocabulary import JobStatus
+from tenure.errors import RequestRefused, UnknownJob
+from tests.remote.sites import RemoteSite
+from tests.server.processes import Process
+
+UNKNOWN = "01900000-0000-7000-8000-000000000001"
+
+
+class Shop:
+    """A server on SQLite with a worker, and a client and an operator to ask it."""
+
+    def __init__(self, site: RemoteSite) -> None:
+        self.site = site
+        self.server: Process = site.serve()
+        self.client = site.token("client", "shop")
+        self.operator = site.token("operator", "olga")
+        site.work("worker", self.server.address, "tests.remote.app:app")
+        self.app = Tenure(self.server.address, token=self.client)
+
+    def tenure(self, *words: str, token: str | None = None) -> tuple[int, str, str]:
+        """A command: its exit code and what it said."""
+        done = self.site.ask(self.server.address, token or self.operator, *words)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    directory: Path = tmp_path_factory.mktemp("shop")
+    site = RemoteSite(f"sqlite:///{directory / 'shop.db'}", directory)
+    shop = Shop(site)
+    yield shop
+    shop.app.close()
+    site.close()
+
+
+def test_a_job_is_made_waited_for_and_looked_at(shop: Shop) -> None:
+    job = shop.app.enqueue("page", {"text": "hello"}, key="page-1", correlation_id="c-1")
+
+    assert job.result(timeout="2m") == "hello"
+    assert [artifact.name for artifact in job.artifacts()] == ["page.txt"]
+    assert job.artifact("page.txt") == b"hello"
+    assert job.artifact("none.txt") is None
+    assert [event.type for event in job.events()][-1] == "succeeded"
+    assert job.events()[0].actor == "client:shop"
+
+
+def test_a_running_job_is_cancelled(shop: Shop) -> None:
+    job = shop.app.enqueue("idle")
+    shop.site.until_status(job.id, JobStatus.RUNNING)
+
+    assert job.cancel(reason="enough") is JobStatus.RUNNING
+    assert job.wait(timeout="2m") is JobStatus.CANCELLED
+
+
+def test_many_jobs_go_in_few_requests(shop: Shop) -> None:
+    calls = [shop.app.prepare("patient", {"number": number}) for number in range(120)]
+
+    jobs = shop.app.enqueue_many(calls)
+    again = shop.app.enqueue_many(calls)
+
+    assert [job.result(timeout="2m") for job in jobs] == list(range(120))
+    assert [job.id for job in again] == [job.id for job in jobs]
+
+
+async def _made_without_blocking(app: Tenure) -> int:
+    job = await app.aenqueue("patient", {"number": 5})
+    return int(await job.aresult(timeout="2m"))
+
+
+def test_the_twins_for_event_loops_work_too(shop: Shop) -> None:
+    assert asyncio.run(_made_without_blocking(shop.app)) == 5
+
+
+def test_an_unknown_job_is_said_to_be_unknown(shop: Shop) -> None:
+    job = shop.app.get(UNKNOWN)
+
+    with pytest.raises(UnknownJob):
+        job.refresh()
+    with pytest.raises(UnknownJob):
+        job.cancel()
+
+
+def test_a_transaction_cannot_span_a_server_and_says_so(shop: Shop) -> None:
+    with pytest.raises(InvalidInput, match="leave connection= out"):
+        shop.app.enqueue("patient", {"number": 1}, connection=sqlite3.connect(":memory:"))
+
+    job = shop.app.enqueue("entangled", retry=Retry(max_attempts=1))
+    with pytest.raises(JobDeadLettered, match="sqlite: or postgresql: URL"):
+        job.result(timeout="2m")
+
+
+def test_a_lease_outside_the_servers_bounds_is_refused_by_name(shop: Shop) -> None:
+    with pytest.raises(InvalidInput, match="lease"):
+        shop.app.enqueue("patient", {"number": 1}, lease="1h")
+
+
+def test_without_a_token_the_error_says_what_to_set(shop: Shop) -> None:
+    with Tenure(shop.server.address) as nobody, pytest.raises(RequestRefused) as caught:
+        nobody.enqueue("patient", {"number": 1})
+
+    assert caught.value.reason == "unauthenticated"
+    assert "TENURE_TOKEN" in str(caught.value)
+
+
+def test_commands_ask_the_server(shop: Shop) -> None:
+    code, said, _ = shop.tenure("enqueue", "patient", '{"number": 7}', "--wait", token=shop.client)
+    assert (code, said) == (0, "7\n")
+
+    _, listed, _ = shop.tenure("jobs", "ls", "--json", "-n", "1", token=shop.client)
+    [job] = json.loads(listed)
+    assert (job["kind"], job["status"]) == ("patient", "succeeded")
+    code, shown, _ = shop.tenure("jobs", "show", job["id"], "--bodies", token=shop.client)
+    assert code == 0
+    assert '{"number": 7}' in shown
+    assert shop.tenure("jobs", "cancel", job["id"])[0] == 1
+    assert shop.tenure("jobs", "cancel", UNKNOWN)[0] == 1
+    assert "worker" in shop.tenure("workers", "ls")[1]
+
+
+def test_dead_letters_and_queues_are_operated_through_the_server(shop: Shop) -> None:
+    _, made, _ = shop.tenure("enqueue", "nobody_serves", "-q", "lonely")
+    job_id = made.strip()
+
+    assert shop.tenure("jobs", "dead-letter", job_id)[0] == 0
+    [letter] = json.loads(shop.tenure("dlq", "ls", "--json", "-q", "lonely")[1])
+    code, redriven, _ = shop.tenure("dlq", "redrive", "--all", "-q", "lonely", "--yes")
+    again = shop.tenure("dlq", "discard", job_id)
+
+    assert letter["id"] == job_id
+    assert code == 0
+    assert again[0] == 1
+    assert f"redriven as job {redriven.strip()} by operator:olga" in again[2]
+    assert "paused" in shop.tenure("queues", "pause", "lonely")[1]
+    code, shown, _ = shop.tenure("jobs", "show", redriven.strip())
+    assert "queue lonely is paused" in shown
+    assert "at most 3" in shop.tenure("queues", "limit", "lonely", "3")[1]
+    assert "open" in shop.tenure("queues", "resume", "lonely")[1]
+
+
+@pytest.mark.parametrize("words", [["migrate"], ["verify"], ["doctor"], ["tokens", "ls"]])
+def test_what_needs_the_store_says_where_to_run_it(shop: Shop, words: list[str]) -> None:
+    code, _, said = shop.tenure(*words)
+
+    assert code == 2
+    assert "run this where the store is" in said
+
+
+def test_a_role_that_may_not_ask_hears_which_may(shop: Shop) -> None:
+    code, _, said = shop.tenure("workers", "ls", token=shop.client)
+
+    assert code == 2
+    assert "out_of_scope: workers is for operator, viewer" in said
+
+
+def test_a_viewer_sees_jobs_without_their_bodies(shop: Shop) -> None:
+    job = shop.app.enqueue("patient", {"number": 424242})
+    job.wait(timeout="2m")
+    viewer = shop.site.token("viewer", "vera")
+
+    code, shown, _ = shop.tenure("jobs", "show", job.id, "--bodies", token=viewer)
+
+    assert code == 0
+    assert "succeeded" in shown
+    assert "424242" not in shown

@@ -1,0 +1,158 @@
+"""Real workers that know a server and a token and nothing else."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
+from tenure.wiring import Tenure
+from tests.e2e.workers import is_gone
+from tests.remote.proxy import SwallowingProxy
+from tests.remote.sites import RemoteSite
+
+LONG_LEASES = "tests.remote.app:app"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RemoteSite]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'remote.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    site = RemoteSite(url, tmp_path)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def postgres_site(postgres_url: str, tmp_path: Path) -> Iterator[RemoteSite]:
+    site = RemoteSite(postgres_url, tmp_path)
+    yield site
+    site.close()
+
+
+@spec("H23")
+def test_a_worker_completes_retries_and_leaves_files(site: RemoteSite) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    added = site.enqueue("add", one=1, two=2)
+    poison = site.enqueue("poison", how="exit")
+    written = site.enqueue("write", how="raises")
+
+    assert site.until_ended(added).result == b"3"
+    assert site.until_ended(poison).status is JobStatus.DEAD_LETTERED
+    assert site.until_ended(written).result == b"2"
+    assert [event.actor for event in site.events(added)][1:] == ["worker:fleet"] * 3
+    assert site.types(written).count(EventType.REQUEUED) == 1
+    assert [each.name for each in site.store.list_artifacts(written)] == ["paper-2"]
+
+
+def test_cancels_reach_a_far_handler_softly_and_hard(site: RemoteSite, tmp_path: Path) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    pid_file = tmp_path / "pid"
+    soft = site.enqueue("linger", seconds=60)
+    hard = site.enqueue("deaf", pid_file=str(pid_file))
+    site.until_status(soft, JobStatus.RUNNING)
+    site.until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
+
+    site.cancel(soft, CancelMode.SOFT)
+    site.cancel(hard, CancelMode.HARD)
+
+    assert site.until_ended(soft).status is JobStatus.CANCELLED
+    assert EventType.CANCEL_REQUESTED in site.types(soft)
+    site.until(lambda: is_gone(int(pid_file.read_text())), "the handler's process is gone")
+    assert site.until_ended(hard).status is JobStatus.CANCELLED
+    assert site.until_ended(site.enqueue("add", one=1, two=1)).result == b"2"
+
+
+def test_a_server_that_is_away_longer_than_the_lease_costs_the_attempt(site: RemoteSite) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    job_id = site.enqueue("linger", seconds=8)
+    site.until_status(job_id, JobStatus.RUNNING)
+
+    server.stop(signal.SIGKILL)
+    site.until(lambda: "no renewal" in site.logs["worker"].read_text(), "the worker gave it up")
+    site.serve(server.port)
+    job = site.until_ended(job_id)
+
+    assert (job.status, job.result, job.attempt) == (JobStatus.SUCCEEDED, b"2", 2)
+    stalled = next(event for event in site.events(job_id) if event.type is EventType.STALLED)
+    assert stalled.cause is EventCause.LEASE_EXPIRED
+    assert site.workers["worker"].poll() is None
+
+
+def test_an_idle_worker_drains_at_once(site: RemoteSite) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    site.until_ended(site.enqueue("add", one=1, two=1))
+
+    site.signal("worker", signal.SIGTERM)
+
+    assert site.workers["worker"].wait(timeout=120) == 0
+    assert "no answer" not in site.logs["worker"].read_text()
+
+
+@spec("H27")
+def test_two_servers_share_a_database_and_every_job_is_done_once(
+    postgres_site: RemoteSite,
+) -> None:
+    site = postgres_site
+    servers = [site.serve(), site.serve()]
+    for number, server in enumerate(servers):
+        site.work(f"worker-{number}", server.address)
+    jobs = [site.enqueue("linger", seconds=0.2) for _ in range(40)]
+
+    ended = [site.until_ended(job_id) for job_id in jobs]
+
+    assert {(job.status, job.attempt) for job in ended} == {(JobStatus.SUCCEEDED, 1)}
+    assert {job.last_owner for job in ended} == {"worker-0", "worker-1"}
+    settled = [site.types(job_id).count(EventType.SUCCEEDED) for job_id in jobs]
+    assert settled == [1] * len(jobs)
+
+
+@spec("Q1")
+def test_a_worker_whose_answers_get_lost_loses_no_job_and_no_lease(site: RemoteSite) -> None:
+    server = site.serve()
+    proxy = SwallowingProxy(server.port, lambda number, name: number % 3 == 0)
+    site.work("worker", proxy.url, LONG_LEASES)
+    with Tenure(proxy.url, token=site.token("client", "shop")) as client:
+        jobs = [client.enqueue("patient", {"number": number}) for number in range(20)]
+
+        results = [job.result(timeout="2m") for job in jobs]
+
+    ended = [site.job(job.id) for job in jobs]
+
+    assert {(job.status, job.attempt) for job in ended} == {(JobStatus.SUCCEEDED, 1)}
+    assert results == list(range(20))
+    assert {name.partition("?")[0] for name in proxy.swallowed} >= {"POST /v1/report"}
+    proxy.close()
+
+
+def test_a_revoked_token_ends_a_worker_and_its_log_does_not_show_it(site: RemoteSite) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    site.until_ended(site.enqueue("add", one=1, two=1))
+
+    listed = site.tenure("tokens", "ls", "--json").stdout.decode()
+    token_id = site.worker_token.split("_")[1]
+    assert token_id in listed
+    assert site.tenure("tokens", "revoke", token_id).returncode == 0
+
+    assert site.workers["worker"].wait(timeout=120) == 1
+    assert "claims are refused: unauthenticated" in site.logs["worker"].read_text()
+
+
+def test_a_worker_without_a_valid_token_does_not_start(site: RemoteSite) -> None:
+    server = site.serve()
+    stranger = f"tenure_{'0' * 16}_{'0' * 64}"
+
+    refused = site.ask(server.address, stranger, "worker", "tests.e2e.app:app")
+
+    assert refused.returncode == 2
+    assert "unauthenticated" in refused.stderr
+    assert stranger not in refused.stderr
