@@ -1,10 +1,15 @@
 """Soft cancels, drains and recycled children of real workers, on both databases."""
 
 import os
+import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from msgspec import json
 
+from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.e2e.workers import Site, is_gone
 
@@ -43,10 +48,61 @@ def test_a_worker_is_drained_by_name(site: Site) -> None:
     assert (site.job(running).status, site.job(running).failures) == (JobStatus.SUCCEEDED, 0)
 
 
-def test_children_are_replaced_after_so_many_jobs(site: Site) -> None:
-    site.start("worker", "--recycle-after", "1", concurrency=1)
+@pytest.mark.parametrize("words", [("--recycle-after", "1"), ("--recycle-above", "1k")])
+def test_children_are_replaced_by_their_jobs_and_their_memory(
+    site: Site, words: tuple[str, ...]
+) -> None:
+    site.start("worker", *words, concurrency=1)
 
     results = [site.until_ended(site.enqueue("pid")).result for _ in range(3)]
 
     assert len(set(results)) == 3
     assert str(os.getpid()).encode() not in results
+
+
+def start_family(site: Site, note: Path) -> tuple[JobId, list[int]]:
+    """A job that does not listen, and the processes it consists of."""
+    job_id = site.enqueue("family", note=str(note))
+    site.start("worker", grace="600s")
+    site.until(note.exists, "the handler and its program run")
+    return job_id, [int(pid) for pid in note.read_text().split()]
+
+
+def test_a_hard_cancel_ends_what_the_handler_started_too(site: Site, tmp_path: Path) -> None:
+    job_id, pids = start_family(site, tmp_path / "pids")
+
+    site.cancel(job_id, CancelMode.HARD)
+
+    site.until(lambda: all(map(is_gone, pids)), "the handler and its program are gone")
+    assert site.job(job_id).status is JobStatus.CANCELLED
+
+
+def test_handlers_and_what_they_started_die_with_a_killed_worker(
+    site: Site, tmp_path: Path
+) -> None:
+    _, pids = start_family(site, tmp_path / "pids")
+
+    site.signal("worker", signal.SIGKILL)
+
+    site.until(lambda: all(map(is_gone, pids)), "the handler and its program are gone")
+
+
+def test_a_second_sigterm_ends_the_worker_at_once_and_costs_no_budget(
+    site: Site, tmp_path: Path
+) -> None:
+    job_id, pids = start_family(site, tmp_path / "pids")
+    worker = site.workers["worker"]
+
+    def has_ended() -> bool:
+        """Two signals that the worker has not looked at yet count as one: it gets another."""
+        site.signal("worker", signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            worker.wait(timeout=2)
+        return worker.returncode is not None
+
+    site.until(has_ended, "the worker has ended")
+
+    job = site.job(job_id)
+    assert worker.returncode == 0
+    assert all(map(is_gone, pids))
+    assert (job.status, job.failures, job.releases) == (JobStatus.QUEUED, 0, 1)

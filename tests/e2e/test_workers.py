@@ -27,20 +27,47 @@ def test_a_killed_workers_job_runs_again_elsewhere(site: Site) -> None:
     assert stalled.cause is EventCause.LEASE_EXPIRED
 
 
-def test_a_frozen_workers_handler_is_stopped_and_the_other_result_stands(site: Site) -> None:
-    job_id = site.enqueue("linger", seconds=4)
-    site.start("frozen")
-    site.until_status(job_id, JobStatus.RUNNING)
+def test_a_frozen_workers_result_is_refused_and_the_other_stands(
+    site: Site, tmp_path: Path
+) -> None:
+    note, talk = tmp_path / "note", tmp_path / "talk"
+    job_id = site.enqueue("write", how="waits", note=str(note))
+    site.start("zombie", talk=talk)
+    site.until(Path(f"{note}.ready").exists, "the handler runs")
 
-    site.freeze("frozen")
+    site.freeze("zombie")
+    note.touch()  # its handler ends now, within its lease, and nobody hears of it
     site.start("awake")
     job = site.until_ended(job_id)
-    site.signal("frozen", signal.SIGCONT)
-    follow_up = site.enqueue("add", one=1, two=2)
-    site.until_ended(follow_up)
+    site.signal("zombie", signal.SIGCONT)
+    site.until(lambda: bool(site.store.load_observations(job_id)), "the late result is noted")
+    site.signal("zombie", signal.SIGTERM)
+    code = site.workers["zombie"].wait(timeout=120)
 
     assert (job.status, job.attempt, job.last_owner) == (JobStatus.SUCCEEDED, 2, "awake")
-    assert site.job(job_id) == job
+    assert (site.job(job_id), job.result) == (job, b"2")
+    [late] = site.store.load_observations(job_id)
+    assert late.body == b"1"
+    assert code == 0
+    assert "CANCELLED (superseded)" in talk.read_text()
+
+
+def test_a_frozen_workers_handler_is_stopped_when_it_thaws(site: Site, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    job_id = site.enqueue("deaf", pid_file=str(pid_file))
+    site.start("zombie")
+    site.until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
+    pid = int(pid_file.read_text())
+
+    site.freeze("zombie")
+    site.start("awake")
+    job = site.until_ended(job_id)
+    was_running = not is_gone(pid)
+    site.signal("zombie", signal.SIGCONT)
+
+    site.until(lambda: is_gone(pid), "the handler's process is gone")
+    assert was_running
+    assert (job.status, site.job(job_id)) == (JobStatus.DEAD_LETTERED, job)
 
 
 def test_a_handler_that_hogs_the_interpreter_keeps_its_lease(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ def add_to(app: Tenure, *, lease: str) -> None:
     """Register the handlers."""
     _add_failures(app, lease)
     _add_stops(app, lease)
+    _add_crowds(app, lease)
 
     @app.job(lease=lease, retry=TWICE)
     def steps(ctx: Context) -> list[int]:
@@ -99,3 +101,20 @@ def _add_stops(app: Tenure, lease: str) -> None:
                 time.sleep(0.05)
         finally:
             Path(note + ".told").touch()
+
+
+def _add_crowds(app: Tenure, lease: str) -> None:
+    @app.job(lease=lease, retry=Retry(max_attempts=1))
+    def family(note: str) -> None:
+        """Never looks up, and has started a program that does not either."""
+        program = subprocess.Popen(["sleep", "600"])
+        half = Path(note + ".half")
+        half.write_text(f"{os.getpid()} {program.pid}")
+        half.rename(note)
+        while True:
+            time.sleep(0.05)
+
+    @app.job(lease=lease, concurrency=2)
+    def scarce() -> None:
+        """Two of these at once are as many as a worker may run."""
+        time.sleep(0.3)

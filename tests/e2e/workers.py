@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -61,11 +61,16 @@ class Site:
         application: str = APP,
         concurrency: int = 2,
         grace: str = "20s",
+        talk: Path | None = None,
     ) -> None:
-        """A worker process; jobs wait for it, so nobody else has to."""
+        """A worker process; jobs wait for it, so nobody else has to. It talks to a file, or to
+        whoever reads the tests."""
         given = ["worker", application, "--name", name, "--grace", grace, "-c", str(concurrency)]
         given += ["--pass-env", "LEDGER_*", *words]
-        self.workers[name] = subprocess.Popen([*TENURE, *given], cwd=ROOT, env=self._environment)
+        with nullcontext() if talk is None else talk.open("wb") as stderr:
+            self.workers[name] = subprocess.Popen(
+                [*TENURE, *given], cwd=ROOT, env=self._environment, stderr=stderr
+            )
 
     def tenure(self, *words: str) -> "subprocess.CompletedProcess[bytes]":
         """A command of the `tenure` program on this store."""
@@ -125,11 +130,13 @@ class Site:
         )
         return job_id
 
-    def call(self, kind: str, **arguments: object) -> JobId:
+    def call(self, kind: str, /, *, to: str | None = None, **arguments: object) -> JobId:
         """A job as the application itself enqueues it: checked, and with all its policy."""
         link = Link(coordination=self.coordinator, close=lambda: None)
         with app.channel.diverted(link):
-            return app.enqueue(kind, arguments).id
+            if to is None:
+                return app.enqueue(kind, arguments).id
+            return app.enqueue(kind, arguments, queue=to).id
 
     def job(self, job_id: JobId) -> Job:
         """The row as it is."""

@@ -43,6 +43,21 @@ def test_under_a_backlog_queues_are_asked_by_weight() -> None:
     assert asked == {HIGH: 300, LOW: 100}
 
 
+def test_an_idle_limited_kind_does_not_hide_the_backlog_of_the_others() -> None:
+    each = claimer({HIGH: 3, LOW: 1}, kinds={PLAIN: None, SCARCE: 2})
+    asked: Counter[QueueName] = Counter()
+    for turn in range(401):
+        request = each.ask(free=1, running=Counter())
+        assert request is not None
+        assert request.kinds == (PLAIN,)
+        if turn:
+            asked.update(request.queues)
+        each.heard(request.limit, Boot(0))
+        answered(each, grants=0)  # the turn of the limited kind
+
+    assert asked == {HIGH: 300, LOW: 100}
+
+
 def test_without_a_backlog_all_queues_are_asked_together() -> None:
     each = claimer({HIGH: 3, LOW: 1})
 

@@ -47,20 +47,44 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     wait_us: Duration = seconds(10)
 
 
+class Group:
+    """Kinds that are asked for together. Whether they have a backlog, and whose turn it is then,
+    is their own affair: an idle kind says nothing about a busy one."""
+
+    def __init__(self, kinds: tuple[Kind, ...], weights: Mapping[QueueName, int]) -> None:
+        self.kinds = kinds
+        self.is_backlogged = False
+        self._weights = weights
+        self._credits = dict.fromkeys(weights, 0)
+
+    def queues(self) -> tuple[QueueName, ...]:
+        """All queues, oldest job first; under a backlog one queue at a time, by weight.
+
+        Smooth weighted round-robin: of weights 3 and 1, the pattern is a a b a.
+        """
+        weights = self._weights
+        if not self.is_backlogged or len(set(weights.values())) == 1:
+            return tuple(weights)
+        for queue, weight in weights.items():
+            self._credits[queue] += weight
+        chosen = max(weights, key=lambda queue: self._credits[queue])
+        self._credits[chosen] -= sum(weights.values())
+        return (chosen,)
+
+
 class Claimer:
     """Decides on the next claim. Groups of kinds take turns: the unlimited ones together, each
     limited kind alone, because one claim has one limit."""
 
     def __init__(self, settings: ClaimSettings, random: Random) -> None:
         unlimited = tuple(kind for kind, limit in settings.kinds.items() if limit is None)
+        together = [unlimited] if unlimited else []
+        together += [(kind,) for kind, limit in settings.kinds.items() if limit is not None]
         self._settings = settings
         self._random = random
-        self._groups: list[tuple[Kind, ...]] = [unlimited] if unlimited else []
-        self._groups += [(kind,) for kind, limit in settings.kinds.items() if limit is not None]
+        self._groups = [Group(kinds, settings.queues) for kinds in together]
         self._turn = 0
         self._empty_in_a_row = 0
-        self._credits = dict.fromkeys(settings.queues, 0)
-        self._is_backlogged = False
         self._idle_us = settings.shortest_poll_us
         self._seq = settings.first_claim_seq - 1
         self._tries = 0
@@ -74,10 +98,10 @@ class Claimer:
         if self.unanswered is not None:
             return self.unanswered
         for _ in self._groups:
-            kinds = self._groups[self._turn % len(self._groups)]
-            room = min(free, MAX_PER_CLAIM, self._room(kinds, running))
+            group = self._group()
+            room = min(free, MAX_PER_CLAIM, self._room(group.kinds, running))
             if room > 0:
-                self.unanswered = self._request(kinds, room)
+                self.unanswered = self._request(group, room)
                 return self.unanswered
             self._pass_turn()
         return None
@@ -94,33 +118,23 @@ class Claimer:
         limit = self._settings.kinds[kinds[0]]
         return MAX_PER_CLAIM if limit is None else limit - running[kinds[0]]
 
-    def _request(self, kinds: tuple[Kind, ...], limit: int) -> ClaimRequest:
+    def _group(self) -> Group:
+        """Whose turn it is."""
+        return self._groups[self._turn % len(self._groups)]
+
+    def _request(self, group: Group, limit: int) -> ClaimRequest:
         self._seq += 1
         settings = self._settings
         return ClaimRequest(
             namespace=settings.namespace,
             worker=settings.worker,
             actor=settings.actor,
-            queues=self._queues(),
+            queues=group.queues(),
             limit=limit,
             claim_seq=self._seq,
             request_id=RequestId(f"claim-{self._seq}"),
-            kinds=kinds,
+            kinds=group.kinds,
         )
-
-    def _queues(self) -> tuple[QueueName, ...]:
-        """All queues, oldest job first; under a backlog one queue at a time, by weight.
-
-        Smooth weighted round-robin: of weights 3 and 1, the pattern is a a b a.
-        """
-        weights = self._settings.queues
-        if not self._is_backlogged or len(set(weights.values())) == 1:
-            return tuple(weights)
-        for queue, weight in weights.items():
-            self._credits[queue] += weight
-        chosen = max(weights, key=lambda queue: self._credits[queue])
-        self._credits[chosen] -= sum(weights.values())
-        return (chosen,)
 
     def _pass_turn(self) -> None:
         self._turn += 1
@@ -134,7 +148,7 @@ class Claimer:
         asked, self.unanswered = self.unanswered, None
         assert asked is not None
         self._tries = 0
-        self._is_backlogged = granted >= asked.limit
+        self._group().is_backlogged = granted >= asked.limit
         self._pass_turn()
         if granted:
             self.wake(now)

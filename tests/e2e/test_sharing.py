@@ -1,0 +1,53 @@
+"""One real worker, many jobs: queues get their share by weight, kinds stay within their limit."""
+
+from collections import Counter
+
+from tenure.core.events import Event
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import EventType, JobStatus
+from tests.e2e.workers import Site
+
+
+def event_of(site: Site, job_id: JobId, wanted: EventType) -> Event:
+    """The first event of this type."""
+    return next(event for event in site.events(job_id) if event.type is wanted)
+
+
+def test_queues_are_served_by_their_weight(site: Site) -> None:
+    jobs = {
+        site.call("add", to=queue, one=1, two=number): queue
+        for number in range(20)
+        for queue in ("high", "low")
+    }
+    aside = site.call("add", to="aside", one=1, two=1)
+    site.start("worker", "-q", "high=3", "-q", "low=1", concurrency=1)
+    for job_id in jobs:
+        assert site.until_ended(job_id).status is JobStatus.SUCCEEDED
+
+    claimed = sorted(jobs, key=lambda job_id: event_of(site, job_id, EventType.CLAIMED).ts)
+
+    # While both have a backlog; the first claim, which does not know of it yet, asks for any.
+    share = Counter(jobs[job_id] for job_id in claimed[1:21])
+    assert share == {"high": 15, "low": 5}
+    assert site.job(aside).status is JobStatus.QUEUED
+
+
+def test_a_kind_stays_within_its_concurrency_and_others_do_not_wait_for_it(site: Site) -> None:
+    jobs = [site.enqueue("scarce") for _ in range(6)]
+    other = site.enqueue("add", one=1, two=1)
+    site.start("worker", concurrency=4)
+    for job_id in [*jobs, other]:
+        assert site.until_ended(job_id).status is JobStatus.SUCCEEDED
+
+    spans = [
+        (event_of(site, job_id, EventType.CLAIMED), site.events(job_id)[-1]) for job_id in jobs
+    ]
+    steps = [(first.ts, 1) for first, _ in spans] + [(last.ts, -1) for _, last in spans]
+    at_once, most = 0, 0
+    for _, step in sorted(steps):  # of one instant, those that end come first
+        at_once += step
+        most = max(most, at_once)
+
+    last_of_the_scarce = max(last.ts for _, last in spans)
+    assert most == 2
+    assert event_of(site, other, EventType.CLAIMED).ts < last_of_the_scarce
