@@ -51,6 +51,17 @@ def namespace_option(function: _F) -> _F:
     return click.option("--namespace", default="default", show_default=True)(function)
 
 
+def log_format_option(function: _F) -> _F:
+    """`--log-format`."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Lines for people, or JSON objects for programs.",
+    )(function)
+
+
 def request_id_option(function: _F) -> _F:
     """`--request-id`."""
     return click.option(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from tenure.cli.common import CouldNotRun, url_option
-from tenure.cli.worker import talk_on_stderr
+from tenure.cli.common import CouldNotRun, log_format_option, url_option
 from tenure.errors import TenureError
+from tenure.observing.logs import LogFormat, log_to_stderr
 from tenure.wiring import run_server, url_from_environment
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -30,6 +30,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tls-cert", type=_FILE, help="Serve TLS with this certificate chain.")
 @click.option("--tls-key", type=_FILE, help="Its key, if it is not in the same file.")
 @click.option("--tls-client-ca", type=_FILE, help="Only for clients with a certificate of this CA.")
+@log_format_option
 def serve(
     url: str | None,
     host: str,
@@ -38,6 +39,7 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    log_format: str,
 ) -> None:
     """Serve the store over HTTP until SIGTERM: claims that wait are answered, then it ends.
 
@@ -57,7 +59,7 @@ def serve(
             tls_key=tls_key,
             tls_client_ca=tls_client_ca,
         )
-        talk_on_stderr()
+        log_to_stderr(LogFormat(log_format))
         run_server(url or url_from_environment(), options, _announce)
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem

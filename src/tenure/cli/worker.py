@@ -1,13 +1,11 @@
 """`tenure worker MODULE:APP`: run jobs until told to stop."""
 
-import logging
-import sys
-
 import click
 
 from tenure.cli.common import (
     CouldNotRun,
     duration_value,
+    log_format_option,
     namespace_option,
     size_value,
     url_option,
@@ -16,6 +14,7 @@ from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
 from tenure.errors import InvalidInput, TenureError
+from tenure.observing.logs import LogFormat, log_to_stderr
 from tenure.observing.metrics import MetricsAddress
 from tenure.wiring import run_worker, url_from_environment
 from tenure.worker import WorkerOptions
@@ -32,16 +31,6 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
         except (InvalidInput, ValueError) as wrong:
             raise click.BadParameter(f"{word!a} is not NAME or NAME=WEIGHT") from wrong
     return found
-
-
-def talk_on_stderr() -> None:
-    """Notes and warnings of the worker, one line each; stdout is for data."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("tenure")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
 
 
 @click.command()
@@ -110,6 +99,7 @@ def talk_on_stderr() -> None:
     show_default=True,
     help="The address for them. Whoever reaches it sees the names of queues and kinds.",
 )
+@log_format_option
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
 @click.argument("app", metavar="MODULE:APP")
 def worker(
@@ -124,6 +114,7 @@ def worker(
     recycle_after: int,
     metrics_port: int | None,
     metrics_host: str,
+    log_format: str,
     name: str | None,
     app: str,
 ) -> None:
@@ -142,7 +133,7 @@ def worker(
             namespace=Namespace(namespace),
             worker_id=None if name is None else WorkerId(name),
         )
-        talk_on_stderr()
+        log_to_stderr(LogFormat(log_format))
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
         code = run_worker(url or url_from_environment(), app, options, expose=expose)
     except TenureError as problem:

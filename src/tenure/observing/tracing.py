@@ -66,7 +66,7 @@ def attempting(
 ) -> Iterator[str | None]:
     """Run an attempt within its trace; what is yielded is the traceparent to hand on."""
     if not has_opentelemetry():
-        with _within(traced):
+        with within(traced):
             yield traced.traceparent
         return
     from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
@@ -86,12 +86,13 @@ def attempting(
         },
     ) as span:
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
-        with _within(msgspec.structs.replace(traced, traceparent=here)):
+        with within(msgspec.structs.replace(traced, traceparent=here)):
             yield here
 
 
 @contextmanager
-def _within(traced: Traced) -> Iterator[None]:
+def within(traced: Traced) -> Iterator[None]:
+    """Let what runs in the block belong to this trace."""
     token = _current.set(traced)
     try:
         yield

@@ -20,8 +20,10 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tenure.core.ids import traceparent_of
 from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
+from tenure.observing.tracing import HEADER, Traced, within
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode, decode_query
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
@@ -139,7 +141,8 @@ class _Address:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
-        answer = await self._answer(http, scope["tenure.request_id"])
+        with within(Traced(traceparent=traceparent_of(http.headers.get(HEADER)))):
+            answer = await self._answer(http, scope["tenure.request_id"])
         await answer(scope, receive, send)
 
     async def _answer(self, http: Request, request_id: str) -> Response:

@@ -79,7 +79,8 @@ def response(problem: BaseException, request_id: str) -> Response:
     status, body, headers = describe(problem)
     if status == 500:
         # The caller learns where to look; what it was stays here.
-        _log.error("request %s failed", request_id, exc_info=problem)
+        about = {"request_id": request_id}
+        _log.error("request %s failed", request_id, exc_info=problem, extra=about)
     if status not in _TRANSPORT and status < 500:
         body = msgspec.structs.replace(body, verdict=VerdictKind.REJECTED)
     body = msgspec.structs.replace(body, request_id=request_id)

@@ -9,7 +9,7 @@ from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import Actor, LeaseId
 from tenure.core.instants import Duration
-from tenure.core.job import Progress
+from tenure.core.job import Job, Progress
 from tenure.core.verdicts import Grant, Verdict
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import Outcome
@@ -219,6 +219,7 @@ class Note(msgspec.Struct, frozen=True):
 
     text: str
     is_error: bool = False
+    job: Job | None = None  # the one it is about
 
 
 Action = SendClaim | EndWaits | Send | Prepare | RunHandler | Renew | Lend | AskToStop | Kill | Note

@@ -189,7 +189,7 @@ class Session:
             is_silence = attempt.ends_by is NO_RENEWAL
             self.stats.fenced += is_silence
             self.stats.timed_out += not is_silence
-            self._note(f"{attempt.name}: {attempt.ends_by}")
+            self._note_about(attempt, attempt.ends_by)
             self._lose(attempt)
             return
         self._wake_by(attempt.fence_at)
@@ -308,7 +308,7 @@ class Session:
         match verdict.kind:
             case VerdictKind.CANCELLED:
                 self.stats.cancelled += 1
-                self._note(f"{attempt.name}: CANCELLED ({verdict.cause}), discarding it")
+                self._note_about(attempt, f"CANCELLED ({verdict.cause}), discarding it")
                 self._lose(attempt)
             case VerdictKind.REJECTED if attempt.is_lent and verdict.cause in _SELF_COMPLETED:
                 # It died between its commit and saying so.
@@ -317,8 +317,8 @@ class Session:
             case VerdictKind.REJECTED:
                 self.stats.rejected += 1
                 what = type(command).__name__.lower()
-                text = f"{attempt.name}: its {what} was REJECTED ({verdict.cause}), stopping it"
-                self._note(text, is_error=True)
+                text = f"its {what} was REJECTED ({verdict.cause}), stopping it"
+                self._note_about(attempt, text, is_error=True)
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
                 count_committed(self.stats, verdict.disposition)
@@ -376,7 +376,7 @@ class Session:
             attempt.sends_alone = True
             self._unanswered(attempt, command)
             return
-        self._note(f"{attempt.name}: {why}", is_error=True)
+        self._note_about(attempt, why, is_error=True)
         if isinstance(command, Heartbeat):
             attempt.drop_news()
             attempt.heartbeat_at = self._now
@@ -402,7 +402,7 @@ class Session:
             is_late = self._now >= attempt.first_try_at + REPORT_WITHIN
             if is_late or attempt.tries >= MAX_REPORT_TRIES:
                 self.stats.unreported += 1
-                self._note(f"{attempt.name}: its report could not be delivered", is_error=True)
+                self._note_about(attempt, "its report could not be delivered", is_error=True)
                 self._close(attempt)
             else:
                 self._outbox.put(attempt, attempt.report)
@@ -475,7 +475,7 @@ class Session:
             return
         self.stats.conflicts += isinstance(outcome, Conflicted)
         self.stats.fenced += isinstance(outcome, Stopped)
-        self._note(f"{attempt.name}: it has no authority any more, nothing is reported")
+        self._note_about(attempt, "it has no authority any more, nothing is reported")
         self._close(attempt)
 
     def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
@@ -544,6 +544,9 @@ class Session:
         self.failure = self.failure or why
         self._note(why, is_error=True)
         self._stop_now()
+
+    def _note_about(self, attempt: Attempt, text: str, *, is_error: bool = False) -> None:
+        self._actions.append(Note(f"{attempt.name}: {text}", is_error, attempt.grant.job))
 
     def _note(self, text: str, *, is_error: bool = False) -> None:
         self._actions.append(Note(text, is_error))

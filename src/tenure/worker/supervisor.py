@@ -23,6 +23,7 @@ from tenure.core.verdicts import Answer, Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers import Isolation, Registry
+from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
@@ -256,7 +257,8 @@ class Supervisor:
                 self._pool.kill(action.run)
             case Note():
                 level = logging.ERROR if action.is_error else logging.WARNING
-                _log.log(level, "%s", one_line(action.text))
+                about = None if action.job is None else job_ids(action.job)
+                _log.log(level, "%s", one_line(action.text), extra=about)
             case _:
                 assert_never(action)
 
