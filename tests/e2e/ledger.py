@@ -17,6 +17,8 @@ import psycopg
 from tenure import Context, LeaseConflictError, PermanentError, Retry, Tenure
 
 TABLE = "CREATE TABLE ledger (entry TEXT, attempt INTEGER)"
+NO_BOOKS = "CREATE TABLE book (name TEXT PRIMARY KEY)"
+DEBTS = "CREATE TABLE debt (book TEXT REFERENCES book DEFERRABLE INITIALLY DEFERRED)"
 INSERT = "INSERT INTO ledger VALUES ('{entry}', {attempt})"
 
 
@@ -44,6 +46,8 @@ def _post(
 ) -> str:
     """Post once; `how` says what goes wrong in the first attempt."""
     goes_wrong = how if ctx.attempt == 1 else "well"
+    if goes_wrong == "cannot be committed" and isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA foreign_keys = ON")
     try:
         with ctx.transaction(connection) as tx:
             insert()
@@ -53,7 +57,9 @@ def _post(
                 os.kill(os.getppid(), signal.SIGSTOP)  # nobody renews, nobody kills
                 Path(note + ".ready").touch()
                 _wait_for(note)
-            tx.complete(f"posted {entry}")
+            if goes_wrong == "cannot be committed":
+                connection.execute("INSERT INTO debt VALUES ('lost')")  # looked at by the commit
+            tx.complete(object() if goes_wrong == "has no result" else f"posted {entry}")
         if goes_wrong == "raises later":
             raise RuntimeError("too late to matter")
         if goes_wrong == "dies later":

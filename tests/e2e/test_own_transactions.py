@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.core.vocabulary import CancelMode, JobStatus
-from tests.e2e.ledger import TABLE, connect, entries
+from tenure.core.vocabulary import CancelMode, JobStatus, Stage
+from tests.e2e.ledger import DEBTS, NO_BOOKS, TABLE, connect, entries
 from tests.e2e.workers import Site
 
 
@@ -79,6 +79,26 @@ def test_an_expired_lease_rolls_the_entry_back_and_the_next_attempt_posts_it(
 
     assert posted_meanwhile == []
     assert (job.status, job.attempt) == (JobStatus.SUCCEEDED, 2)
+    assert entries(books.url) == [("rent", 2)]
+
+
+def test_what_is_refused_at_the_end_of_the_block_says_at_which_stage(books: Site) -> None:
+    with closing(connect(books.url)) as connection:
+        connection.execute(NO_BOOKS)
+        connection.execute(DEBTS)
+        connection.commit()
+    uncommittable = books.enqueue("post", entry="rent", how="cannot be committed")
+    unencodable = books.enqueue("post", entry="fuel", how="has no result")
+    books.start("worker")
+
+    again, never = books.until_ended(uncommittable), books.until_ended(unencodable)
+
+    assert again.last_error is not None
+    assert (again.status, again.attempt) == (JobStatus.SUCCEEDED, 2)
+    assert again.last_error.type in ("IntegrityError", "ForeignKeyViolation")
+    assert again.last_error.stage is Stage.COMMIT
+    assert never.error is not None
+    assert (never.status, never.error.stage) == (JobStatus.FAILED, Stage.OUTPUT)
     assert entries(books.url) == [("rent", 2)]
 
 

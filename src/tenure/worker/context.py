@@ -14,7 +14,8 @@ from typing import Any
 from tenure.core.ids import traceparent_of
 from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
-from tenure.errors import Cancelled, InvalidInput, TransientError
+from tenure.core.vocabulary import Stage
+from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
 from tenure.handlers import Context, Handler, TransactionScope, encode, file_of
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.staging import Stager
@@ -61,7 +62,7 @@ class AttemptContext(Context):
         self._is_lost = False
         self._on_stop: Callable[[], object] | None = None
         self._stager = Stager(run.run, send, self.still_mine)
-        self.output_error: Exception | None = None  # what stood against an artifact
+        self.fault: tuple[Exception, Stage] | None = None  # found by us in the handler's time
         self._transactions = transactions
         self._handler: Handler | None = None
         self._authority: Authority | None = None
@@ -108,7 +109,7 @@ class AttemptContext(Context):
             body, kind = file_of(data, media_type)
             self._stager.stage(name, body, kind)
         except (InvalidInput, TransientError) as error:
-            self.output_error = error
+            self.failed(error, Stage.OUTPUT)
             raise
 
     def transaction(self, connection: Any) -> TransactionScope:
@@ -132,8 +133,12 @@ class AttemptContext(Context):
     def encode_result(self, value: Any) -> bytes:
         """The result as its annotation wants it, within the limits."""
         assert self._handler is not None
-        body = self._handler.encode_result(value)
-        check_body("result", body, self._limits)
+        try:
+            body = self._handler.encode_result(value)
+            check_body("result", body, self._limits)
+        except (ValidationError, InvalidInput) as error:
+            self.failed(error, Stage.OUTPUT)
+            raise
         return body
 
     def authority(self) -> Authority:
@@ -148,6 +153,10 @@ class AttemptContext(Context):
     async def aauthority(self) -> Authority:
         """The lease, without blocking the loop."""
         return await asyncio.to_thread(self.authority)
+
+    def failed(self, error: Exception, stage: Stage) -> None:
+        """If this error ends the handler, it was not the handler's own code that failed."""
+        self.fault = error, stage
 
     def settled(self, result: bytes) -> None:
         """Committed: from here on the attempt has succeeded, whatever the handler still does."""

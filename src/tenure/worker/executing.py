@@ -1,7 +1,8 @@
 """Running one handler, inside its child: arguments in, outcome out, through the stages.
 
-The stage says where a failure was found: `fetch`, `input`, `exec`, `output`. Every exception
-becomes an outcome made of strings; only the death of the process ends an attempt without one.
+The stage says where a failure was found: `fetch`, `input`, `exec`, `output`, or `commit` for a
+transaction of the handler's own. Every exception becomes an outcome made of strings; only the
+death of the process ends an attempt without one.
 """
 
 import asyncio
@@ -131,8 +132,8 @@ class Execution:
             # The success is committed and nothing undoes it; what came after is only printed.
             self.context.log(f"after the job was completed: {traceback_of(error, skip=1)}")
             return Returned(self.context.result)
-        if error is self.context.output_error:
-            self._stage = Stage.OUTPUT
+        if self.context.fault is not None and error is self.context.fault[0]:
+            self._stage = self.context.fault[1]
         if _is_stop(error) and self.context.should_stop:
             return Stopped()
         match error:

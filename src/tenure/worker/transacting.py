@@ -19,7 +19,7 @@ import msgspec
 from tenure.core.commands import Complete
 from tenure.core.ids import Actor, JobId, LeaseId
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import VerdictKind
+from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers import Transaction
 from tenure.worker.attempts import completion
@@ -89,6 +89,9 @@ class Holder(Protocol):
     async def aauthority(self) -> Authority:
         """The lease, without blocking the loop."""
 
+    def failed(self, error: Exception, stage: Stage) -> None:
+        """It is not, and this is where it was found out."""
+
     def settled(self, result: bytes) -> None:
         """It is committed."""
 
@@ -97,10 +100,17 @@ class Holder(Protocol):
 def transact(holder: Holder, transactions: Transactions, connection: Any) -> Iterator[Transaction]:
     """The block of `with ctx.transaction(connection)`."""
     authority = holder.authority()
-    with transactions.transaction_on(connection) as settle:
-        transaction = AttemptTransaction(holder.encode_result)
-        yield transaction
-        _judge(settle(_command(holder, authority, transaction)))
+    command: Complete | None = None  # once there is one, the handler's part is done
+    try:
+        with transactions.transaction_on(connection) as settle:
+            transaction = AttemptTransaction(holder.encode_result)
+            yield transaction
+            command = _command(holder, authority, transaction)
+            _judge(settle(command))
+    except Exception as error:
+        if command is not None:
+            holder.failed(error, Stage.COMMIT)
+        raise
     holder.settled(transaction.result)
 
 
@@ -110,10 +120,17 @@ async def atransact(
 ) -> AsyncIterator[Transaction]:
     """The block of `async with ctx.transaction(connection)`."""
     authority = await holder.aauthority()
-    async with transactions.atransaction_on(connection) as settle:
-        transaction = AttemptTransaction(holder.encode_result)
-        yield transaction
-        _judge(await settle(_command(holder, authority, transaction)))
+    command: Complete | None = None  # once there is one, the handler's part is done
+    try:
+        async with transactions.atransaction_on(connection) as settle:
+            transaction = AttemptTransaction(holder.encode_result)
+            yield transaction
+            command = _command(holder, authority, transaction)
+            _judge(await settle(command))
+    except Exception as error:
+        if command is not None:
+            holder.failed(error, Stage.COMMIT)
+        raise
     holder.settled(transaction.result)
 
 
