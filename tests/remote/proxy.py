@@ -51,11 +51,11 @@ class SwallowingProxy:
         with client, socket.create_connection(("127.0.0.1", self._port)) as server:
             while True:
                 try:
-                    request = _message(client)
+                    request = read_message(client)
                     if not request:
                         return
                     server.sendall(request)
-                    answer = _message(server)
+                    answer = read_message(server)
                 except OSError:  # one of the two has gone
                     return
                 if not self._passes(request):
@@ -75,7 +75,7 @@ class SwallowingProxy:
             return False
 
 
-def _message(source: socket.socket) -> bytes:
+def read_message(source: socket.socket) -> bytes:
     """A whole request or answer; empty at the end of the connection."""
     data = b""
     while _HEAD_END not in data:

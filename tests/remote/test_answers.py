@@ -1,0 +1,322 @@
+"""What is made of an answer, and of none: only the protocol's own words refuse anything."""
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.commands import Start
+from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
+from tenure.core.instants import seconds
+from tenure.errors import (
+    Closed,
+    InvalidInput,
+    OutcomeUnknown,
+    RequestRefused,
+    StoreUnavailable,
+    UnknownStoreUrl,
+)
+from tenure.remote.coordination import RemoteCoordinator
+from tenure.remote.retrying import Retries
+from tenure.remote.settings import (
+    Patience,
+    Secret,
+    check_trust,
+    parse_address,
+    trust_from_environment,
+)
+from tenure.wiring import open_remote
+from tests.remote.proxy import read_message
+from tests.remote.script import claim_of
+from tests.remote.serving import connect
+
+TOKEN = f"tenure_{'a' * 16}_{'b' * 64}"
+QUICK = Patience(first_pause_s=0.001, longest_pause_s=0.001, answer_s=5.0)
+START = Start(
+    job_id=JobId("01900000-0000-7000-8000-000000000001"),
+    lease_id=LeaseId(f"1-{'0' * 32}"),
+    actor=worker_actor("w"),
+    request_id=RequestId("r"),
+)
+CERTIFICATE = Path(__file__).parents[1] / "server" / "certificates" / "localhost.crt"
+
+
+def answer(
+    status: int, body: bytes, *, media_type: str = "application/json", headers: str = ""
+) -> bytes:
+    head = f"HTTP/1.1 {status} Said\r\nContent-Type: {media_type}\r\n{headers}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def problem(status: int, code: str, *, verdict: str | None, **more: str) -> bytes:
+    body = {"code": code, "message": "said", "verdict": verdict, **more}
+    return answer(status, json.dumps(body).encode())
+
+
+class Puppet:
+    """A server that says what it is told, the last thing again and again."""
+
+    def __init__(self, *says: bytes) -> None:
+        self._says = list(says)
+        self.heard: list[bytes] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listening.accept()
+            except OSError:
+                return
+            with caller, suppress(OSError):
+                while request := read_message(caller):
+                    self.heard.append(request)
+                    says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
+                    if not says:
+                        break
+                    caller.sendall(says)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@contextmanager
+def asking(*says: bytes) -> Iterator[tuple[RemoteCoordinator, Puppet]]:
+    puppet = Puppet(*says)
+    remote = connect(puppet.url, TOKEN, QUICK)
+    try:
+        yield remote, puppet
+    finally:
+        remote.close()
+        puppet.close()
+
+
+NOW = answer(200, b'{"now": "2025-01-01T00:00:00Z", "a_field_of_tomorrow": 1}')
+
+
+@spec("H8")
+@pytest.mark.parametrize(
+    "says",
+    [
+        problem(500, "internal_error", verdict=None),
+        problem(503, "shutting_down", verdict=None),
+        problem(429, "too_many_leases", verdict=None),
+        problem(408, "too_slow", verdict=None),
+        answer(502, b"<html>Bad gateway</html>", media_type="text/html"),
+        answer(403, b"<html>Blocked</html>", media_type="text/html"),
+        answer(200, b"<html>Welcome</html>", media_type="text/html"),
+        answer(200, b'{"verdicts": []}'),
+        answer(307, b"", headers="Location: http://127.0.0.1:1/\r\n"),
+        b"",
+    ],
+)
+def test_what_is_no_answer_is_no_verdict_and_a_report_is_sent_once(says: bytes) -> None:
+    with asking(says) as (remote, puppet):
+        with pytest.raises(StoreUnavailable):
+            remote.submit_many([START]).result()
+
+        assert len(puppet.heard) == 1
+
+
+@pytest.mark.parametrize("says", [problem(500, "internal_error", verdict=None), b""])
+def test_an_unknown_outcome_is_called_one(says: bytes) -> None:
+    with asking(says) as (remote, _), pytest.raises(OutcomeUnknown):
+        remote.submit_many([START]).result()
+
+
+def test_nobody_there_is_not_an_unknown_outcome() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    remote = connect(url, TOKEN, QUICK)
+
+    with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+        remote.submit_many([START]).result()
+
+    assert not isinstance(caught.value, OutcomeUnknown)
+    remote.close()
+
+
+@spec("H2")
+def test_a_question_is_asked_again_the_same_until_it_is_answered() -> None:
+    with asking(b"", problem(503, "closed", verdict=None), NOW) as (remote, puppet):
+        assert remote.now() == 1_735_689_600_000_000
+
+        assert len(puppet.heard) == 3
+        assert len(set(puppet.heard)) == 1
+
+
+def test_asking_again_has_an_end() -> None:
+    with asking(problem(503, "not_ready", verdict=None)) as (remote, puppet):
+        with pytest.raises(StoreUnavailable, match="503"):
+            remote.now()
+
+        assert len(puppet.heard) == QUICK.tries
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        (problem(401, "unauthenticated", verdict="REJECTED"), RequestRefused),
+        (problem(403, "out_of_scope", verdict="REJECTED"), RequestRefused),
+        (problem(422, "invalid_input", verdict="REJECTED", field="x"), InvalidInput),
+        (problem(413, "too_large", verdict="REJECTED"), InvalidInput),
+    ],
+)
+def test_a_refusal_is_final(says: bytes, error: type[Exception]) -> None:
+    with asking(says) as (remote, puppet):
+        with pytest.raises(error) as caught:
+            remote.now()
+
+        assert len(puppet.heard) == 1
+        assert "bbbb" not in str(caught.value)
+
+
+def test_a_server_that_wants_to_be_left_alone_is_left_alone() -> None:
+    busy = answer(
+        429, b'{"code": "too_many_leases", "message": "no"}', headers="Retry-After: 7\r\n"
+    )
+
+    with asking(busy) as (remote, _), pytest.raises(StoreUnavailable) as caught:
+        remote.submit_claim(claim_of(1)).result()
+
+    assert caught.value.retry_after_s == 7
+
+
+def test_pauses_grow_at_random_and_are_never_shorter_than_asked() -> None:
+    patience = Patience(tries=4, within_s=60, first_pause_s=1, longest_pause_s=3)
+    longest = Retries(patience, began_s=0, random=lambda: 1.0)
+    shortest = Retries(patience, began_s=0, random=lambda: 0.0)
+
+    assert [longest.pause_s(0) for _ in range(4)] == [1, 2, 3, None]
+    assert [shortest.pause_s(0, at_least_s=5) for _ in range(4)] == [5, 5, 5, None]
+    assert Retries(patience, began_s=0, random=lambda: 0.5).pause_s(59, at_least_s=2) is None
+
+
+def test_a_claim_that_waits_can_be_hung_up_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        remote = connect(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN, QUICK)
+        claim = remote.submit_claim(claim_of(1), wait_us=seconds(60))
+        caller, _ = silent.accept()
+        assert caller.recv(4)
+
+        _until_over(claim.done, remote.end_waits)
+
+        with pytest.raises(OutcomeUnknown):
+            claim.result(timeout=30)
+        remote.close()
+        caller.close()
+
+
+def _until_over(is_over: Callable[[], bool], act: Callable[[], None]) -> None:
+    """A connection is known once it is made; the server may hear of it a moment earlier."""
+    while not is_over():
+        act()
+        time.sleep(0.01)
+
+
+def test_a_closed_one_says_so() -> None:
+    with asking(NOW) as (remote, _):
+        remote.close()
+
+        with pytest.raises(Closed):
+            remote.submit_many([START])
+        with pytest.raises(Closed):
+            remote.now()
+
+
+# --- tokens and TLS ----------------------------------------------------------------------------
+
+
+def test_a_token_prints_as_nothing() -> None:
+    trust = trust_from_environment({"TENURE_TOKEN": TOKEN})
+
+    assert "bbbb" not in f"{trust!r} {trust.token} {Secret(TOKEN)!r}"
+    for wrong in (f"{TOKEN}\n{TOKEN}", "hunter2"):
+        with pytest.raises(InvalidInput, match="TENURE_TOKEN") as caught:
+            trust_from_environment({"TENURE_TOKEN": wrong})
+        assert wrong not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_private"),
+    [
+        ("http://127.0.0.1:1", True),
+        ("http://localhost", True),
+        ("http://[::1]:1", True),
+        ("https://example.org", True),
+        ("http://example.org", False),
+        ("http://10.0.0.1:7717", False),
+    ],
+)
+def test_a_token_does_not_go_to_another_machine_in_the_clear(url: str, is_private: bool) -> None:
+    address = parse_address(url)
+
+    check_trust(address, trust_from_environment({}))
+    check_trust(address, trust_from_environment({"TENURE_INSECURE": "1"}, TOKEN))
+    if is_private:
+        check_trust(address, trust_from_environment({}, TOKEN))
+    else:
+        with pytest.raises(InvalidInput, match="in the clear"):
+            check_trust(address, trust_from_environment({}, TOKEN))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://",
+        "http://user:hunter2@host",
+        "http://host:port",
+        "http://host?token=hunter2",
+        "http://host/a b",
+        "http://[::1",
+    ],
+)
+def test_a_url_that_names_no_server_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UnknownStoreUrl) as caught:
+        open_remote(url, environment={})
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_certificate_of_nobody_we_trust_is_refused_at_once() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
+    plain = socket.create_server(("127.0.0.1", 0))
+    listening = context.wrap_socket(plain, server_side=True)
+    asked: list[bytes] = []
+    server = threading.Thread(target=_serve_tls, args=(listening, asked))
+    server.start()
+    url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+
+    stranger = open_remote(url, environment={}, token=TOKEN)
+    with pytest.raises(StoreUnavailable, match="TENURE_CA_FILE"):
+        stranger.now()
+    friend = open_remote(url, environment={"TENURE_CA_FILE": str(CERTIFICATE)}, token=TOKEN)
+
+    assert friend.now() > 0
+    assert len(asked) == 1
+    server.join(30)
+    stranger.close()
+    friend.close()
+
+
+def _serve_tls(listening: ssl.SSLSocket, asked: list[bytes]) -> None:
+    """Two callers; the first one hangs up before it says anything."""
+    with listening:
+        with suppress(ssl.SSLError, ConnectionError):
+            listening.accept()
+        caller, _ = listening.accept()
+        with caller:
+            asked.append(caller.recv(1 << 20))
+            caller.sendall(NOW)
