@@ -22,7 +22,13 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.jobs import find_job, job_facts
-from tenure.cli.printing import print_facts, print_json, print_table, printable
+from tenure.cli.printing import (
+    print_facts,
+    print_json,
+    print_table,
+    print_traceback,
+    printable,
+)
 from tenure.coordinator.views import ResolutionView, iso, job_view, resolution_view
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
@@ -132,7 +138,7 @@ def list_dead_letters(
                 line.stage,
                 line.attempt,
                 line.finished_at,
-                None if line.error is None else line.error[:ERROR_WIDTH],
+                None if line.error is None else line.error.partition("\n")[0][:ERROR_WIDTH],
                 None if line.resolution is None else line.resolution.kind,
             )
             for line in lines
@@ -179,6 +185,7 @@ def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) 
         facts.append(("new job", found.new_job_id))
         facts.append(("note", found.note))
     print_facts(facts)
+    print_traceback(job)
 
 
 # --- Deciding ----------------------------------------------------------------------------------

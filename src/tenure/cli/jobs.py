@@ -20,7 +20,15 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.printing import coloured, print_facts, print_json, print_table, printable
+from tenure.cli.printing import (
+    coloured,
+    headline,
+    print_facts,
+    print_json,
+    print_table,
+    print_traceback,
+    printable,
+)
 from tenure.cli.waiting import why_waiting
 from tenure.coordinator.views import artifact_view, event_view, iso, job_view
 from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
@@ -134,6 +142,7 @@ def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
     print_facts([*job_facts(job, bodies=bodies), ("waiting", waiting)])
     click.echo()
     print_timeline(events)
+    print_traceback(job)
 
 
 def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
@@ -157,7 +166,7 @@ def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
         ("stalled by", job.stall_cause),
         ("reason", job.reason_code),
         ("stage", job.stage),
-        ("error", None if error is None else f"{error.type}: {error.message}"),
+        ("error", None if error is None else headline(error)),
         ("key", job.dedupe_key),
         ("correlation", job.correlation_id),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
@@ -171,19 +180,24 @@ def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
 
 
 def print_timeline(events: list[Event]) -> None:
-    """The events of a job below each other, with the time since the first."""
-    rows = [
-        (
-            event.seq,
-            f"+{(event.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s",
-            event.type,
-            f"{event.from_status or '-'} → {event.to_status}",
-            event.attempt,
-            event.owner or event.actor,
-            event.cause,
+    """The events of a job below each other, with the time since the first, and where renewals of
+    an ended attempt were pruned."""
+    rows: list[tuple[object, ...]] = []
+    for before, event in zip([None, *events], events, strict=False):
+        if before is not None and event.seq > before.seq + 1:
+            gone = f"{before.seq + 1}–{event.seq - 1}"
+            rows.append((gone, None, "renewals", None, event.attempt, before.actor, "pruned"))
+        rows.append(
+            (
+                event.seq,
+                f"+{(event.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s",
+                event.type,
+                f"{event.from_status or '-'} → {event.to_status}",
+                event.attempt,
+                event.actor,
+                event.cause,
+            )
         )
-        for event in events
-    ]
     print_table(["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"], rows)
 
 
@@ -274,7 +288,12 @@ def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -
 @jobs.command(name="cancel")
 @url_option
 @request_id_option
-@click.option("--hard", is_flag=True, help="Revoke the lease at once instead of asking.")
+@click.option(
+    "--hard",
+    is_flag=True,
+    help="Revoke the lease at once instead of asking; the handler is killed when its worker hears "
+    "of it, with the next heartbeat.",
+)
 @click.option("--reason", default="", help="Kept with the job.")
 @click.argument("job_id", metavar="ID")
 def cancel_job(

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from tenure.core.job import Job, JobError
+
 COLOURS = {
     "queued": "blue",
     "claimed": "cyan",
@@ -76,3 +78,21 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in present)
     for name, value in present:
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {_cell(value)}")
+
+
+_TRACEBACK = "\n\nTraceback "
+
+
+def headline(error: JobError) -> str:
+    """What went wrong, without the traceback that a worker sends along."""
+    return f"{error.type}: {error.message.partition(_TRACEBACK)[0]}"
+
+
+def print_traceback(job: Job) -> None:
+    """The last attempt's traceback as its own lines, if there is one."""
+    error = job.error or job.last_error
+    _, _, rest = ("", "", "") if error is None else error.message.partition(_TRACEBACK)
+    if rest:
+        click.echo()
+        for line in f"{_TRACEBACK.strip()} {rest}".rstrip().splitlines():
+            click.echo(printable(line))

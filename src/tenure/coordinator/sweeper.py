@@ -50,6 +50,11 @@ class ClockGuard:
         self._trusted: tuple[Instant, int] | None = None
         self._suspect: tuple[Instant, int] | None = None
 
+    @property
+    def has_trusted(self) -> bool:
+        """Whether a reading was admitted before."""
+        return self._trusted is not None
+
     def admits(self, *, last_tick: Instant | None, now: Instant, monotonic_us: int) -> bool:
         """Take a reading; False while a jump ahead waits for its confirmation. [W2]"""
         if self._suspect is not None:
@@ -135,7 +140,8 @@ class Sweeper:
             store.record_outage(self._unrecorded[0])
             del self._unrecorded[0]
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
-            _log.warning("the store's clock jumped ahead; waiting for a second reading")
+            if self._guard.has_trusted:  # else nobody has looked at it for a while: no news
+                _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):

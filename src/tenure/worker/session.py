@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from tenure.core.claims import ClaimAnswer
-from tenure.core.commands import Heartbeat, Start, WorkerCommand
+from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant, Verdict
@@ -322,6 +322,10 @@ class Session:
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
                 count_committed(self.stats, verdict.disposition)
+                if isinstance(command, Fail) and verdict.disposition is not None:
+                    said = f"{command.error.type}: {command.error.message}".partition("\n")[0]
+                    became = verdict.disposition.replace("_", " ")
+                    self._note_about(attempt, f"failed, {became}: {said}")
                 self._close(attempt)
             case VerdictKind.OK:
                 self._authorised(attempt, command, verdict, sent_at)
