@@ -177,6 +177,20 @@ def test_control_characters_of_data_never_reach_the_terminal(run: Run) -> None:
     assert "\\u202e" in shown
 
 
+@pytest.mark.parametrize("words", ["jobs show ID", "dlq ls", "dlq show ID"])
+@pytest.mark.parametrize(("form", "escaped"), [("", "a\\x1b[2Jb"), (" --json", "a\\u001b[2Jb")])
+def test_escape_sequences_of_data_are_shown_and_not_obeyed(
+    run: Run, words: str, form: str, escaped: str
+) -> None:
+    job_id = enqueued(run, "mail")
+    run("jobs", "dead-letter", job_id, "--reason", "policy_violation", "-m", "a\x1b[2Jb\x07\x9bc")
+
+    shown = run(*(words + form).replace("ID", job_id).split())
+
+    assert escaped in shown.stdout
+    assert all(each.isprintable() or each == "\n" for each in shown.output)
+
+
 def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(run: Run, tmp_path: Path) -> None:
     result = run("jobs", "ls")
 

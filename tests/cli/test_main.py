@@ -59,8 +59,20 @@ def test_output_that_cannot_be_written_is_one_clear_line(words: list[str], tmp_p
     assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_a_wrong_command_says_what_was_meant() -> None:
-    result = CliRunner().invoke(main, ["veryfi"])
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["veryfi"], "Did you mean 'verify'?"),
+        (["jobs", "shwo", "x"], "Did you mean 'show'?"),
+        (["dlq", "redriv"], "Did you mean 'redrive'?"),
+        (["jobs", "ls", "--jsn"], "--json"),
+        (["jobs", "ls", "-s", "quued"], "one of queued, claimed, running"),
+        (["worker"], "MODULE:APP"),
+        (["enqueue"], "KIND"),
+    ],
+)
+def test_a_wrong_command_or_argument_says_what_was_meant(words: list[str], meant: str) -> None:
+    result = CliRunner().invoke(main, words)
 
-    assert result.exit_code == 2
-    assert "Did you mean 'verify'?" in result.output
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert meant in result.stderr

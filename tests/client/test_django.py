@@ -14,7 +14,7 @@ from django.db import transaction  # type: ignore[import-untyped]  # it has no t
 from django.db.utils import ConnectionHandler  # type: ignore[import-untyped]  # no type hints
 from django.utils.connection import ConnectionProxy  # type: ignore[import-untyped]  # no type hints
 
-from tenure import InvalidInput, Tenure, UnknownJob
+from tenure import InvalidInput, Job, Tenure, UnknownJob
 from tenure.wiring import open_store
 from tests.support.databases import django_database
 
@@ -60,6 +60,23 @@ def test_a_job_is_committed_or_rolled_back_with_an_atomic_block(url: str, connec
             app.get(inner.id).refresh()
         with pytest.raises(InvalidInput, match=r"transaction\.atomic\(\)"):
             work.enqueue(4, connection=connection)
+
+
+def test_an_atomic_block_that_raises_leaves_no_job(url: str, connection: Any) -> None:
+    with Tenure(url) as app:
+
+        def buy() -> None:
+            with transaction.atomic():
+                jobs.append(app.enqueue("work", {}, key="k", connection=connection))
+                raise ZeroDivisionError
+
+        jobs: list[Job[Any]] = []
+        with pytest.raises(ZeroDivisionError):
+            buy()
+
+        with pytest.raises(UnknownJob):
+            app.get(jobs[0].id).refresh()
+        assert not app.enqueue("work", {}, key="k").deduplicated
 
 
 def test_a_transaction_of_its_own_is_an_atomic_block(url: str, connection: Any) -> None:

@@ -194,6 +194,10 @@ WRONG: list[tuple[Any, Any, str]] = [
     (dict[int, str], {"a": "b"}, "as a key at value"),
     (Line, {"count": 1}, "missing required field `sku` at value.sku"),
     (Parcel, {"weight": "heavy"}, r"at value\.weight"),
+    (Options, {"deep": "very"}, r"at value\.deep"),
+    (Point, Point(1, "up"), r"at value\[1\]"),  # type: ignore[arg-type]  # the mistake
+    (Node, {"value": 1, "children": [{"value": "x"}]}, r"at value\.children\[0\]\.value"),
+    (Customer, {"name": ""}, "at least 1 .*its name at value"),
     (Order, {"customer": {"name": ""}, "lines": []}, r"at least 1 .*its name at value\.customer"),
     (Annotated[int, msgspec.Meta(ge=1)], 0, ">= 1 at value"),
 ]

@@ -86,6 +86,17 @@ def test_a_dead_letter_is_redriven_with_another_payload_and_says_by_whom(site: S
     assert shown["resolution"]["new_job_id"] == new.id
 
 
+def test_a_command_waits_for_the_result_or_says_why_there_is_none(site: Site) -> None:
+    site.start("worker")
+
+    good = site.tenure("enqueue", "add", '{"one": 1, "two": 2}', "--wait")
+    bad = site.tenure("enqueue", "unlucky", '{"how": "permanent"}', "--wait")
+
+    assert (good.returncode, good.stdout) == (0, b"3\n")
+    assert (bad.returncode, bad.stdout) == (1, b"")
+    assert b"no such account" in bad.stderr
+
+
 def only(site: Site, kind: str) -> JobId:
     """The one job of a kind, once there is one."""
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, kind=Kind(kind))

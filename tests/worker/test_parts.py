@@ -1,6 +1,7 @@
 """The worker's small parts: output, environment, text, frames, the jump of a clock, outcomes."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,16 @@ def test_frames_survive_any_cut(cuts: list[int]) -> None:
 def test_a_frame_over_the_limit_is_refused_before_it_is_stored() -> None:
     with pytest.raises(FrameError):
         FrameReader(max_bytes=10).feed(b"\x7f\xff\xff\xff")
+
+
+def test_leases_are_kept_on_the_clock_that_goes_on_while_the_machine_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept_s = 3600
+    clocks = {time.CLOCK_BOOTTIME: 50 + slept_s, time.CLOCK_MONOTONIC: 50}
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: clocks[clock] * 10**9)
+
+    assert boot_now() == Boot(seconds(50 + slept_s))
 
 
 def test_a_wall_clock_that_runs_ahead_is_noticed_once() -> None:
