@@ -139,8 +139,8 @@ class Script:
             self.granted_at = now
             self._renew(now)
             return (self._grant(now),), False
-        if message.request_id == self._claimed_by and self._is_live(now):
-            return (self._grant(now),), True
+        if message.request_id == self._claimed_by:
+            return (self._grant(now),) if self._is_live(now) else (), True
         if self._gives_again and self.granted_at is not None:
             return (self._grant(now),), False
         return (), False
@@ -238,6 +238,8 @@ class Script:
         if isinstance(message, StartMessage):
             if self._started_by not in ("", message.request_id):
                 return _rejected(Cause.ALREADY_STARTED)
+            if self._started_by:
+                return msgspec.structs.replace(self._ok(now), replayed=True)
             self._started_by = message.request_id
             self._renew(now)
             return self._ok(now)
@@ -249,7 +251,7 @@ class Script:
         self, said: Said, request_id: str, fingerprint: bytes, reply: VerdictReply
     ) -> VerdictReply:
         if said.op is Op.HEARTBEAT:
-            return VerdictReply(verdict=VerdictKind.OK, settled=True)
+            return VerdictReply(verdict=VerdictKind.OK, job_status=reply.job_status, settled=True)
         if said.op is Op.START:
             return _rejected(Cause.LEASE_SETTLED)
         if said.request_id != request_id:
