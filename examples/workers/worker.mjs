@@ -85,6 +85,7 @@ async function attempt(grant, stopping) {
   } finally {
     clearInterval(beating); // [WP10]
     stopping.removeEventListener("abort", shutDown);
+    stop(); // also what a handler left running behind its result
   }
 }
 
