@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -23,7 +24,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.instants import parse_duration
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_duration
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
@@ -47,6 +48,7 @@ from tenure.worker.stats import Stats
 if TYPE_CHECKING:
     from tenure.remote.coordination import RemoteCoordinator
     from tenure.server.serving import ServeOptions
+    from tenure.worker import Worker
 
 _log = logging.getLogger("tenure.wiring")
 
@@ -373,18 +375,39 @@ def run_worker(
     store = open_store(url)
     counts = None if expose is None else Counts()
     coordinator = Coordinator(store, limits=limits, observer=counts)
-    sweeper, retention = Sweeper(coordinator), Retention(store)
+    hint = _Hint()
+    sweeper, retention = Sweeper(coordinator, on_requeued=hint.ready_in), Retention(store)
     metrics = Metrics(counts, gauge=_gauge(store), worker=lambda: counts_of(stats))
     try:
         with _exposed(expose, metrics):
             sweeper.start()
             retention.start()
-            return work(coordinator, import_string, replace(options, limits=limits), stats=stats)
+            options = replace(options, limits=limits)
+            return work(coordinator, import_string, options, stats=stats, made=hint.take)
     finally:
         sweeper.stop()
         retention.stop()
         coordinator.close()
         store.close()
+
+
+class _Hint:
+    """Wakes a worker when a job that its own sweeper sent back is ready: an idle worker asks only
+    once a second."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+
+    def take(self, worker: "Worker") -> None:
+        """The worker to wake."""
+        self._worker = worker
+
+    def ready_in(self, delay_us: Duration) -> None:
+        """There will be work."""
+        if self._worker is not None:
+            timer = Timer(delay_us / MICROSECONDS_PER_SECOND, self._worker.wake)
+            timer.daemon = True
+            timer.start()
 
 
 def _gauge(store: Store) -> Gauge:

@@ -10,7 +10,7 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, OutageWatch, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import Epoch, JobId, worker_actor
-from tenure.core.instants import Instant, seconds
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.outcomes import Change
 from tenure.core.policy import Backoff, Policy
 from tenure.core.retry import backoff_us
@@ -299,3 +299,17 @@ def test_a_job_that_cannot_be_swept_does_not_keep_the_others() -> None:
     statuses = [world.reload(grant.job_id).status for grant in grants]
     assert statuses == [JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.QUEUED]
     world.coordinator.close()
+
+
+def test_who_waits_for_work_hears_when_a_lost_job_is_ready_again(world: World) -> None:
+    heard: list[Duration] = []
+    sweeping = Sweeper(world.coordinator, monotonic=world.clock, on_requeued=heard.append)
+    grant = world.running(policy=Policy())
+    sweeping.sweep_once()
+    for _ in range(61):
+        world.clock.advance(1)
+        sweeping.sweep_once()
+
+    lost = world.reload(grant.job_id)
+    assert lost.run_at is not None
+    assert heard == [lost.run_at - lost.updated_at]

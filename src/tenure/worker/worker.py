@@ -6,7 +6,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from msgspec.structs import replace
@@ -173,11 +173,17 @@ def run_worker(
     options: WorkerOptions,
     *,
     stats: Stats | None = None,
+    made: Callable[[Worker], None] | None = None,
 ) -> int:
-    """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process."""
+    """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process.
+
+    `made` is given the worker before it runs, for those who have hints for it.
+    """
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
     options = replace(options, handles_signals=True)
     worker = Worker(coordination, registry, app=import_string, options=options, stats=stats)
+    if made is not None:
+        made(worker)
     return worker.run()
