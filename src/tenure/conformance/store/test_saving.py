@@ -43,6 +43,22 @@ def test_a_change_sticks_while_the_revision_matches(kit: Kit) -> None:
     assert kit.events(job)[-1:] == list(change.events)
 
 
+def test_a_job_with_a_past_may_be_saved_as_a_new_one(kit: Kit) -> None:
+    """A restore, or a move from one store to another: nothing of a row is left out."""
+    job = kit.running_job(payload=b'"p"')
+    kit.heartbeat(job, checkpoint=b'"c"', progress=Progress(done=1))
+    kit.complete(job, result=b'"r"')
+    past = kit.reload(job), kit.events(job)
+    copied = replace(past[0], id=kit.new().job_id)
+    log = tuple(replace(event, job_id=copied.id) for event in past[1])
+
+    stuck = kit.save(Change(job=copied, expected_rev=0, events=log))
+
+    assert stuck == {copied.id}
+    assert kit.reload(copied) == copied
+    assert kit.events(copied) == list(log)
+
+
 @spec("K1")
 def test_a_change_decided_on_an_older_revision_writes_nothing(kit: Kit) -> None:
     job = kit.running_job()

@@ -9,7 +9,6 @@ from operator import attrgetter
 
 import msgspec
 
-from tenure.core.evolution import BORN
 from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventType
@@ -41,25 +40,25 @@ class Group(msgspec.Struct, frozen=True):
 def groups_of(changes: Iterable[Change]) -> list[Group]:
     """The changes by shape, updates before inserts: a job that ends frees its key first. [D2]"""
     updates: dict[EventTypes, list[Change]] = {}
-    inserts: list[Change] = []
+    inserts: dict[EventTypes, list[Change]] = {}
     for change in changes:
-        if change.expected_rev == 0:
-            inserts.append(change)
-        else:
-            types = tuple([event.type for event in change.events])
-            updates.setdefault(types, []).append(change)
-    for found in updates.values():
-        found.sort(key=_id_of)  # rows are written in this order, so that batches do not cross
-    groups = [Group(types, found) for types, found in updates.items()]
-    if inserts:
+        types = tuple([event.type for event in change.events])
+        found = updates if change.expected_rev else inserts
+        found.setdefault(types, []).append(change)
+    for group in updates.values():
+        group.sort(key=_id_of)  # rows are written in this order, so that batches do not cross
+    for group in inserts.values():
         # In the order of their keys, so that two batches do not wait for each other; the sort
         # is stable, so that of two equal keys the first offered is the one that sticks.
-        inserts.sort(key=lambda change: change.job.dedupe_key or "")
-        groups.append(Group((EventType.ENQUEUED,), inserts))
-    return groups
+        group.sort(key=_key_of)
+    return [Group(types, found) for types, found in (*updates.items(), *inserts.items())]
 
 
 _id_of = attrgetter("job.id")
+
+
+def _key_of(change: Change) -> str:
+    return change.job.dedupe_key or ""
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -80,7 +79,6 @@ class Spread(msgspec.Struct, frozen=True):
     event_ids: Sequence[JobId] | None
 
 
-_INSERTED = BORN[1:]
 LOGGED = tuple(name for name in EVENT_COLUMNS if name != "job_id")
 _JOB_ID = EVENT_COLUMNS.index("job_id")
 
@@ -88,7 +86,7 @@ _JOB_ID = EVENT_COLUMNS.index("job_id")
 def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
     """The columns that a group writes, and its events."""
     jobs = [change.job for change in group.changes]
-    names = _INSERTED if group.is_insert else touched(group.types)
+    names = touched(group.types)
     turned = zip(*map(job_values(names), jobs), strict=True)
     events = [event for change in group.changes for event in change.events]
     logged = list(zip(*map(event_values, events), strict=True))

@@ -14,7 +14,7 @@ import msgspec
 
 from tenure.core.claims import Session, SessionKey
 from tenure.core.events import Event, Facts, Observation
-from tenure.core.evolution import TOUCHES
+from tenure.core.evolution import BORN, TOUCHES
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
@@ -106,10 +106,13 @@ def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
     return attrgetter(*columns)
 
 
+_GIVES = {EventType.ENQUEUED: BORN[1:], **TOUCHES}
+
+
 @lru_cache(maxsize=256)
 def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
-    """The columns that events of these types may change, each once; never the id."""
-    return tuple(dict.fromkeys(name for each in types for name in TOUCHES[each]))
+    """The columns that events of these types may give a value, each once; never the id."""
+    return tuple(dict.fromkeys(name for each in types for name in _GIVES[each]))
 
 
 # --- Out of rows -------------------------------------------------------------------------------
