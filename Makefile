@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-WORKERS ?= 2
+WORKERS ?= 3
 EXAMPLES ?= 25
 
 # Modules that print a generated document, as module=path. Extend it where a document is generated.
