@@ -370,6 +370,18 @@ def test_the_last_checkpoint_arrives_before_the_report() -> None:
     assert drive.types(job_id)[-3:] == ["heartbeat", "stalled", "requeued"]
 
 
+def test_a_report_that_overtakes_a_heartbeat_brings_its_news_along() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    on_its_way = drive.session.handle(CheckpointSaved(run, b"1"), drive.now)
+    assert [type(each) for each in on_its_way] == [Send]
+
+    drive.finish(run)
+
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+    assert drive.job(job_id).checkpoint == b"1"
+
+
 def test_news_of_a_lost_heartbeat_travel_again() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()

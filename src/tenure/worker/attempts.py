@@ -178,6 +178,11 @@ class Attempt:
         return self._news != (None, None)
 
     @property
+    def has_unconfirmed(self) -> bool:
+        """Whether something was saved or said of which no answer tells that it is kept."""
+        return self.has_news or self._unconfirmed != (None, None)
+
+    @property
     def goes_along(self) -> bool:
         """Whether its commands may share a batch with those of others."""
         return self.tries == 0 and not self.sends_alone

@@ -70,12 +70,16 @@ class Outbox:
         return [self._post(batch, now) for batch in [together, *alone] if batch]
 
     def _with_news(self, batch: _Batch, now: Boot) -> list[Send]:
-        """The last checkpoint must be there before the attempt is over."""
+        """The last checkpoint must be there before the attempt is over.
+
+        Batches may overtake each other on their way, so what an earlier heartbeat carries counts
+        as news until its answer is here: it would be refused behind the report. [R21]
+        """
         sends: list[Send] = []
         with_news: _Batch = []
         for attempt, command in batch:
             is_report = not isinstance(command, Start | Heartbeat)
-            if is_report and attempt.has_news and attempt.is_open:
+            if is_report and attempt.has_unconfirmed and attempt.is_open:
                 heartbeat = (attempt, self._heartbeat(attempt, now))
                 if attempt.sends_alone:
                     sends.append(self._post([heartbeat], now))
