@@ -1,5 +1,6 @@
 """Real servers on real stores: the main paths, their ends, and where they refuse to begin."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -97,6 +98,9 @@ def test_a_job_goes_its_way_over_http(house: House) -> None:
     assert done.json["verdicts"][0]["verdict"] == "COMMITTED"
     shown = server.ask("GET", f"/v1/jobs/{JOB.format(1)}?bodies=true", token=client).json["job"]
     assert (shown["status"], shown["result"]) == ("succeeded", {"sum": 2})
+    history = server.ask("GET", f"/v1/jobs/{JOB.format(1)}/events", token=client).json["events"]
+    printed = json.loads(house.tenure("jobs", "show", JOB.format(1), "--json", "--bodies").stdout)
+    assert printed == {"job": shown, "waiting": None, "events": history}
     assert server.stop() == 0
     verified = house.tenure("verify")
     assert verified.returncode == 0, verified

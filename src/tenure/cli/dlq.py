@@ -29,13 +29,14 @@ from tenure.cli.printing import (
     print_traceback,
     printable,
 )
-from tenure.coordinator.views import ResolutionView, iso, job_view, resolution_view
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.validation import check_job_id
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.ports import Administration, DeadLetter, JobFilter
+from tenure.protocol.fields import iso
+from tenure.protocol.records import ResolutionRecord, job_record, resolution_record
 
 MAX_LISTED = 500
 MAX_BULK = 100_000
@@ -95,7 +96,7 @@ class DeadLetterLine(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     finished_at: str | None
     error: str | None
-    resolution: ResolutionView | None
+    resolution: ResolutionRecord | None
 
 
 @dlq.command(name="ls")
@@ -157,7 +158,7 @@ def _line(letter: DeadLetter) -> DeadLetterLine:
         attempt=job.attempt,
         finished_at=iso(job.finished_at),
         error=None if error is None else f"{error.type}: {error.message}",
-        resolution=resolution_view(letter.resolution),
+        resolution=resolution_record(letter.resolution),
     )
 
 
@@ -172,16 +173,16 @@ def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) 
         job = find_job(serving, job_id)
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
-        found = resolution_view(serving.load_resolutions([job.id]).get(job.id))
-        view = job_view(job, serving.now(), with_bodies=bodies)
+        found = serving.load_resolutions([job.id]).get(job.id)
+        shown = job_record(job, now=serving.now(), bodies=bodies)
     if as_json:
-        print_json({"job": view, "resolution": found})
+        print_json({"job": shown, "resolution": resolution_record(found)})
         return
     facts = job_facts(job, bodies=bodies)
     if found is None:
         facts.append(("resolved", "no; `tenure dlq redrive` or `tenure dlq discard` it"))
     else:
-        facts.append(("resolved", f"{found.kind} by {found.actor} at {found.ts}"))
+        facts.append(("resolved", f"{found.kind} by {found.actor} at {iso(found.ts)}"))
         facts.append(("new job", found.new_job_id))
         facts.append(("note", found.note))
     print_facts(facts)
@@ -197,7 +198,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     new_job_id: str | None = None
     cause: Cause | None = None
-    resolution: ResolutionView | None = None  # what had become of a refused one before
+    resolution: ResolutionRecord | None = None  # what had become of a refused one before
     held_by: str | None = None  # the live job that holds the dead letter's dedupe key
 
     @property
@@ -342,7 +343,7 @@ def _explained(serving: Administration, done: Sequence[Done]) -> list[Done]:
     resolutions = serving.load_resolutions(refused) if refused else {}
     return [
         msgspec.structs.replace(
-            each, resolution=resolution_view(resolutions.get(JobId(each.job_id)))
+            each, resolution=resolution_record(resolutions.get(JobId(each.job_id)))
         )
         if each.cause is not None
         else each

@@ -30,7 +30,6 @@ from tenure.cli.printing import (
     printable,
 )
 from tenure.cli.waiting import why_waiting
-from tenure.coordinator.views import artifact_view, event_view, iso, job_view
 from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, new_job_id
@@ -47,6 +46,8 @@ from tenure.core.vocabulary import (
 )
 from tenure.errors import UnknownJob
 from tenure.ports import Administration, JobFilter
+from tenure.protocol.fields import iso
+from tenure.protocol.records import artifact_record, event_record, job_record
 
 WAIT_POLL_S = 0.1
 MAX_LISTED = 500
@@ -110,15 +111,23 @@ def list_jobs(
             )
         )
         now = serving.now()
-    views = [job_view(job, now) for job in found]
     if as_json:
-        print_json(views)
+        print_json([job_record(job, now=now, bodies=False) for job in found])
         return
     print_table(
         ["ID", "KIND", "QUEUE", "STATUS", "ATTEMPT", "OWNER", "ENQUEUED", "FINISHED"],
         [
-            (v.id, v.kind, v.queue, v.status, v.attempt, v.owner, v.enqueued_at, v.finished_at)
-            for v in views
+            (
+                job.id,
+                job.kind,
+                job.queue,
+                job.status,
+                job.attempt,
+                job.owner,
+                iso(job.enqueued_at),
+                iso(job.finished_at),
+            )
+            for job in found
         ],
     )
 
@@ -132,12 +141,12 @@ def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
     """Show a job and its timeline."""
     with administration(url) as serving:
         job = find_job(serving, job_id)
-        view = job_view(job, serving.now(), with_bodies=bodies)
+        shown = job_record(job, now=serving.now(), bodies=bodies)
         events = serving.load_events(job.id)
         waiting = why_waiting(serving, job)
     if as_json:
-        shown = [event_view(event) for event in events]
-        print_json({"job": view, "waiting": waiting, "events": shown})
+        history = [event_record(event) for event in events]
+        print_json({"job": shown, "waiting": waiting, "events": history})
         return
     print_facts([*job_facts(job, bodies=bodies), ("waiting", waiting)])
     click.echo()
@@ -210,7 +219,7 @@ def job_events(url: str | None, as_json: bool, job_id: str) -> None:
     with administration(url) as serving:
         events = serving.load_events(find_job(serving, job_id).id)
     if as_json:
-        print_json([event_view(event) for event in events])
+        print_json([event_record(event) for event in events])
     else:
         print_timeline(events)
 
@@ -237,13 +246,13 @@ def job_artifacts(
         if name is not None:
             _fetch_artifact(serving, job, name, output)
             return
-        views = [artifact_view(each) for each in serving.list_artifacts(job.id)]
+        found = serving.list_artifacts(job.id)
     if as_json:
-        print_json(views)
+        print_json([artifact_record(each) for each in found])
         return
     print_table(
         ["NAME", "TYPE", "BYTES", "SHA256", "STAGED"],
-        [(v.name, v.media_type, v.size, v.sha256, v.ts) for v in views],
+        [(a.name, a.media_type, a.size, a.sha256, iso(a.ts)) for a in found],
     )
 
 
@@ -410,7 +419,7 @@ def _wait(serving: Administration, job_id: JobId, timeout: Duration | None) -> J
 
 def _show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
     if as_json:
-        print_json(job_view(job, serving.now(), with_bodies=True))
+        print_json(job_record(job, now=serving.now(), bodies=True))
     elif job.result is not None:
         click.echo(printable(job.result.decode()))
     if job.status is not JobStatus.SUCCEEDED:
@@ -469,6 +478,6 @@ def enqueue(
             job = _wait(serving, reply.job.id, timeout)
             _show_end(serving, job, as_json=as_json)
         elif as_json:
-            print_json(job_view(reply.job, serving.now()))
+            print_json(job_record(reply.job, now=serving.now(), bodies=False))
         else:
             click.echo(reply.job.id)

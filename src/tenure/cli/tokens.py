@@ -15,7 +15,6 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.printing import print_json, print_table, printable
-from tenure.coordinator.views import iso
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.tokens import (
@@ -30,6 +29,7 @@ from tenure.core.tokens import (
 )
 from tenure.core.validation import check_name
 from tenure.core.vocabulary import Role
+from tenure.protocol.fields import iso
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):

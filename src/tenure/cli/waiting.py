@@ -3,11 +3,11 @@
 Only remarks: nothing here decides, and a worker that never signs is not seen here.
 """
 
-from tenure.coordinator.views import iso, worker_view
 from tenure.core.job import Job
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.errors import RequestRefused
 from tenure.ports import Administration
+from tenure.protocol.fields import iso
 
 
 def why_waiting(serving: Administration, job: Job) -> str | None:
@@ -37,7 +37,7 @@ def takers(serving: Administration, job: Job) -> list[str]:
     return [
         seen.worker
         for seen in serving.list_workers(job.namespace)
-        if worker_view(seen, now).state == "alive"
+        if seen.state(now) is WorkerState.ALIVE
         and job.queue in seen.queues
         and (not seen.kinds or job.kind in seen.kinds)
     ]

@@ -6,9 +6,10 @@ import click
 
 from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
 from tenure.cli.printing import print_json, print_table, printable
-from tenure.coordinator.views import worker_view
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.validation import check_name
+from tenure.protocol.fields import iso
+from tenure.protocol.records import worker_record
 
 SHOWN_NAMES = 4
 
@@ -27,25 +28,25 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     with administration(url) as serving:
         check_name("namespace", namespace)
         now = serving.now()
-        views = [worker_view(seen, now) for seen in serving.list_workers(Namespace(namespace))]
+        found = serving.list_workers(Namespace(namespace))
     if as_json:
-        print_json(views)
+        print_json([worker_record(seen, now=now) for seen in found])
         return
     print_table(
         ["WORKER", "STATE", "HOST", "PID", "QUEUES", "KINDS", "AT ONCE", "STARTED", "SEEN"],
         [
             (
-                v.worker,
-                v.state,
-                v.host,
-                v.pid,
-                _few(v.queues),
-                _few(v.kinds),
-                v.concurrency,
-                v.started_at,
-                v.seen_at,
+                seen.worker,
+                seen.state(now),
+                seen.host,
+                seen.pid,
+                _few(seen.queues),
+                _few(seen.kinds),
+                seen.concurrency,
+                iso(seen.started_at),
+                iso(seen.seen_at),
             )
-            for v in views
+            for seen in found
         ],
     )
 

@@ -22,13 +22,15 @@ from tenure.core.ids import (
     WorkerId,
     epoch_of,
 )
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
+from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind, WorkerState
 
 MAX_ARTIFACT_BYTES = 16 << 20
 MAX_ARTIFACTS_PER_ATTEMPT = 100
 MAX_ATTEMPT_LOG_BYTES = 64 << 10
+SILENT_AFTER = seconds(60)
+"""How long a worker may give no sign of life before it is shown as silent."""
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -183,3 +185,9 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether this process was asked to stop; a request to an earlier process of the same
         name is not meant for it. [B12]"""
         return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at
+
+    def state(self, now: Instant) -> WorkerState:
+        """How it is at `now`, as far as its signs of life tell."""
+        if now - self.seen_at > SILENT_AFTER:
+            return WorkerState.SILENT
+        return WorkerState.DRAINING if self.draining else WorkerState.ALIVE

@@ -229,6 +229,14 @@ class ObservationType(StrEnum):
     COMPENSATED = "compensated"
 
 
+class WorkerState(StrEnum):
+    """How a worker is shown."""
+
+    ALIVE = "alive"
+    DRAINING = "draining"
+    SILENT = "silent"
+
+
 class Role(StrEnum):
     """What a token lets its holder do."""
 

@@ -71,6 +71,13 @@ def moment(instant: Instant) -> datetime:
         return _LAST
 
 
+def iso(instant: Instant | None) -> str | None:
+    """An instant as people read it, always of the same length."""
+    if instant is None:
+        return None
+    return moment(instant).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def optional_moment(instant: Instant | None) -> datetime | None:
     """The same where there may be none."""
     return None if instant is None else moment(instant)

@@ -1,5 +1,6 @@
-"""What answers show of jobs, events and what is kept beside them, and how a client reads it back.
+"""What is shown of jobs, events and what is kept beside them, and how a client reads it back.
 
+One document for each, whoever asks: a server's answers and `--json` of the commands show the same.
 A lease id is the right to report: no record carries a usable one, only grants do. [H7] Bodies
 (payload, result, checkpoint) are there when they were asked for and may be seen.
 """
@@ -37,6 +38,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     ResolutionKind,
     Stage,
+    WorkerState,
 )
 from tenure.protocol.fields import (
     instant,
@@ -390,6 +392,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
     seen_at: datetime
     drain_requested_at: datetime | None
     draining: bool
+    state: WorkerState
 
 
 _WORKER_INSTANTS = ("started_at", "seen_at", "drain_requested_at")
@@ -398,14 +401,15 @@ _WORKER_AS_IT_IS = tuple(
 )
 
 
-def worker_record(seen: WorkerSeen) -> WorkerRecord:
-    """A worker as it is shown."""
+def worker_record(seen: WorkerSeen, *, now: Instant) -> WorkerRecord:
+    """A worker as it is shown at `now`."""
     return WorkerRecord(
         **_fields(seen, _WORKER_AS_IT_IS),
         started_at=moment(seen.started_at),
         seen_at=moment(seen.seen_at),
         drain_requested_at=optional_moment(seen.drain_requested_at),
         draining=seen.draining,
+        state=seen.state(now),
     )
 
 

@@ -59,7 +59,8 @@ async def workers(call: Call) -> Response:
     namespace = call.namespace()
     found = await call.services.blocking(lambda: call.store.list_workers(namespace))
     seen = [each for each in found if call.principal.sees_any_queue(each.queues)]
-    return answer(WorkersReply(workers=tuple(worker_record(each) for each in seen)))
+    now = await call.services.now()
+    return answer(WorkersReply(workers=tuple(worker_record(each, now=now) for each in seen)))
 
 
 async def drain(call: Call) -> Response:

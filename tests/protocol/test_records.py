@@ -3,9 +3,9 @@
 import msgspec
 
 from tenure.conformance.spec import spec
-from tenure.coordinator.views import event_view
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import worker_actor
+from tenure.protocol.records import event_record
 from tests.support.coordinators import World
 
 
@@ -17,7 +17,7 @@ def test_no_event_shows_a_lease_id_that_could_be_used() -> None:
         Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=worker_actor("w1"), hb_seq=7)
     )
 
-    shown = [event_view(event) for event in world.coordinator.load_events(grant.job_id)]
+    shown = [event_record(event) for event in world.coordinator.load_events(grant.job_id)]
 
     assert shown[-1].request_id == f"{grant.lease_id[:10]}…:7"
     assert grant.lease_id not in msgspec.json.encode(shown).decode()
