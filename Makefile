@@ -13,6 +13,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 3
 EXAMPLES ?= 25
+SEED ?= $(shell date +%s)
 
 # Modules that print a generated document, as module=path. Extend it where a document is generated.
 GENERATED_DOCS := \
@@ -55,7 +56,7 @@ bench: .venv/.ready ## measure throughput on this machine
 	$(BIN)/python -m bench
 
 fuzz-http: .venv/.ready .venv-fuzz/.ready ## fuzz a real server by its own description
-	$(BIN)/python -m tests.server.fuzz .venv-fuzz/bin/schemathesis $(EXAMPLES)
+	$(BIN)/python -m tests.server.fuzz .venv-fuzz/bin/schemathesis $(EXAMPLES) $(SEED)
 
 docs-generated: .venv/.ready ## write the generated documents again
 	@for pair in $(GENERATED_DOCS); do \
@@ -84,7 +85,7 @@ clean: ## remove everything that make and the tools made
 	@touch $@
 
 # The fuzzer has many dependencies and none of them is ours: an environment of its own.
-.venv-fuzz/.ready: Makefile
+.venv-fuzz/.ready: constraints-fuzz.txt
 	$(PYTHON) -m venv .venv-fuzz
-	.venv-fuzz/bin/python -m pip --disable-pip-version-check --quiet install schemathesis==4.32.5
+	.venv-fuzz/bin/python -m pip --disable-pip-version-check --quiet install -c constraints-fuzz.txt schemathesis
 	@touch $@
