@@ -264,7 +264,7 @@ def test_a_misspelt_option_is_not_ignored(app: Application) -> None:
     with pytest.raises(InvalidInput, match=r"dely.*options are.*delay"):
         work.using(dely="5m")  # type: ignore[call-arg]  # the mistake
     with pytest.raises(ValidationError, match="dely"):
-        work.enqueue(1, dely="5m")
+        work.enqueue(1, dely="5m")  # type: ignore[call-overload]  # the mistake
     with pytest.raises(InvalidInput, match="queu"):
         app.job(queu="x")  # type: ignore[call-overload]  # the mistake
 

@@ -30,11 +30,11 @@ class Answer:
     score: float
 
 
-Ask = JobFunction[[str], [str], Answer, Answer]
+Ask = JobFunction[[str], Answer, Answer]
 
 
 @pytest.fixture
-def ask(app: Application) -> JobFunction[..., ..., Answer, Answer]:
+def ask(app: Application) -> JobFunction[..., Answer, Answer]:
     @app.job(queue="work")
     def ask(question: str) -> Answer:
         return Answer(question, 1.0)

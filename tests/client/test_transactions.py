@@ -23,7 +23,7 @@ from tenure.wiring import open_store
 JOB_ID = "0190a5d4-7c3e-7000-8000-000000000001"
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY)"
 
-Work = JobFunction[[int], [int], None, None]
+Work = JobFunction[[int], None, None]
 
 
 @pytest.fixture

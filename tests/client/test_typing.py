@@ -1,10 +1,16 @@
-"""What type checkers see: the real signature, typed results, and mistakes."""
+"""What type checkers see: the real signature, typed results, and mistakes.
 
-from pathlib import Path
+Each line of the snippet says what mypy has to say about it: `# -> type` for a revealed type,
+`# refused: words` for a mistake, and nothing where it must have no complaint.
+"""
 
+import pytest
 from mypy import api
 
+from tenure.client.options import INLINE_OPTION_NAMES
+
 SNIPPET = """
+from typing import Any
 from tenure import Context, Job, Retry, Tenure
 
 app = Tenure()
@@ -21,69 +27,130 @@ async def fetch(ctx: Context, url: str) -> list[bytes]:
 def research(topic: str, ctx: Context) -> dict[str, int]:
     return {}
 
-reveal_type(add(1))
-reveal_type(add.enqueue(1, key="x", delay="5m"))
-reveal_type(add.using(key="x").enqueue)
-reveal_type(add.enqueue(1).result())
-reveal_type(fetch.using(delay=5).enqueue("u").result(timeout="1m"))
-reveal_type(research.enqueue(topic="x"))
-reveal_type(app.get("x").result())
-reveal_type(app.enqueue("kind", {}))
-reveal_type(add.enqueue_many([{"a": 1}]))
+@app.job(isolation="thread")
+async def wander(topic: str, depth: int = 1, *, ctx: Context) -> str:
+    return topic
 
-async def main() -> None:
-    reveal_type(await fetch(ctx(), "u"))
-    reveal_type(await fetch.aenqueue("u"))
-    reveal_type(await (await fetch.aenqueue("u")).aresult())
+@app.job
+def tick(context: Context) -> None: ...
+
+@app.job
+def store(anything: Any) -> None: ...
 
 def ctx() -> Context: ...  # type: ignore[empty-body]
 
-add("wrong")
-add.using(key="x").enqueue("wrong")
-add.using(kee="x")
-fetch.using().enqueue(7)
-app.job(leese="60s")
-job: Job[str] = add.enqueue(1)
-"""
+# the function itself
+reveal_type(add(1))  # -> float
+reveal_type(research(topic="x", ctx=ctx()))  # -> dict[str, int]
+add("wrong")  # refused: "__call__" of "JobFunction" has incompatible type "str"; expected "int"
+research("x")  # refused: Missing positional argument "ctx" in call to "__call__" of "JobFunction"
 
-REVEALED = [
-    "float",
-    "Job[float]",
-    "def (a: int, b: int =) -> Job[float]",
-    "float",
-    "list[bytes]",
-    "Job[dict[str, int]]",
-    "Any",
-    "Job[Any]",
-    "list[Job[float]]",
-    "list[bytes]",
-    "Job[list[bytes]]",
-    "list[bytes]",
-]
-MISTAKES = [
-    '"__call__" of "JobFunction" has incompatible type "str"; expected "int"',
-    '"enqueue" of "Using" has incompatible type "str"; expected "int"',
-    'Unexpected keyword argument "kee" for "using"',
-    '"enqueue" of "Using" has incompatible type "int"; expected "str"',
-    'Unexpected keyword argument "leese" for overloaded function "job"',
-    'expression has type "Job[float]", variable has type "Job[str]"',
-]
+# its jobs
+reveal_type(add.enqueue(1))  # -> Job[float]
+reveal_type(add.enqueue(a=1, b=2).result())  # -> float
+reveal_type(add.prepare(1))  # -> tenure.client.functions.Prepared[float]
+reveal_type(add.enqueue_many([{"a": 1}]))  # -> list[Job[float]]
+add.enqueue("wrong")  # refused: matches argument type "str"
+add.enqueue(a="wrong")  # refused: matches argument type "str"
+add.enqueue(1, 2, 3)  # refused: matches argument types "int", "int", "int"
+add.enqueue(1, c=3)  # refused: matches argument types "int", "int"
+add.enqueue()  # refused: require at least one argument
+add.prepare("wrong")  # refused: matches argument type "str"
+job: Job[str] = add.enqueue(1)  # refused: has type "Job[float]", variable has type "Job[str]"
+
+# options beside the arguments
+reveal_type(add.enqueue(1, key="x", delay="5m"))  # -> Job[float]
+reveal_type(research.enqueue(topic="leases", key="leases", delay="5m"))  # -> Job[dict[str, int]]
+add.enqueue(1, key=7)  # refused: matches argument types "int", "int"
+add.enqueue(1, kee="x")  # refused: matches argument types "int", "str"
+
+# options first
+reveal_type(add.using(key="x").using(delay=5).enqueue(1))  # -> Job[float]
+reveal_type(research.using(key="x").enqueue("leases"))  # -> Job[dict[str, int]]
+reveal_type(fetch.using(delay=5).enqueue("u").result(timeout="1m"))  # -> list[bytes]
+add.using(key="x").enqueue("wrong")  # refused: has incompatible type "str"; expected "int"
+add.using(key="x").prepare("wrong")  # refused: has incompatible type "str"; expected "int"
+add.using(kee="x")  # refused: Unexpected keyword argument "kee" for "using"
+fetch.using().enqueue(7)  # refused: matches argument type "int"
+
+# the context is not an argument of theirs
+reveal_type(fetch.enqueue("u"))  # -> Job[list[bytes]]
+reveal_type(fetch.enqueue(url="u"))  # -> Job[list[bytes]]
+reveal_type(research.enqueue("x"))  # -> Job[dict[str, int]]
+reveal_type(research.enqueue(topic="x"))  # -> Job[dict[str, int]]
+reveal_type(wander.enqueue("x", depth=2))  # -> Job[str]
+reveal_type(tick.enqueue())  # -> Job[None]
+reveal_type(store.enqueue("x"))  # -> Job[None]
+reveal_type(store.using(key="x").enqueue("x"))  # -> Job[None]
+fetch.enqueue(7)  # refused: matches argument type "int"
+fetch.enqueue()  # refused: require at least one argument
+
+async def main() -> None:
+    reveal_type(await fetch(ctx=ctx(), url="u"))  # -> list[bytes]
+    reveal_type(await fetch(ctx(), "u"))  # -> list[bytes]
+    reveal_type(await fetch.aenqueue("u"))  # -> Job[list[bytes]]
+    reveal_type(await (await fetch.aenqueue("u")).aresult())  # -> list[bytes]
+    reveal_type(await add.using(key="x").aenqueue(1))  # -> Job[float]
+    await add.aenqueue("wrong")  # refused: matches argument type "str"
+    await add.using().aenqueue("wrong")  # refused: has incompatible type "str"; expected "int"
+
+# by name, and the decorator
+reveal_type(app.get("x").result())  # -> Any
+reveal_type(app.enqueue("kind", {}))  # -> Job[Any]
+app.job(leese="60s")  # refused: Unexpected keyword argument "leese" for overloaded function "job"
+
+# every option there is
+option: Any
+""" + "".join(
+    f"reveal_type(add.enqueue(1, {name}=option))  # -> Job[float]\n"
+    for name in sorted(INLINE_OPTION_NAMES)
+)
 
 
-def test_type_checkers_see_the_real_signature_and_the_result(tmp_path: Path) -> None:
-    snippet = tmp_path / "snippet.py"
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    """What `mypy --strict` says about the snippet, by line; hints to its complaints left out."""
+    folder = tmp_path_factory.mktemp("typing")
+    snippet = folder / "snippet.py"
     snippet.write_text(SNIPPET)
-    cache = tmp_path / "cache"
-
-    out, _, _ = api.run(
-        ["--strict", "--config-file=", f"--cache-dir={cache}", "--no-error-summary", str(snippet)]
+    out, problems, _ = api.run(
+        [
+            "--strict",
+            "--config-file=",
+            f"--cache-dir={folder / 'cache'}",
+            "--no-error-summary",
+            str(snippet),
+        ]
     )
+    assert problems == ""
+    lines: dict[int, list[str]] = {}
+    for line in out.replace("tenure.client.jobs.", "").replace("builtins.", "").splitlines():
+        place, _, text = line.partition(": ")
+        name, _, number = place.rpartition(":")
+        assert name == str(snippet), "mypy complains about Tenure itself"
+        if text.startswith("error: ") or "Revealed type" in text:
+            lines.setdefault(int(number), []).append(text)
+    return lines
 
-    short = out.replace("tenure.client.jobs.", "").replace("builtins.", "")
-    lines = short.splitlines()
-    revealed = [line.partition('Revealed type is "')[2][:-1] for line in lines if "Reve" in line]
-    errors = [line for line in lines if ": error: " in line]
-    assert revealed == REVEALED
-    assert len(errors) == len(MISTAKES), out
-    for line, mistake in zip(errors, MISTAKES, strict=True):
-        assert mistake in line
+
+def wanted(mark: str) -> dict[int, str]:
+    """What the snippet says behind this mark, by line."""
+    numbered = enumerate(SNIPPET.splitlines(), start=1)
+    marked = [(number, line.partition(f"  # {mark} ")) for number, line in numbered]
+    return {number: words for number, (_, found, words) in marked if found}
+
+
+def test_type_checkers_see_the_real_signature_and_the_result(said: dict[int, list[str]]) -> None:
+    revealed = {number: said.get(number) for number in wanted("->")}
+
+    assert revealed == {
+        number: [f'note: Revealed type is "{words}"'] for number, words in wanted("->").items()
+    }
+
+
+def test_type_checkers_refuse_wrong_arguments_and_nothing_else(said: dict[int, list[str]]) -> None:
+    refused = {number for number, texts in said.items() if texts[0].startswith("error: ")}
+
+    assert refused == set(wanted("refused:"))
+    for number, words in wanted("refused:").items():
+        assert words in said[number][0]

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from types import FrameType, TracebackType
 from typing import (
     Any,
-    Concatenate,
     Literal,
     ParamSpec,
     Self,
@@ -39,7 +38,6 @@ from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
 from tenure.handlers import (
     DEFAULT_QUEUE,
-    Context,
     Isolation,
     Registry,
     encode,
@@ -57,7 +55,7 @@ class JobOptions(PolicyOptions, total=False):
     name: str
     isolation: Literal["process", "async", "thread"] | Isolation
     concurrency: int
-    compensate: str | JobFunction[..., ..., Any, Any]
+    compensate: str | JobFunction[..., Any, Any]
     inline_options: bool
 
 
@@ -75,7 +73,7 @@ class Application:
         self.namespace = Namespace(namespace)
         self.channel = Channel(connect, namespace=self.namespace, actor=client_actor(name))
         self._sender = Sender(self.channel, self.registry)
-        self._functions: dict[Kind, JobFunction[..., ..., Any, Any]] = {}
+        self._functions: dict[Kind, JobFunction[..., Any, Any]] = {}
 
     @property
     def coordination(self) -> Coordination:
@@ -119,18 +117,10 @@ class Application:
 
     @overload
     def job(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[Concatenate[Context, P], P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def job(
         self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, P, Coroutine[Any, Any, R], R]: ...
+    ) -> JobFunction[P, Coroutine[Any, Any, R], R]: ...
     @overload
-    def job(
-        self, function: Callable[Concatenate[Context, P], R], /
-    ) -> JobFunction[Concatenate[Context, P], P, R, R]: ...
-    @overload
-    def job(self, function: Callable[P, R], /) -> JobFunction[P, P, R, R]: ...
+    def job(self, function: Callable[P, R], /) -> JobFunction[P, R, R]: ...
     @overload
     def job(self, /, **options: Unpack[JobOptions]) -> "JobDecorator": ...
     def job(self, function: Any = None, /, **options: Unpack[JobOptions]) -> Any:
@@ -147,7 +137,7 @@ class Application:
 
     def _add(
         self, function: Callable[..., Any], options: JobOptions, local_names: Mapping[str, Any]
-    ) -> JobFunction[..., ..., Any, Any]:
+    ) -> JobFunction[..., Any, Any]:
         compensate = _compensate(options)
         handler = make_handler(
             function,
@@ -162,7 +152,7 @@ class Application:
         if options.get("name") is None and handler.kind == "<lambda>":
             raise InvalidInput("name", "a lambda has none", hint='give it one: name="…"')
         check_name("name", handler.kind)
-        decorated: JobFunction[..., ..., Any, Any] = JobFunction(
+        decorated: JobFunction[..., Any, Any] = JobFunction(
             function,
             handler=handler,
             sender=self._sender,
@@ -240,25 +230,17 @@ class JobDecorator:
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[Concatenate[Context, P], P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, P, Coroutine[Any, Any, R], R]: ...
+    ) -> JobFunction[P, Coroutine[Any, Any, R], R]: ...
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], R], /
-    ) -> JobFunction[Concatenate[Context, P], P, R, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, P, R, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R, R]: ...
     def __call__(self, function: Any, /) -> Any:
         """Decorate."""
         return self.decorate(function, inspect.currentframe())
 
     def decorate(
         self, function: Callable[..., Any], frame: FrameType | None
-    ) -> JobFunction[..., ..., Any, Any]:
+    ) -> JobFunction[..., Any, Any]:
         """Make the job function; `frame` is that of the decorator, called where it was written.
 
         A function inside a function may be annotated, as text, with names of the outer one.
@@ -288,7 +270,7 @@ def _concurrency(options: JobOptions) -> int | None:
     return most
 
 
-def _compensate(options: JobOptions) -> str | JobFunction[..., ..., Any, Any] | None:
+def _compensate(options: JobOptions) -> str | JobFunction[..., Any, Any] | None:
     wanted = options.get("compensate")
     if isinstance(wanted, str):
         wanted = str.__str__(wanted)

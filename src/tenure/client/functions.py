@@ -1,12 +1,13 @@
 """Decorated functions: still callable as written, and enqueueable.
 
 `enqueue` takes the function's own arguments and, beside them, options; `using(...)` takes the
-options first, so that no name can mean two things and a type checker sees every argument.
+options first, so that no name can mean two things and a type checker sees every argument. What a
+checker sees is in `signatures`.
 """
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -20,6 +21,7 @@ from tenure.client.options import (
     overrides_from,
     policy_from,
 )
+from tenure.client.signatures import takes_options, takes_own
 from tenure.core.commands import Command, Enqueue
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.policy import Compensation, Policy
@@ -29,7 +31,6 @@ from tenure.handlers import Handler, Registry
 from tenure.observing import tracing
 
 P = ParamSpec("P")  # how the function is called
-E = ParamSpec("E")  # how it is enqueued: without the context, where a type checker can tell
 C = TypeVar("C")  # what a call returns: the result, or a coroutine of it
 R = TypeVar("R")  # the job's result
 
@@ -55,7 +56,7 @@ class Prepared(Generic[R]):
         return f"<Prepared {self.command.kind} {self.command.job_id}>"
 
 
-class JobFunction(Generic[P, E, C, R]):
+class JobFunction(Generic[P, C, R]):
     """What `@app.job` makes of a function."""
 
     __name__: str
@@ -67,12 +68,12 @@ class JobFunction(Generic[P, E, C, R]):
         *,
         handler: Handler,
         sender: "Sender",
-        compensate: "str | JobFunction[..., ..., Any, Any] | None" = None,
+        compensate: "str | JobFunction[..., Any, Any] | None" = None,
         inline_options: bool = True,
     ) -> None:
         functools.update_wrapper(self, function)
         self.handler = handler
-        self._function = function
+        self.function = function
         self._sender = sender
         self._compensate = compensate
         self._inline_options = inline_options
@@ -86,40 +87,31 @@ class JobFunction(Generic[P, E, C, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function here and now, as if it were not decorated."""
-        return self._function(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<JobFunction {self.kind}>"
 
-    @overload
-    def enqueue(self, *args: E.args, **kwargs: E.kwargs) -> Job[R]: ...
-    @overload
-    def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]: ...
+    @takes_options
     def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
         """Make a job of this call. Options such as `key=`, `delay=` and `queue=` go beside the
         function's own arguments; `using(...)` keeps the two apart."""
         arguments, options = self._split(kwargs)
         return self._enqueue(args, arguments, options)
 
-    @overload
-    async def aenqueue(self, *args: E.args, **kwargs: E.kwargs) -> Job[R]: ...
-    @overload
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[R]: ...
+    @takes_options
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
         """Make a job of this call, without blocking the loop."""
         arguments, options = self._split(kwargs)
         return await self._aenqueue(args, arguments, options)
 
-    @overload
-    def prepare(self, *args: E.args, **kwargs: E.kwargs) -> Prepared[R]: ...
-    @overload
-    def prepare(self, *args: Any, **kwargs: Any) -> Prepared[R]: ...
+    @takes_options
     def prepare(self, *args: Any, **kwargs: Any) -> Prepared[R]:
         """Check this call and give it an id, for `app.enqueue_many` to send."""
         arguments, options = self._split(kwargs)
         return self._prepare(args, arguments, options)
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> "Using[E, R]":
+    def using(self, **options: Unpack[EnqueueOptions]) -> "Using[P, R]":
         """The same function with options set; what follows are its own arguments only."""
         check_known(dict(options), OPTION_NAMES)
         return Using(self, options)
@@ -225,29 +217,33 @@ def check_compensation(handler: Handler) -> None:
         )
 
 
-class Using(Generic[E, R]):
+class Using(Generic[P, R]):
     """A function with its options set: every argument of `enqueue` is the function's own."""
 
-    def __init__(self, function: JobFunction[..., E, Any, R], options: EnqueueOptions) -> None:
-        self._function = function
+    def __init__(self, job_function: JobFunction[P, Any, R], options: EnqueueOptions) -> None:
+        self.function = job_function.function
+        self._job_function = job_function
         self._options = options
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> "Using[E, R]":
+    def using(self, **options: Unpack[EnqueueOptions]) -> "Using[P, R]":
         """More options; the later ones count."""
         check_known(dict(options), OPTION_NAMES)
-        return Using(self._function, cast(EnqueueOptions, {**self._options, **options}))
+        return Using(self._job_function, cast(EnqueueOptions, {**self._options, **options}))
 
-    def enqueue(self, *args: E.args, **kwargs: E.kwargs) -> Job[R]:
+    @takes_own
+    def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
         """Make a job of this call."""
-        return self._function._enqueue(args, dict(kwargs), self._options)
+        return self._job_function._enqueue(args, kwargs, self._options)
 
-    async def aenqueue(self, *args: E.args, **kwargs: E.kwargs) -> Job[R]:
+    @takes_own
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
         """Make a job of this call, without blocking the loop."""
-        return await self._function._aenqueue(args, dict(kwargs), self._options)
+        return await self._job_function._aenqueue(args, kwargs, self._options)
 
-    def prepare(self, *args: E.args, **kwargs: E.kwargs) -> Prepared[R]:
+    @takes_own
+    def prepare(self, *args: Any, **kwargs: Any) -> Prepared[R]:
         """Check this call and give it an id, for `app.enqueue_many` to send."""
-        return self._function._prepare(args, dict(kwargs), self._options)
+        return self._job_function._prepare(args, kwargs, self._options)
 
 
 class Sender:
@@ -267,7 +263,7 @@ class Sender:
         return msgspec.json.decode(body) if handler is None else handler.decode_result(body)
 
     def compensated(
-        self, handler: Handler, compensate: "str | JobFunction[..., ..., Any, Any]"
+        self, handler: Handler, compensate: "str | JobFunction[..., Any, Any]"
     ) -> Policy:
         """`handler`'s policy naming what undoes it; a kind unknown here runs in the same queue
         under the default policy."""
