@@ -22,9 +22,17 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.core.outcomes import Change
+from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
-from tenure.errors import Closed, Contended, InvalidInput, StoreRefused, StoreUnavailable
+from tenure.errors import (
+    Closed,
+    Contended,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
+)
 from tenure.ports import Loaded, Saved
 from tenure.stores.memory import MemoryStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
@@ -202,6 +210,71 @@ def test_two_commands_for_one_job_in_one_batch_are_decided_one_after_the_other(
     assert isinstance(second, Verdict)
     assert (first.kind, first.replayed) == (VerdictKind.COMMITTED, False)
     assert (second.kind, second.replayed) == (VerdictKind.COMMITTED, True)
+
+
+def test_many_commands_about_one_job_do_not_hold_up_the_others(
+    world: World, store: ScriptedStore
+) -> None:
+    grant = world.running()
+    beats = [
+        Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=number)
+        for number in range(1, MAX_PER_JOB + 1)
+    ]
+    taken, go_on = Signal(), Signal()
+
+    def hold(changes: Sequence[Change]) -> None:
+        taken.set()
+        go_on.wait(30)
+        store.before_save = lambda changes: written.append({change.job.id for change in changes})
+
+    written: list[set[JobId]] = []
+    store.before_save = hold
+    many = world.coordinator.submit_many(beats)
+    taken.wait(30)
+    other = enqueue_command(world)
+    one = world.coordinator.submit(other)
+    go_on.set()
+    one.result(30)
+
+    assert [type(answer) for answer in many.result(30)] == [Verdict] * MAX_PER_JOB
+    assert other.job_id in written[0]
+    assert len(written) >= MAX_PER_JOB - 1
+
+
+@spec("J7")
+def test_a_call_takes_so_many_commands_about_one_job(world: World, store: ScriptedStore) -> None:
+    grant = world.running()
+    before = len(store.saves)
+    beats = [
+        Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=number)
+        for number in range(1, MAX_PER_JOB + 2)
+    ]
+
+    with pytest.raises(InvalidInput, match=rf"^commands: {MAX_PER_JOB + 1} of them are about job"):
+        world.coordinator.submit_many(beats)
+
+    assert len(store.saves) == before
+
+
+def test_a_call_that_fails_half_way_does_not_say_that_nothing_was_written(
+    world: World, store: ScriptedStore
+) -> None:
+    grant = world.running()
+    beat = Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=1)
+    report = Complete(
+        job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, request_id=RequestId("r")
+    )
+
+    def fail(changes: Sequence[Change]) -> None:
+        if changes[0].job.status is JobStatus.SUCCEEDED:
+            raise StoreUnavailable("gone")
+
+    store.before_save = fail
+
+    with pytest.raises(OutcomeUnknown, match="a part of the call was carried out, then: gone"):
+        world.coordinator.submit_many([beat, report]).result(30)
+
+    assert world.reload(grant.job_id).hb_seq == 1
 
 
 def test_a_change_that_a_guard_refuses_costs_its_own_caller_only(

@@ -114,20 +114,24 @@ class Executor:
 
     def run(self, batch: Sequence[Asked]) -> None:
         """Answer every command of the batch; one per job at a time, in order of arrival."""
-        waiting = list(batch)
+        waiting: Sequence[Asked] = batch
         while waiting:
-            wave: dict[JobId, Asked] = {}
-            later: list[Asked] = []
-            for asked in waiting:
-                job_id = asked.command.job_id
-                if job_id in wave:
-                    later.append(asked)
-                else:
-                    wave[job_id] = asked
-            self._run_wave(list(wave.values()))
-            waiting = later
+            waiting = self.run_wave(waiting)
 
-    def _run_wave(self, wave: list[Asked]) -> None:
+    def run_wave(self, waiting: Sequence[Asked]) -> list[Asked]:
+        """Answer the first command about each job; those that have to wait for it."""
+        wave: dict[JobId, Asked] = {}
+        later: list[Asked] = []
+        for asked in waiting:
+            job_id = asked.command.job_id
+            if job_id in wave:
+                later.append(asked)
+            else:
+                wave[job_id] = asked
+        self._answer(list(wave.values()))
+        return later
+
+    def _answer(self, wave: list[Asked]) -> None:
         self._decide_and_save(wave, self._from_memory(wave))
         for _ in range(MAX_TRIES):
             still_open = [asked for asked in wave if asked.is_open]

@@ -33,7 +33,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
-from tenure.errors import Closed
+from tenure.errors import Closed, Contended, OutcomeUnknown, StoreUnavailable
 from tenure.ports import NO_WAIT, Entropy, Observer, Store
 
 MAX_BATCH = 1000
@@ -45,21 +45,37 @@ ALWAYS_FLYING = 2
 """So many flights leave with whatever there is: one is decided while another is being written."""
 
 
+_NOTHING_WRITTEN = (StoreUnavailable, Contended)
+"""Errors that say so, and are right about the command they belong to."""
+
+
 class _Commands:
     """Commands of one caller, answered together."""
 
-    __slots__ = ("asked", "future")
+    __slots__ = ("asked", "future", "waiting")
 
     def __init__(self, commands: Sequence[Command]) -> None:
         self.asked = [Asked(command) for command in commands]
+        self.waiting = self.asked  # for a flight
         self.future: Future[list[Answer]] = Future()
+
+    def may_leave(self) -> bool:
+        """Whether its caller still wants it; from then on it cannot be cancelled any more."""
+        return self.future.running() or self.future.set_running_or_notify_cancel()
 
     def finish(self) -> None:
         error = next((asked.error for asked in self.asked if asked.error is not None), None)
-        if error is not None:
-            self.future.set_exception(error)
-        else:
+        if error is None:
             self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
+        elif isinstance(error, _NOTHING_WRITTEN) and any(asked.answer for asked in self.asked):
+            partly = OutcomeUnknown(
+                f"a part of the call was carried out, then: {error}",
+                hint="send the same request again: its ids tell what became of it",
+            )
+            partly.__cause__ = error
+            self.future.set_exception(partly)
+        else:
+            self.future.set_exception(error)
 
 
 class _Claim:
@@ -229,11 +245,11 @@ class Coordinator(BesideTheLog, Administered):
     def _take_commands(self) -> list[_Commands]:
         taken: list[_Commands] = []
         room = MAX_BATCH
-        while self._commands and (not taken or len(self._commands[0].asked) <= room):
+        while self._commands and (not taken or len(self._commands[0].waiting) <= room):
             call = self._commands.popleft()
-            self._gathered -= len(call.asked)
-            if call.future.set_running_or_notify_cancel():
-                room -= len(call.asked)
+            self._gathered -= len(call.waiting)
+            if call.may_leave():
+                room -= len(call.waiting)
                 taken.append(call)
         return taken
 
@@ -255,15 +271,33 @@ class Coordinator(BesideTheLog, Administered):
         return taken
 
     def _run_commands(self, calls: list[_Commands]) -> None:
-        batch = [asked for call in calls for asked in call.asked]
+        batch = [asked for call in calls for asked in call.waiting]
+        later: list[Asked] = []
         try:
-            self._executor.run(batch)
+            later = self._executor.run_wave(batch)
         except Exception as failure:  # handed to every caller that still waits, never swallowed
             for asked in batch:
                 if asked.is_open:
                     asked.error = failure
+        if later:
+            calls = self._put_back(calls)
         for call in calls:
             call.finish()
+
+    def _put_back(self, calls: list[_Commands]) -> list[_Commands]:
+        """What waits for an earlier command about its job goes to the end of the queue: whoever
+        sends many about one job waits for them alone. The calls that are done."""
+        done: list[_Commands] = []
+        with self._condition:
+            for call in calls:
+                call.waiting = [asked for asked in call.asked if asked.is_open]
+                if call.waiting:
+                    self._commands.append(call)
+                    self._gathered += len(call.waiting)
+                else:
+                    done.append(call)
+            self._wake()
+        return done
 
     def _run_claims(self, calls: list[_Claim]) -> None:
         try:

@@ -5,6 +5,7 @@ what is allowed; nothing has been written when it is raised. [J6]
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import assert_never
@@ -55,6 +56,8 @@ MAX_NAME = 128
 MAX_DEDUPE_KEY = 200
 MAX_TEXT = 4096
 MAX_COUNT = 2**31 - 1
+MAX_PER_JOB = 10
+"""Commands about one job in one call: a start, its heartbeats and its end are a few."""
 PRIORITIES = (-32768, 32767)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
@@ -76,11 +79,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_commands(commands: Sequence[Command], limits: Limits) -> None:
-    """Raise `InvalidInput` unless every field of every command is within its limits."""
+    """Raise `InvalidInput` unless every field of every command is within its limits. [J7]"""
+    if len(commands) > MAX_PER_JOB:
+        _check_spread(commands)
     before: Command | None = None
     for command in commands:
         check_command(command, limits, before)
         before = command
+
+
+def _check_spread(commands: Sequence[Command]) -> None:
+    """Commands about one job are decided one after the other, a transaction each: a thousand of
+    them were one call, and four seconds."""
+    counted = Counter([command.job_id for command in commands])
+    [(job_id, most)] = counted.most_common(1)
+    if most > MAX_PER_JOB:
+        what = f"{most} of them are about job {job_id}; one call takes at most {MAX_PER_JOB}"
+        raise InvalidInput("commands", what)
 
 
 def check_command(command: Command, limits: Limits, before: Command | None = None) -> None:
