@@ -3,8 +3,9 @@
 import msgspec
 
 from tenure.conformance.spec import spec
-from tenure.core.commands import Heartbeat
-from tenure.core.ids import worker_actor
+from tenure.core.commands import Fail, Heartbeat
+from tenure.core.ids import RequestId, worker_actor
+from tenure.core.job import JobError
 from tenure.protocol.records import event_record
 from tests.support.coordinators import World
 
@@ -17,8 +18,22 @@ def test_no_event_shows_a_lease_id_that_could_be_used() -> None:
         Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=worker_actor("w1"), hb_seq=7)
     )
 
+    world.coordinator.execute(
+        Fail(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=worker_actor("w1"),
+            request_id=RequestId(f"{grant.lease_id}:fail"),
+            error=JobError(type="Boom", message="half-way"),
+        )
+    )
+
     shown = [event_record(event) for event in world.coordinator.load_events(grant.job_id)]
 
-    assert shown[-1].request_id == f"{grant.lease_id[:10]}…:7"
+    assert [(event.type, event.request_id[11:]) for event in shown[-3:]] == [
+        ("heartbeat", ":7"),
+        ("stalled", ":fail"),
+        ("requeued", ":fail"),
+    ]
     assert grant.lease_id not in msgspec.json.encode(shown).decode()
     world.coordinator.close()

@@ -16,6 +16,7 @@ from tenure.core.claims import QueueState
 from tenure.core.deadlines import is_suspect
 from tenure.core.events import Event, Facts
 from tenure.core.ids import (
+    LEASE_ID_PATTERN,
     Actor,
     Fingerprint,
     JobId,
@@ -243,10 +244,10 @@ _EVENT_AS_IT_IS = tuple(
 
 def event_record(event: Event) -> EventRecord:
     """An event as it is shown."""
-    lease_id, request_id = event.lease_id, str(event.request_id)
-    if lease_id is not None:
-        # A heartbeat's request id is made of it. [Q6]
-        request_id = request_id.replace(lease_id, shown_lease(lease_id))
+    lease_id = event.lease_id
+    # Request ids are made of lease ids: a heartbeat's by rule [Q6], a report's by our own worker,
+    # and what follows from a report bears its request id, but no lease.
+    request_id = LEASE_ID_PATTERN.sub(lambda found: shown_lease(found[0]), event.request_id)
     return EventRecord(
         **_fields(event, _EVENT_AS_IT_IS),
         id=f"{event.job_id}:{event.seq}",
