@@ -4,14 +4,15 @@ import json
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Start
 from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
@@ -23,7 +24,9 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.remote.coordination import RemoteCoordinator
+from tenure.protocol.replies import TimeReply
+from tenure.remote.calling import Call, Caller
+from tenure.remote.coordination import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.retrying import Retries
 from tenure.remote.settings import (
     Patience,
@@ -203,26 +206,58 @@ def test_pauses_grow_at_random_and_are_never_shorter_than_asked() -> None:
     assert Retries(patience, began_s=0, random=lambda: 0.5).pause_s(59, at_least_s=2) is None
 
 
-def test_a_claim_that_waits_can_be_hung_up_on() -> None:
+def test_claims_that_wait_are_hung_up_on_and_those_behind_them_are_not_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         remote = connect(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN, QUICK)
-        claim = remote.submit_claim(claim_of(1), wait_us=seconds(60))
-        caller, _ = silent.accept()
-        assert caller.recv(4)
+        waiting = [_claim_and_wait(remote, number) for number in range(1, CLAIM_THREADS + 1)]
+        callers = [silent.accept()[0] for _ in waiting]
+        assert all(caller.recv(4) for caller in callers)
+        behind = _claim_and_wait(remote, CLAIM_THREADS + 1)
 
-        _until_over(claim.done, remote.end_waits)
+        remote.end_waits()
 
-        with pytest.raises(OutcomeUnknown):
-            claim.result(timeout=30)
+        for claim in waiting:
+            with pytest.raises(OutcomeUnknown):
+                claim.result(timeout=30)
+        with pytest.raises(StoreUnavailable, match="before anything was sent"):
+            behind.result(timeout=30)
         remote.close()
+        for caller in callers:
+            caller.close()
+
+
+def _claim_and_wait(remote: RemoteCoordinator, number: int) -> "Future[ClaimAnswer]":
+    return remote.submit_claim(claim_of(number), wait_us=seconds(60))
+
+
+def test_a_claim_that_still_connects_is_not_sent_after_a_hang_up() -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        environment = {"TENURE_CA_FILE": str(CERTIFICATE)}
+        remote = open_remote(url, environment=environment, token=TOKEN)
+        claim = _claim_and_wait(remote, 1)
+        plain, _ = listening.accept()
+
+        remote.end_waits()
+        caller = tls.wrap_socket(plain, server_side=True)
+
+        with pytest.raises(StoreUnavailable, match="before anything was sent"):
+            claim.result(timeout=30)
+        with suppress(ssl.SSLEOFError):  # it closes without a word of TLS's own
+            assert caller.recv(1) == b""
         caller.close()
+        remote.close()
 
 
-def _until_over(is_over: Callable[[], bool], act: Callable[[], None]) -> None:
-    """A connection is known once it is made; the server may hear of it a moment earlier."""
-    while not is_over():
-        act()
-        time.sleep(0.01)
+def test_a_hang_up_does_not_concern_what_is_asked_later() -> None:
+    nothing = answer(200, b'{"verdict": "OK"}')
+
+    with asking(nothing) as (remote, _):
+        for number in (1, 2):
+            assert remote.submit_claim(claim_of(number)).result(timeout=30).grants == ()
+            remote.end_waits()
 
 
 def test_a_closed_one_says_so() -> None:
@@ -233,6 +268,19 @@ def test_a_closed_one_says_so() -> None:
             remote.submit_many([START])
         with pytest.raises(Closed):
             remote.now()
+
+
+def test_a_call_after_the_end_is_not_an_unknown_outcome_however_it_would_wait() -> None:
+    caller = Caller(parse_address("http://127.0.0.1:1"), trust_from_environment({}), QUICK)
+    call = Call(name="time")
+    caller.close()
+
+    with pytest.raises(Closed):
+        caller.ask(call, TimeReply)
+    with pytest.raises(Closed):
+        caller.ask_once(call, TimeReply)
+    with pytest.raises(Closed):
+        caller.ask_and_wait(call, TimeReply, wait_s=1)
 
 
 # --- tokens and TLS ----------------------------------------------------------------------------

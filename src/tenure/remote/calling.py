@@ -67,16 +67,27 @@ class Caller:
         """The answer, asked for once: the caller asks again by its own rules."""
         return self._reader.message(BY_NAME[call.name], self._once(call), kind)
 
-    def ask_and_wait(self, call: Call, kind: type[_M], *, wait_s: float) -> _M:
-        """The answer to a call that the server may hold open for so long; asked once."""
-        request = self._request(call)
+    def ask_and_wait(
+        self, call: Call, kind: type[_M], *, wait_s: float, since: int | None = None
+    ) -> _M:
+        """The answer to a call that the server may hold open for so long; asked once, and not at
+        all if waiting calls were hung up on `since` then."""
+        if self._closing.is_set():
+            raise Closed
         response = self._waiting.exchange(
-            request, answer_within_s=wait_s + self._patience.answer_s / 3
+            self._request(call),
+            answer_within_s=wait_s + self._patience.after_wait_s,
+            since=since,
         )
         return self._reader.message(BY_NAME[call.name], response, kind)
 
+    @property
+    def hang_ups(self) -> int:
+        """How often the calls that wait were hung up on."""
+        return self._waiting.hang_ups
+
     def hang_up_waiting(self) -> None:
-        """End the calls that wait: they get no answer."""
+        """End the calls that wait: they get no answer, and those not sent yet are not sent."""
         self._waiting.hang_up()
 
     def close(self) -> None:

@@ -103,9 +103,10 @@ class RemoteCoordinator(RemoteAdministered):
         check_claim(request, _LIMITS)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, LONGEST_WAIT_S)
         call = Call(name="claim", message=claim_message(request, wait_s=wait_s))
+        since = self._caller.hang_ups  # now: `end_waits` may come before a thread is free
 
         def ask() -> ClaimAnswer:
-            reply = self._caller.ask_and_wait(call, ClaimReply, wait_s=wait_s)
+            reply = self._caller.ask_and_wait(call, ClaimReply, wait_s=wait_s, since=since)
             return claim_answer(reply)
 
         return _submitted(self._claims, ask)

@@ -170,6 +170,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     connect_s: float = 5.0
     answer_s: float = 15.0
     """Between two signs of life of an answer."""
+    after_wait_s: float = 5.0
+    """How much later than the wait it was asked for an answer may come."""
     whole_answer_s: float = 120.0
     tries: int = 5
     within_s: float = 60.0

@@ -17,6 +17,7 @@ import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import (
+    ClosedPoolError,
     ConnectTimeoutError,
     EmptyPoolError,
     HTTPError,
@@ -72,6 +73,8 @@ class Transport:
         self._patience = patience
         self._opened: WeakSet[HTTPConnection] = WeakSet()
         self._lock = threading.Lock()
+        self._hang_ups = 0
+        self._under_way = threading.local()
         self._pool = self._make_pool(trust, connections)
 
     def _make_pool(self, trust: Trust, connections: int) -> urllib3.HTTPConnectionPool:
@@ -102,12 +105,29 @@ class Transport:
         return Tracked
 
     def _note(self, connection: HTTPConnection) -> None:
+        """It is open, and nothing was sent over it. A hang-up knows the connections that are open:
+        whoever was still opening one has to look whether there was a hang-up meanwhile."""
         with self._lock:
             self._opened.add(connection)
+        self._check_nobody_hung_up(self._under_way.since)
 
-    def exchange(self, request: Request, *, answer_within_s: float) -> Response:
-        """Send it once. Raises `StoreUnavailable` if nothing was sent, `OutcomeUnknown` if it may
-        have been carried out."""
+    def _check_nobody_hung_up(self, since: int) -> None:
+        if self.hang_ups != since:
+            raise StoreUnavailable(f"hung up on {self._address} before anything was sent")
+
+    @property
+    def hang_ups(self) -> int:
+        """How many there were. `exchange` takes it from whoever waits before it can begin."""
+        with self._lock:
+            return self._hang_ups
+
+    def exchange(
+        self, request: Request, *, answer_within_s: float, since: int | None = None
+    ) -> Response:
+        """Send it once, unless there was a hang-up `since` then (else: since now). Raises
+        `StoreUnavailable` if nothing was sent, `OutcomeUnknown` if it may have been carried out."""
+        self._under_way.since = self.hang_ups if since is None else since
+        self._check_nobody_hung_up(self._under_way.since)
         try:
             response = self._pool.urlopen(
                 request.method,
@@ -123,7 +143,12 @@ class Transport:
                 decode_content=False,
             )
             return self._whole(response)
-        except (NewConnectionError, ConnectTimeoutError, EmptyPoolError) as failure:
+        except (
+            NewConnectionError,
+            ConnectTimeoutError,
+            EmptyPoolError,
+            ClosedPoolError,
+        ) as failure:
             problem = f"{self._address} cannot be reached: {_said(failure)}"
             raise StoreUnavailable(problem) from failure
         except (HTTPError, OSError) as failure:
@@ -165,8 +190,10 @@ class Transport:
 
     def hang_up(self) -> None:
         """End every exchange that is under way: whoever waits for one hears that it got no
-        answer. Connections that are idle are opened anew when they are needed."""
+        answer, or that it was not sent. Connections that are idle are opened anew when they are
+        needed."""
         with self._lock:
+            self._hang_ups += 1
             opened = list(self._opened)
         for connection in opened:
             ours = getattr(connection, "sock", None)
