@@ -386,7 +386,8 @@ class Store(TokenStore, Protocol):
         """The kept output of each attempt, in order."""
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives; whether it was asked to drain. [B12]"""
+        """Remember that this worker lives, or forget it if it says that it ends; whether it was
+        asked to drain. [B12] [B13]"""
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""

@@ -40,11 +40,12 @@ def test_a_worker_is_drained_by_name(site: Site) -> None:
     site.until_status(running, JobStatus.RUNNING)
 
     drained = site.tenure("workers", "drain", "worker")
+    [view] = json.decode(site.tenure("workers", "ls", "--json").stdout)
     code = site.workers["worker"].wait(timeout=120)
 
-    [view] = json.decode(site.tenure("workers", "ls", "--json").stdout)
     assert (drained.returncode, code) == (0, 0)
     assert (view["worker"], view["state"]) == ("worker", "draining")
+    assert json.decode(site.tenure("workers", "ls", "--json").stdout) == []  # it said goodbye
     assert (site.job(running).status, site.job(running).failures) == (JobStatus.SUCCEEDED, 0)
 
 

@@ -162,6 +162,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: str
     uptime_us: Duration
     kinds: tuple[Kind, ...] = ()
+    is_ending: bool = False  # its last word: it is not listed any more [B13]
 
 
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -236,6 +236,7 @@ def worker_process(
         version=message.version,
         uptime_us=seconds(message.uptime_s),
         kinds=message.kinds,
+        is_ending=message.ending,
     )
 
 
@@ -250,6 +251,7 @@ def alive_message(process: WorkerProcess) -> AliveMessage:
         uptime_s=in_seconds(process.uptime_us),
         kinds=process.kinds,
         namespace=process.namespace,
+        ending=process.is_ending,
     )
 
 

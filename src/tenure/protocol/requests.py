@@ -187,7 +187,7 @@ class OutputMessage(Request, frozen=True, kw_only=True):
 
 
 class AliveMessage(Request, frozen=True, kw_only=True):
-    """A worker's sign of life, every ten seconds or so. [B12]"""
+    """A worker's sign of life, every ten seconds or so; the last one says that it ends. [B12]"""
 
     host: Annotated[str, Meta(min_length=1, max_length=256)]
     pid: Count
@@ -197,6 +197,7 @@ class AliveMessage(Request, frozen=True, kw_only=True):
     uptime_s: Annotated[float, Meta(ge=0, le=LONGEST_UPTIME_S)]
     kinds: tuple[KindField, ...] = ()
     namespace: NamespaceField | None = None
+    ending: bool = False
 
 
 # --- Clients and operators ---------------------------------------------------------------------

@@ -189,6 +189,10 @@ class MemoryBeside(ABC):
             now = self._clock()
             key = (process.namespace, process.worker, process.actor)
             before = self._processes.get(key)
+            if process.is_ending:
+                if before and (before.host, before.pid) == (process.host, process.pid):
+                    del self._processes[key]
+                return False
             seen = WorkerSeen(
                 namespace=process.namespace,
                 worker=process.worker,

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 
+from msgspec.structs import replace
+
 from tenure.core.beside import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, WorkerProcess
 from tenure.core.beside import AttemptOutput as KeptOutput
 from tenure.core.ids import Actor
@@ -110,9 +112,9 @@ class Attendant:
         answer(Staged(left.run, left.number, failure="the store is too slow"))
 
     def close(self) -> None:
-        """Finish what waits, if the store lets us within a few seconds."""
+        """Finish what waits and say goodbye, if the store lets us within a few seconds."""
         self._closing.set()
-        if self.submit("ending", lambda: None):
+        if self.submit("the last sign of life", self._say_goodbye):
             self._thread.join(CLOSE_WITHIN_S)
 
     # --- its thread ----------------------------------------------------------------------------
@@ -132,6 +134,9 @@ class Attendant:
         if self._coordination.see_worker(self._describe()):
             _log.warning("asked to drain")
             self._drain()
+
+    def _say_goodbye(self) -> None:
+        self._coordination.see_worker(replace(self._describe(), is_ending=True))
 
     def _do(self, what: str, task: Callable[[], object]) -> None:
         try:

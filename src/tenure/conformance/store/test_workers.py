@@ -102,6 +102,18 @@ def test_nobody_is_drained_under_a_name_nobody_has(kit: Kit) -> None:
 
 
 @spec("B13")
+def test_a_worker_that_ends_is_not_listed_any_more_but_its_successor_is(kit: Kit) -> None:
+    _see(kit, worker=WorkerId("ended"))
+    _see(kit, worker=WorkerId("restarted"), pid=7)
+    _see(kit, worker=WorkerId("restarted"), pid=8)
+
+    for name in ("ended", "restarted", "never-seen"):
+        assert not _see(kit, worker=WorkerId(name), pid=7, is_ending=True)
+
+    assert _names(kit) == ["restarted"]
+
+
+@spec("B13")
 def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(kit: Kit) -> None:
     _see(kit, worker=WorkerId("gone"))
     kit.advance(microseconds=1)

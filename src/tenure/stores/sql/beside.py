@@ -51,6 +51,9 @@ _FROM_THE_LAST: Shape = (
     ),
 )
 
+_PROCESS_KEY = ("namespace", "worker", "actor", "host", "pid")
+_PROCESS_FACTS = tuple(n for n in WorkerProcess.__struct_fields__ if n != "is_ending")
+
 _encode = msgspec.json.Encoder().encode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -190,7 +193,12 @@ class BesideTheLog(Transactional):
 
     def see_worker(self, process: WorkerProcess) -> bool:
         """Remember that this worker lives; whether it was asked to drain. [B12]"""
-        facts = {name: getattr(process, name) for name in WorkerProcess.__struct_fields__}
+        if process.is_ending:
+            key = {name: getattr(process, name) for name in _PROCESS_KEY}
+            left = self._ask("dismiss_worker", **key)
+            self._write(lambda tx: tx.fetch(left, last=True))
+            return False
+        facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
         facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
         asked = self._ask("see_worker", **facts)
         [[row]] = self._write(lambda tx: tx.fetch(asked, last=True))

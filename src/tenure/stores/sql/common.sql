@@ -245,6 +245,13 @@ SELECT :namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency, 
        started_at = excluded.started_at, seen_at = excluded.seen_at
 RETURNING {process_columns};
 
+-- name: dismiss_worker
+-- Not one of the same name that has been started since.
+DELETE FROM {t}worker_process
+ WHERE namespace = :namespace AND worker = :worker AND actor = :actor
+   AND host = :host AND pid = :pid
+RETURNING worker;
+
 -- name: list_workers
 SELECT {process_columns} FROM {t}worker_process WHERE namespace = :namespace
  ORDER BY worker, actor;
