@@ -16,11 +16,13 @@ from tenure.core.vocabulary import Role
 from tenure.observing import tracing
 from tenure.remote.calling import Call, Caller
 from tenure.remote.settings import Patience, Trust, parse_address
+from tenure.remote.transport import Request
 from tenure.testing import Inline, inline
 from tests.server.harness import JOB, Stage
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
+OTHER = f"00-{TRACE[::-1]}-{SPAN}-01"
 
 app = Tenure()
 seen: list[tuple[str | None, str | None]] = []
@@ -209,9 +211,34 @@ def test_what_a_handler_asks_of_a_server_carries_its_trace() -> None:
     traced = tracing.Traced(traceparent=TRACEPARENT)
 
     with tracing.attempting(job_id="j", kind="k", queue="q", attempt=1, traced=traced):
-        within = caller._request(Call(name="time"))
-    outside = caller._request(Call(name="time"))
+        within = request(caller)
+    outside = request(caller)
     caller.close()
 
     assert within.headers["traceparent"] == TRACEPARENT
     assert "traceparent" not in outside.headers
+
+
+def request(caller: Caller) -> Request:
+    """What would be sent from here."""
+    with tracing.asking("GET", "/v1/time") as asked:
+        return caller._request(Call(name="time"), asked)
+
+
+@spec("OB6")
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize(
+    ("traces", "sent"),
+    [
+        ([TRACEPARENT], TRACEPARENT),
+        ([TRACEPARENT, None, TRACEPARENT], TRACEPARENT),
+        ([TRACEPARENT, "label"], TRACEPARENT),
+        ([TRACEPARENT, OTHER], None),
+        ([], None),
+    ],
+)
+def test_a_request_is_in_the_trace_of_its_job_unless_it_is_about_several(
+    traces: list[str | None], sent: str | None
+) -> None:
+    with tracing.concerning(traces), tracing.asking("POST", "/v1/report") as asked:
+        assert asked.traceparent == sent

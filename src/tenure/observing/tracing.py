@@ -2,12 +2,15 @@
 
 A job carries the `traceparent` of what enqueued it, as its `trace_id`; an attempt runs within it,
 and what the handler enqueues or asks goes on with it. With opentelemetry-api installed there are
-spans: one for the enqueue, one for each attempt, linked to it. Without it nothing is made up: what
-was given is handed on. [OB3] [OB4]
+spans: one for the enqueue, one for each attempt, linked to it, one for each request to a server
+and one for its answer. Without it nothing is made up: what was given is handed on. [OB3] [OB4]
+
+A worker's requests are often about many jobs. What is about one belongs to that job's trace; what
+is about several is a trace of its own with links to theirs: a span has one parent. [OB6]
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
@@ -15,17 +18,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenure.core.ids import traceparent_of
+
 if TYPE_CHECKING:
-    from opentelemetry.trace import SpanContext, Tracer
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 HEADER = "traceparent"
+MAX_LINKS = 100
+"""The jobs of a batch that its span is linked to; of more, a reader sees enough."""
 
 
 class Traced(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that runs here, as far as traces are concerned."""
+    """What runs here, as far as traces are concerned: an attempt, a request, or nothing."""
 
     traceparent: str | None = None
     correlation_id: str | None = None
+    jobs: tuple[str, ...] = ()
+    """The traces of the jobs that it is about, where it is no attempt."""
 
 
 UNTRACED = Traced()
@@ -69,14 +79,13 @@ def attempting(
         with within(traced):
             yield traced.traceparent
         return
-    from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
+    from opentelemetry.trace import SpanKind
 
-    origin = _as_context(traced.traceparent)
     with _tracer().start_as_current_span(
         f"run {kind}",
-        context=None if origin is None else set_span_in_context(NonRecordingSpan(origin)),
+        context=_parent(traced.traceparent),
         kind=SpanKind.CONSUMER,
-        links=[] if origin is None else [Link(origin)],
+        links=_links(filter(None, [traced.traceparent])),
         attributes={
             "messaging.system": "tenure",
             "messaging.destination.name": queue,
@@ -88,6 +97,79 @@ def attempting(
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
         with within(msgspec.structs.replace(traced, traceparent=here)):
             yield here
+
+
+def concerning(trace_ids: Iterable[str | None]) -> AbstractContextManager[None]:
+    """Let requests in the block be about the jobs of these traces. [OB6]"""
+    traces = tuple(dict.fromkeys(filter(None, map(traceparent_of, trace_ids))))
+    only = traces[0] if len(traces) == 1 else None
+    return within(Traced(traceparent=only, jobs=traces[:MAX_LINKS]))
+
+
+@contextmanager
+def asking(method: str, path: str) -> Iterator["Asked"]:
+    """Ask a server: a span for the request, whose traceparent goes with it."""
+    traced = current()
+    if not has_opentelemetry():
+        yield Asked(traced.traceparent)
+        return
+    from opentelemetry.trace import SpanKind
+
+    with _tracer().start_as_current_span(
+        f"{method} {path}",
+        context=_parent(traced.traceparent),
+        kind=SpanKind.CLIENT,
+        links=_links(traced.jobs),
+        attributes={"http.request.method": method, "url.template": path},
+    ) as span:
+        here = _as_traceparent(span.get_span_context()) or traced.traceparent
+        yield Asked(here, span)
+
+
+@contextmanager
+def answering(method: str, path: str, traceparent: str | None) -> Iterator["Asked"]:
+    """Answer a request that came with this traceparent: a span in the caller's trace."""
+    if not has_opentelemetry():
+        with within(Traced(traceparent=traceparent)):
+            yield Asked(traceparent)
+        return
+    from opentelemetry.trace import SpanKind
+
+    with _tracer().start_as_current_span(
+        f"{method} {path}",
+        context=_parent(traceparent),
+        kind=SpanKind.SERVER,
+        attributes={"http.request.method": method, "http.route": path},
+    ) as span:
+        here = _as_traceparent(span.get_span_context()) or traceparent
+        with within(Traced(traceparent=here)):
+            yield Asked(here, span)
+
+
+class Asked:
+    """A request on its way, for what is known of it only later."""
+
+    def __init__(self, traceparent: str | None, span: "Span | None" = None) -> None:
+        self.traceparent = traceparent
+        self._span = span
+
+    def answered(self, status: int) -> None:
+        """It was answered with this status."""
+        if self._span is None:
+            return
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            self._span.set_status(StatusCode.ERROR)
+
+    def about(self, trace_ids: Iterable[str | None]) -> None:
+        """It turned out to be about the jobs of these traces."""
+        if self._span is None or not self._span.is_recording():
+            return
+        traces = dict.fromkeys(filter(None, map(traceparent_of, trace_ids)))
+        for link in _links(tuple(traces)[:MAX_LINKS]):
+            self._span.add_link(link.context)
 
 
 @contextmanager
@@ -123,11 +205,24 @@ def _as_traceparent(context: "SpanContext") -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def _as_context(traceparent: str | None) -> "SpanContext | None":
-    from opentelemetry.trace import SpanContext, TraceFlags
+def _parent(traceparent: str | None) -> "Context | None":
+    """What a span begins in; None is whatever is current."""
+    from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
     if traceparent is None:
         return None
+    return set_span_in_context(NonRecordingSpan(_as_context(traceparent)))
+
+
+def _links(traceparents: Iterable[str]) -> "list[Link]":
+    from opentelemetry.trace import Link
+
+    return [Link(_as_context(each)) for each in traceparents]
+
+
+def _as_context(traceparent: str) -> "SpanContext":
+    from opentelemetry.trace import SpanContext, TraceFlags
+
     _, trace, span, flags = traceparent.split("-")
     return SpanContext(
         trace_id=int(trace, 16),

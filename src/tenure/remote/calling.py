@@ -7,14 +7,16 @@ is all there is in the table. What is asked again is the very same request.
 import random
 import threading
 import time
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import msgspec
 
 from tenure.errors import Closed, StoreUnavailable
-from tenure.observing import tracing
+from tenure.observing.tracing import HEADER, Asked, asking
 from tenure.protocol import PROTOCOL_VERSION, VERSION_HEADER
 from tenure.protocol.codec import encode, encode_query
+from tenure.protocol.replies import ClaimReply
 from tenure.protocol.routes import BY_NAME, Shape
 from tenure.remote.answers import Reader
 from tenure.remote.retrying import Retries
@@ -57,15 +59,22 @@ class Caller:
 
     def ask(self, call: Call, kind: type[_M]) -> _M:
         """The answer, asked for a few times within a minute."""
-        return self._reader.message(BY_NAME[call.name], self._repeated(call), kind)
+        with _traced(call) as asked:
+            response = self._repeated(call, self._request(call, asked))
+            return self._message(call, asked, response, kind)
 
     def fetch(self, call: Call) -> bytes:
         """The body of an answer that is no message, likewise."""
-        return self._repeated(call).body
+        with _traced(call) as asked:
+            response = self._repeated(call, self._request(call, asked))
+            asked.answered(response.status)
+            return response.body
 
     def ask_once(self, call: Call, kind: type[_M]) -> _M:
         """The answer, asked for once: the caller asks again by its own rules."""
-        return self._reader.message(BY_NAME[call.name], self._once(call), kind)
+        with _traced(call) as asked:
+            response = self._checked(call, self._request(call, asked))
+            return self._message(call, asked, response, kind)
 
     def ask_and_wait(
         self, call: Call, kind: type[_M], *, wait_s: float, since: int | None = None
@@ -74,12 +83,13 @@ class Caller:
         all if waiting calls were hung up on `since` then."""
         if self._closing.is_set():
             raise Closed
-        response = self._waiting.exchange(
-            self._request(call),
-            answer_within_s=wait_s + self._patience.after_wait_s,
-            since=since,
-        )
-        return self._reader.message(BY_NAME[call.name], response, kind)
+        with _traced(call) as asked:
+            response = self._waiting.exchange(
+                self._request(call, asked),
+                answer_within_s=wait_s + self._patience.after_wait_s,
+                since=since,
+            )
+            return self._message(call, asked, response, kind)
 
     @property
     def hang_ups(self) -> int:
@@ -98,8 +108,7 @@ class Caller:
 
     # --- exchanges -----------------------------------------------------------------------------
 
-    def _repeated(self, call: Call) -> Response:
-        request = self._request(call)
+    def _repeated(self, call: Call, request: Request) -> Response:
         retries = Retries(self._patience, began_s=time.monotonic(), random=_random)
         while True:
             try:
@@ -113,9 +122,6 @@ class Caller:
                 if self._closing.wait(pause_s):
                     raise Closed from failure
 
-    def _once(self, call: Call) -> Response:
-        return self._checked(call, self._request(call))
-
     def _checked(self, call: Call, request: Request) -> Response:
         if self._closing.is_set():
             raise Closed
@@ -123,13 +129,19 @@ class Caller:
         self._reader.check(BY_NAME[call.name], response)
         return response
 
-    def _request(self, call: Call) -> Request:
+    def _message(self, call: Call, asked: Asked, response: Response, kind: type[_M]) -> _M:
+        asked.answered(response.status)
+        message = self._reader.message(BY_NAME[call.name], response, kind)
+        if isinstance(message, ClaimReply):
+            asked.about(grant.trace_id for grant in message.grants)
+        return message
+
+    def _request(self, call: Call, asked: Asked) -> Request:
         route = BY_NAME[call.name]
         headers: dict[str, Any] = {VERSION_HEADER: str(PROTOCOL_VERSION), **call.headers}
         headers["User-Agent"] = "tenure"
-        traceparent = tracing.current().traceparent
-        if traceparent is not None:
-            headers[tracing.HEADER] = traceparent
+        if asked.traceparent is not None:
+            headers[HEADER] = asked.traceparent
         if self._trust.token is not None:
             headers["Authorization"] = self._trust.token.header()
         body = call.body
@@ -144,3 +156,8 @@ class Caller:
             headers=headers,
             body=body,
         )
+
+
+def _traced(call: Call) -> AbstractContextManager[Asked]:
+    route = BY_NAME[call.name]
+    return asking(route.method, route.path)

@@ -7,6 +7,7 @@ repeated here. Who acts is the token's holder: the actor of a command does not t
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from tenure.core.beside import (
@@ -194,7 +195,8 @@ class RemoteCoordinator(RemoteAdministered):
 
 
 def _submitted(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":
+    """On a thread, in the trace of whoever asks. [OB4] [OB6]"""
     try:
-        return threads.submit(work)
+        return threads.submit(copy_context().run, work)
     except RuntimeError as closed:
         raise Closed from closed

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tenure.core.ids import traceparent_of
 from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
-from tenure.observing.tracing import HEADER, Traced, within
+from tenure.observing.tracing import HEADER, Asked, answering
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode, decode_query
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
@@ -135,17 +135,22 @@ class _Address:
     first path that fits is the one that is meant, whatever the method."""
 
     def __init__(self, routes: list[Route], services: Services, *, authenticated: bool) -> None:
+        self._path = routes[0].path
         self._routes = {route.method: route for route in routes}
         self._services = services
         self._authenticated = authenticated
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
-        with within(Traced(traceparent=traceparent_of(http.headers.get(HEADER)))):
-            answer = await self._answer(http, scope["tenure.request_id"])
+        given = traceparent_of(http.headers.get(HEADER))
+        # A method is a caller's word: only those that are known name a span.
+        method = http.method if http.method in self._routes else "HTTP"
+        with answering(method, self._path, given) as asked:
+            answer = await self._answer(http, scope["tenure.request_id"], asked)
+            asked.answered(answer.status_code)
         await answer(scope, receive, send)
 
-    async def _answer(self, http: Request, request_id: str) -> Response:
+    async def _answer(self, http: Request, request_id: str, asked: Asked) -> Response:
         route = self._routes.get("GET" if http.method == "HEAD" else http.method)
         try:
             if route is None:
@@ -153,7 +158,7 @@ class _Address:
             if not self._authenticated:
                 check_local(http.headers.get("host", ""), http.headers.get("origin"))
             principal = await self._principal(route, http)
-            call = await _read(route, self._services, principal, http, request_id)
+            call = await _read(route, self._services, principal, http, request_id, asked)
             return await HANDLERS[route.name](call)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
@@ -180,7 +185,12 @@ def _not_allowed(methods: Iterable[str]) -> Refused:
 
 
 async def _read(
-    route: Route, services: Services, principal: Principal, http: Request, request_id: str
+    route: Route,
+    services: Services,
+    principal: Principal,
+    http: Request,
+    request_id: str,
+    asked: Asked,
 ) -> Call:
     _check_version(http.headers.get(VERSION_HEADER))
     path = {
@@ -201,6 +211,7 @@ async def _read(
         query=query,
         body=await _message(route, services, body),
         request_id=request_id,
+        asked=asked,
         is_large=len(body) > LARGE_BYTES,
     )
 

@@ -15,7 +15,7 @@ from tenure.core.job import Job
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
-from tenure.observing.tracing import HEADER
+from tenure.observing.tracing import HEADER, Asked
 from tenure.ports import Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
@@ -43,6 +43,7 @@ class Call:
         query: Any,
         body: Any,
         request_id: str,
+        asked: Asked,
         is_large: bool = False,
     ) -> None:
         self.route = route
@@ -51,6 +52,7 @@ class Call:
         self.http = http
         self.path = path
         self.request_id = request_id
+        self.asked = asked
         self.is_large = is_large
         self._query = query
         self._body = body
@@ -67,8 +69,8 @@ class Call:
 
     @property
     def traceparent(self) -> str | None:
-        """The trace that the caller says it is in. [OB3]"""
-        return traceparent_of(self.http.headers.get(HEADER))
+        """The trace that the caller says it is in, or else that of this request. [OB3]"""
+        return traceparent_of(self.http.headers.get(HEADER)) or self.asked.traceparent
 
     @property
     def actor(self) -> Actor:

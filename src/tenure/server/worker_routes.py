@@ -101,6 +101,8 @@ async def claim(call: Call) -> Response:
         call.services.desk.finish(request, waiter, found)
         raise
 
+    call.asked.about(grant.job.trace_id for grant in found.grants)
+
     def finish() -> None:
         watching.cancel()
         call.services.desk.finish(request, waiter, found)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from queue import Empty, Full, Queue
 
 from msgspec.structs import replace
@@ -76,9 +77,11 @@ class Attendant:
         self._thread.start()
 
     def submit(self, what: str, task: Callable[[], object]) -> bool:
-        """Have it done soon; False if too much is waiting already. Never blocks."""
+        """Have it done soon, in the trace of whoever asks; False if too much is waiting already.
+        Never blocks."""
+        context = copy_context()
         try:
-            self._tasks.put_nowait((what, task))
+            self._tasks.put_nowait((what, lambda: context.run(task)))
         except Full:
             _log.warning("%s was not done: the store is too slow", what)
             return False

@@ -169,6 +169,8 @@ class Send(msgspec.Struct, frozen=True):
 
     ticket: int
     commands: tuple[WorkerCommand, ...]
+    trace_ids: tuple[str, ...] = ()
+    """Of the jobs that they are about. [OB6]"""
 
 
 class Prepare(msgspec.Struct, frozen=True):

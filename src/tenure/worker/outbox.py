@@ -96,7 +96,8 @@ class Outbox:
         ticket = self.ticket()
         commands = tuple(command for _, command in batch)
         self._sent[ticket] = Sent(now, commands, tuple(attempt.run for attempt, _ in batch))
-        return Send(ticket, commands)
+        traces = {attempt.grant.job.trace_id: None for attempt, _ in batch}
+        return Send(ticket, commands, tuple(filter(None, traces)))
 
     # --- hearing -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers import Isolation
+from tenure.observing import tracing
 from tenure.worker.children import Child
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.keeping import Keeper
@@ -269,7 +270,8 @@ class Pool:
             lease_id=place.lease_id,
         )
         try:
-            sink(output)
+            with tracing.concerning([place.frame.trace_id]):
+                sink(output)
         except Exception:  # a sink must not cost a job; said in the log
             _log.exception("the output of job %s could not be kept", place.frame.job_id)
 
@@ -331,7 +333,8 @@ class Pool:
         if place.is_staging:
             return  # a handler waits for each answer: this is something else that found the socket
         place.is_staging = True
-        self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
+        with tracing.concerning([place.frame.trace_id]):
+            self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
 
     def _ready(self, child: Child) -> None:
         child.is_ready = True

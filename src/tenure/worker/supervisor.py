@@ -23,6 +23,7 @@ from tenure.core.verdicts import Answer, Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers import Isolation, Registry
+from tenure.observing import tracing
 from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.worker.clock import Boot, JumpWatch, boot_now
@@ -312,7 +313,9 @@ class Supervisor:
             self._call(lambda: self._inbox.append(event))
 
         try:
-            self._coordination.submit_many(action.commands).add_done_callback(heard)
+            with tracing.concerning(action.trace_ids):
+                asked = self._coordination.submit_many(action.commands)
+            asked.add_done_callback(heard)
         except InvalidInput as refusal:
             self._inbox.append(SendRefused(ticket, str(refusal)))
         except Exception as failure:  # a transport that failed at once; repeated, and said
