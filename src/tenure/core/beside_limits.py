@@ -14,6 +14,7 @@ from tenure.core.beside import (
     WorkerProcess,
 )
 from tenure.core.ids import LEASE_ID_PATTERN
+from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.validation import (
     MAX_COUNT,
     MAX_INSTANT,
@@ -78,7 +79,7 @@ def check_output(output: AttemptOutput) -> None:
             f"{size} bytes are over the limit of {MAX_ATTEMPT_LOG_BYTES}",
             hint="leave out the middle, and say how much in left_out_bytes",
         )
-    _check_integer("left_out_bytes", output.left_out_bytes, low=0, high=2**53 - 1)
+    _check_integer("left_out_bytes", output.left_out_bytes, low=0, high=MAX_EXACT_INTEGER)
 
 
 def check_process(process: WorkerProcess, limits: Limits) -> None:

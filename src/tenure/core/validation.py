@@ -32,7 +32,7 @@ from tenure.core.commands import (
     WorkerCommand,
 )
 from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, SYSTEM, role_of
-from tenure.core.ijson import NotIJson, check_ijson
+from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
@@ -135,7 +135,7 @@ def check_claim(request: ClaimRequest, limits: Limits) -> None:
     if request.kinds is not None:
         _check_names("kinds", request.kinds, most=limits.claim_kinds, least=0)
     _check_integer("limit", request.limit, low=1, high=limits.claim_limit)
-    _check_integer("claim_seq", request.claim_seq, low=1, high=2**53 - 1)
+    _check_integer("claim_seq", request.claim_seq, low=1, high=MAX_EXACT_INTEGER)
 
 
 def check_name(field: str, value: object) -> None:
@@ -357,7 +357,7 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
         case Complete():
             check_body("result", command.result, limits)
         case Heartbeat():
-            _check_integer("hb_seq", command.hb_seq, low=1, high=2**53 - 1)
+            _check_integer("hb_seq", command.hb_seq, low=1, high=MAX_EXACT_INTEGER)
             if command.progress is not None:
                 _check_progress(command.progress)
             if command.checkpoint is not None:
@@ -376,9 +376,9 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
 
 def _check_progress(progress: Progress) -> None:
     _check_type("progress", progress, Progress)
-    _check_integer("progress.done", progress.done, low=0, high=2**53 - 1)
+    _check_integer("progress.done", progress.done, low=0, high=MAX_EXACT_INTEGER)
     if progress.total is not None:
-        _check_integer("progress.total", progress.total, low=0, high=2**53 - 1)
+        _check_integer("progress.total", progress.total, low=0, high=MAX_EXACT_INTEGER)
     _check_text("progress.note", progress.note)
 
 

@@ -20,6 +20,7 @@ from tenure.core.ids import (
     RequestId,
     WorkerId,
 )
+from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.validation import (
     MAX_COUNT,
@@ -31,7 +32,6 @@ from tenure.core.validation import (
     PRIORITIES,
 )
 
-MAX_EXACT = 2**53 - 1
 MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
 
 _NAME = Meta(pattern=f"^{NAME_PATTERN.pattern}$", max_length=MAX_NAME)
@@ -53,8 +53,8 @@ ShortText = Annotated[str, Meta(max_length=MAX_NAME)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
-Exact = Annotated[int, Meta(ge=0, le=MAX_EXACT)]
-Sequence = Annotated[int, Meta(ge=1, le=MAX_EXACT)]
+Exact = Annotated[int, Meta(ge=0, le=MAX_EXACT_INTEGER)]
+Sequence = Annotated[int, Meta(ge=1, le=MAX_EXACT_INTEGER)]
 Priority = Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[1])]
 Moment = Annotated[datetime, Meta(tz=True)]
 

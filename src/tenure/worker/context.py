@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from tenure.core.ids import traceparent_of
+from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
 from tenure.core.vocabulary import Stage
@@ -31,7 +32,6 @@ from tenure.worker.wire import (
     ToSupervisor,
 )
 
-MAX_COUNT = 2**53 - 1
 LOOK_AGAIN_S = 0.1
 
 
@@ -90,7 +90,7 @@ class AttemptContext(Context):
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
         """Say how far the job is."""
-        counts = [min(max(int(count), 0), MAX_COUNT) for count in (done, total or 0)]
+        counts = [min(max(int(count), 0), MAX_EXACT_INTEGER) for count in (done, total or 0)]
         told = Progress(
             done=counts[0],
             total=None if total is None else counts[1],
