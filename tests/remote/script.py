@@ -190,6 +190,34 @@ class Script:
         assert len(grants) == limit
         return grants
 
+    def bury(self, *numbers: int) -> None:
+        """Make dead letters of these."""
+        for number in numbers:
+            self._ask(self.operator, DeadLetter, number, reason_code=ReasonCode.POLICY_VIOLATION)
+
+    def discard(self, *numbers: int) -> None:
+        """And be done with these."""
+        for number in numbers:
+            self._ask(self.operator, Discard, number, note="enough")
+
+    def complete(self, count: int, result: bytes) -> set[JobId]:
+        """Do so many jobs; which."""
+        grants = self._grant(count)
+        commands = [
+            Complete(
+                job_id=grant.job_id,
+                lease_id=grant.lease_id,
+                actor=NOBODY,
+                request_id=self._request_id(),
+                result=result,
+            )
+            for grant in grants
+        ]
+        for verdict in self.worker.submit_many(commands).result():
+            assert isinstance(verdict, Verdict)
+            assert verdict.kind is VerdictKind.COMMITTED
+        return {grant.job_id for grant in grants}
+
     def _report(self, grant: Grant, kind: Callable[..., Command], **more: Any) -> VerdictKind:
         fields: dict[str, Any] = {
             "job_id": grant.job_id,
@@ -248,12 +276,12 @@ class Script:
 
     def _operate(self) -> None:
         self._ask(self.operator, Requeue, HELD)
-        self._ask(self.operator, DeadLetter, 3, reason_code=ReasonCode.POLICY_VIOLATION)
+        self.bury(3)
         self._ask(self.operator, Redrive, 3, cause=EventCause.REDRIVE)
         self._ask(self.operator, Redrive, 1, cause=EventCause.RERUN)
         self._enqueue(5)
-        self._ask(self.operator, DeadLetter, 5, reason_code=ReasonCode.POLICY_VIOLATION)
-        self._ask(self.operator, Discard, 5, note="enough")
+        self.bury(5)
+        self.discard(5)
         for paused, limit in ((True, None), (False, None), (None, 7)):
             self.operator.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=limit)
         assert self.operator.request_drain(DEFAULT_NAMESPACE, WORKER)

@@ -7,7 +7,7 @@ A lease id is the right to report: no record carries a usable one, only grants d
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -282,6 +282,10 @@ class ResolutionRecord(Record, frozen=True, kw_only=True):
     new_job_id: JobId | None
 
 
+@overload
+def resolution_record(resolution: Resolution) -> ResolutionRecord: ...
+@overload
+def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None: ...
 def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
     """A resolution as it is shown; its fingerprint is nobody's business."""
     if resolution is None:
@@ -297,6 +301,10 @@ def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
     )
 
 
+@overload
+def resolution_of(record: ResolutionRecord) -> Resolution: ...
+@overload
+def resolution_of(record: ResolutionRecord | None) -> Resolution | None: ...
 def resolution_of(record: ResolutionRecord | None) -> Resolution | None:
     """The resolution behind a record."""
     if record is None:

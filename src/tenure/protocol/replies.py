@@ -298,10 +298,14 @@ def reply_of(reply: JobReply) -> Reply:
 
 
 class JobPage(Record, frozen=True, kw_only=True):
-    """Jobs, newest first. `next_before` is the `before` of the next page; null: the last one."""
+    """Jobs, newest first. `next_before` is the `before` of the next page; null: the last one.
+
+    `resolutions` is what became of those that are dead letters, where jobs were asked for by id.
+    """
 
     jobs: tuple[JobRecord, ...]
     next_before: JobId | None = None
+    resolutions: tuple[ResolutionRecord, ...] = ()
 
 
 class DeadLetterRecord(Record, frozen=True, kw_only=True):

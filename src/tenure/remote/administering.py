@@ -9,19 +9,27 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
 from tenure.ports import DeadLetter, JobFilter
-from tenure.protocol.records import QueueRecord, job_of, queue_of, resolution_of, worker_of
+from tenure.protocol.records import (
+    QueueRecord,
+    ResolutionRecord,
+    job_of,
+    queue_of,
+    resolution_of,
+    worker_of,
+)
 from tenure.protocol.replies import (
     DeadLetterPage,
     DrainReply,
     JobPage,
-    JobReply,
     QueuesReply,
     WorkersReply,
 )
 from tenure.protocol.requests import (
+    MAX_PAGE,
     DeadLettersQuery,
     JobsQuery,
     LimitMessage,
+    LookupMessage,
     NamespaceQuery,
 )
 from tenure.remote.answers import NotFound
@@ -70,17 +78,13 @@ class RemoteAdministered:
         ]
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
-        """What became of these dead letters, each asked for on its own."""
-        found = {}
-        for job_id in ids:
-            try:
-                reply = self._caller.ask(Call(name="job", parts={"job_id": job_id}), JobReply)
-            except NotFound:
-                continue
-            resolution = resolution_of(reply.resolution)
-            if resolution is not None:
-                found[job_id] = resolution
-        return found
+        """What became of these dead letters."""
+        found: list[ResolutionRecord] = []
+        for start in range(0, len(ids), MAX_PAGE):
+            message = LookupMessage(job_ids=tuple(ids[start : start + MAX_PAGE]))
+            page = self._caller.ask(Call(name="lookup", message=message), JobPage)
+            found += page.resolutions
+        return {record.job_id: resolution_of(record) for record in found}
 
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue within the token's scope."""

@@ -6,7 +6,7 @@ that stay below the server's limits; what is about one job alone travels alone.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar, assert_never, cast
+from typing import NamedTuple, TypeVar, assert_never, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -110,17 +110,35 @@ def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
         call = Call(name="enqueue-many", message=EnqueueManyMessage(jobs=tuple(batch)))
         heard = caller.ask(call, JobsReply).replies
         _check_count(len(heard), len(batch))
-        yield from (_made(caller, next(sent), reply_of(reply)) for reply in heard)
+        yield from _with_bodies(caller, [_made(next(sent), reply_of(reply)) for reply in heard])
 
 
-def _made(caller: Caller, command: Enqueue, reply: Reply) -> Reply:
-    """A new job's payload is the one that was sent; that of another is asked for."""
-    if reply.job is None:
-        return reply
-    is_new = not (reply.replayed or reply.deduplicated or reply.cause)
-    if is_new:
-        return replace(reply, job=replace(reply.job, payload=command.payload))
-    return replace(reply, job=load_jobs(caller, [reply.job.id]).get(reply.job.id, reply.job))
+class _Made(NamedTuple):
+    """A reply to an enqueue, and whether its job shows all the bodies it has."""
+
+    reply: Reply
+    is_whole: bool
+
+
+def _made(command: Enqueue, reply: Reply) -> _Made:
+    """The payload of a new job is the one that was sent, and so is that of a repeated request.
+    What else there may be, attempts have added. [D1]"""
+    job = reply.job
+    if job is None:
+        return _Made(reply, is_whole=True)
+    if reply.deduplicated or reply.cause:
+        return _Made(reply, is_whole=False)
+    sent = replace(reply, job=replace(job, payload=command.payload))
+    return _Made(sent, is_whole=job.attempt == 0)
+
+
+def _with_bodies(caller: Caller, made: Sequence[_Made]) -> Iterator[Reply]:
+    """Together, or a lost answer to a thousand jobs would cost a thousand requests."""
+    wanted = {each.reply.job.id for each in made if each.reply.job and not each.is_whole}
+    found = load_jobs(caller, sorted(wanted))
+    for reply, _ in made:
+        job = None if reply.job is None else found.get(reply.job.id, reply.job)
+        yield replace(reply, job=job)
 
 
 def _decide(caller: Caller, command: Decision) -> Reply:

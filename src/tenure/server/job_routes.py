@@ -187,9 +187,17 @@ async def lookup(call: Call) -> Response:
     bodies = call.check_with_bodies("job_ids", len(ids))
     found = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
     now = await call.services.now()
-    seen = [found[job_id] for job_id in ids if job_id in found]
-    records = [job_record(job, now=now, bodies=bodies) for job in seen if call.principal.sees(job)]
-    return answer(JobPage(jobs=tuple(records)))
+    seen = [found[each] for each in ids if each in found and call.principal.sees(found[each])]
+    dead = [job.id for job in seen if job.status is JobStatus.DEAD_LETTERED]
+    resolutions = {}
+    if dead:
+        resolutions = await call.services.blocking(lambda: call.store.load_resolutions(dead))
+    return answer(
+        JobPage(
+            jobs=tuple(job_record(job, now=now, bodies=bodies) for job in seen),
+            resolutions=tuple(map(resolution_record, resolutions.values())),
+        )
+    )
 
 
 async def jobs(call: Call) -> Response:

@@ -1,0 +1,105 @@
+"""How many requests things cost: what is asked about many jobs is asked together."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from tenure.core.job import Job
+from tenure.core.verdicts import Answer, Reply
+from tenure.core.vocabulary import ResolutionKind
+from tests.remote.proxy import SwallowingProxy
+from tests.remote.script import Script, World, job_id, new_job
+from tests.remote.serving import ThreadedServer
+
+BATCH = "POST /v1/jobs/batch"
+LOOKUP = "POST /v1/jobs/lookup"
+WITH_BODIES = "POST /v1/jobs/lookup?bodies=true"
+
+
+@contextmanager
+def playing(server: ThreadedServer, *, lost: int = 0) -> Iterator[tuple[Script, SwallowingProxy]]:
+    """A world behind a proxy that swallows the answer of this number."""
+    world = World()
+    mounted = server.mount(world.coordinator, world.clock)
+    proxy = SwallowingProxy(server.port, lambda number, name: number == lost)
+    script = Script(proxy.url, world.tokens)
+    try:
+        yield script, proxy
+    finally:
+        script.close()
+        proxy.close()
+        mounted.close()
+        world.close()
+
+
+def test_a_lost_answer_to_many_new_jobs_costs_one_more_request(server: ThreadedServer) -> None:
+    commands = [new_job(number) for number in range(10, 130)]
+
+    with playing(server, lost=1) as (script, proxy):
+        replies = script.client.submit_many(commands).result()
+
+        assert {_answered(reply).replayed for reply in replies} == {True}
+        assert [_job(reply).payload for reply in replies] == [each.payload for each in commands]
+        assert proxy.answers == [BATCH, BATCH]
+
+
+def test_what_became_of_repeated_jobs_is_asked_for_together(server: ThreadedServer) -> None:
+    commands = [new_job(number) for number in range(10, 130)]
+
+    with playing(server) as (script, proxy):
+        script.client.submit_many(commands).result()
+        done = script.complete(60, b"[1]")
+        before = len(proxy.answers)
+        repeated = script.client.submit_many(commands).result()
+
+        assert {_job(reply).id for reply in repeated if _job(reply).result == b"[1]"} == done
+        assert [_job(reply).payload for reply in repeated] == [each.payload for each in commands]
+        assert proxy.answers[before:] == [BATCH, WITH_BODIES, WITH_BODIES]  # sixty, by fifty
+
+
+def test_the_jobs_that_hold_the_keys_are_asked_for_together(server: ThreadedServer) -> None:
+    commands = [new_job(number, dedupe_key=f"key-{number}") for number in range(10, 70)]
+    copies = [
+        replace(each, job_id=job_id(1000 + at), payload=b'"copy"')
+        for at, each in enumerate(commands)
+    ]
+
+    with playing(server) as (script, proxy):
+        script.client.submit_many(commands).result()
+        before = len(proxy.answers)
+        held = script.client.submit_many(copies).result()
+
+        assert {_answered(reply).deduplicated for reply in held} == {True}
+        assert [_job(reply).payload for reply in held] == [each.payload for each in commands]
+        assert proxy.answers[before:] == [BATCH, WITH_BODIES, WITH_BODIES]
+
+
+def test_what_became_of_dead_letters_is_asked_for_together(server: ThreadedServer) -> None:
+    numbers = range(10, 20)
+    unknown = job_id(9999)
+
+    with playing(server) as (script, proxy):
+        script.client.submit_many([new_job(number) for number in numbers]).result()
+        script.bury(*numbers)
+        script.discard(10, 11)
+        before = len(proxy.answers)
+        found = script.operator.load_resolutions([*map(job_id, numbers), unknown])
+
+        assert proxy.answers[before:] == [LOOKUP]
+        assert {each: found[each].kind for each in found} == {
+            job_id(10): ResolutionKind.DISCARDED,
+            job_id(11): ResolutionKind.DISCARDED,
+        }
+        assert found[job_id(10)].actor == "operator:script"
+
+
+def _answered(answer: Answer) -> Reply:
+    assert isinstance(answer, Reply)
+    return answer
+
+
+def _job(answer: Answer) -> Job:
+    job = _answered(answer).job
+    assert job is not None
+    return job
