@@ -150,7 +150,8 @@ REPORTS: list[WorkerCommand] = [
 
 @spec("H6")
 def test_a_batch_of_reports_comes_back_in_order_and_with_its_fingerprints() -> None:
-    message = over_the_wire(commands.reports_message(REPORTS))
+    sent = requests.ReportsMessage(reports=tuple(map(commands.report_of, REPORTS)))
+    message = over_the_wire(sent)
 
     back = [commands.worker_command(report, WORKER) for report in message.reports]
 

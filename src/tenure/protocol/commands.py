@@ -3,7 +3,6 @@
 Who asks and in which namespace is never read off a message: the server says both.
 """
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -52,7 +51,6 @@ from tenure.protocol.requests import (
     ReleaseMessage,
     ReleaseReport,
     Report,
-    ReportsMessage,
     RequeueMessage,
     StartMessage,
     StartReport,
@@ -174,11 +172,6 @@ def report_of(command: WorkerCommand) -> Report:
             )
         case _:
             assert_never(command)
-
-
-def reports_message(commands: Sequence[WorkerCommand]) -> ReportsMessage:
-    """Workers' commands as one batch."""
-    return ReportsMessage(reports=tuple(report_of(command) for command in commands))
 
 
 def _common(
