@@ -96,7 +96,7 @@ def _sort(command: Command) -> str:
 
 
 def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
-    """Once: a worker repeats its reports by its own rules, within the life of its lease."""
+    """Once: a worker repeats its reports by its own rules."""
     for batch in _batches(report_of(command) for command in commands):
         call = Call(name="report", message=ReportsMessage(reports=tuple(batch)))
         heard = caller.ask_once(call, VerdictsReply).verdicts
