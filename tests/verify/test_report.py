@@ -13,6 +13,7 @@ from tenure.verify import AckWriter, State, assert_holds, verify
 from tests.support.histories import RecordedStore, World
 
 NEED_ACKS = ["I13", "I14", "I16", "I21"]
+NEEDS_METRICS = "I22"
 
 
 def broken_store(*, jobs: int) -> RecordedStore:
@@ -34,14 +35,18 @@ def test_without_acks_what_needs_them_is_not_checked_and_never_holds() -> None:
     report = verify(RecordedStore(World(1).run(50).records()))
 
     states = {finding.id: finding.state for finding in report.findings}
-    assert report.not_checked == NEED_ACKS
-    assert all(states[rule] is State.NOT_CHECKED for rule in NEED_ACKS)
-    assert all(state is State.HOLDS for rule, state in states.items() if rule not in NEED_ACKS)
-    assert all("acknowledgements" in finding.why for finding in report.findings if finding.why)
+    assert report.not_checked == [*NEED_ACKS, NEEDS_METRICS]
+    assert {rule for rule, state in states.items() if state is not State.HOLDS} == {
+        *NEED_ACKS,
+        NEEDS_METRICS,
+    }
+    for finding in report.findings:
+        assert ("acknowledgements" in finding.why) == (finding.id in NEED_ACKS)
+        assert ("metrics" in finding.why) == (finding.id == NEEDS_METRICS)
 
 
 @spec("X1")
-def test_with_acks_everything_is_checked(tmp_path: Path) -> None:
+def test_with_acks_everything_that_a_store_can_tell_is_checked(tmp_path: Path) -> None:
     world = World(1).run(100)
     with AckWriter(tmp_path / "acks") as writer:
         writer.write(*world.acks)
@@ -49,7 +54,7 @@ def test_with_acks_everything_is_checked(tmp_path: Path) -> None:
     report = verify(RecordedStore(world.records(), now=world.now), [tmp_path / "acks"])
 
     assert report.holds
-    assert not report.not_checked
+    assert report.not_checked == [NEEDS_METRICS]
     assert report.acks == len(world.acks)
 
 

@@ -17,6 +17,7 @@ from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
 from tenure.verify import Finding, Report, State, Violation, verify
 from tenure.verify.checking import DEFAULT_LIMIT
+from tenure.verify.report import WITHOUT_ACKS
 from tenure.wiring import open_store, url_from_environment
 
 HOLDS, VIOLATED = 0, 1
@@ -149,7 +150,7 @@ def document(report: Report) -> Document:
 def _print(report: Report) -> None:
     width = max(len(finding.title) for finding in report.findings)
     for finding in report.findings:
-        result = click.style(_result(finding, report), fg=_COLOURS[finding.state])
+        result = click.style(_result(finding), fg=_COLOURS[finding.state])
         click.echo(f"{finding.id:<4} {finding.title:<{width}}  {result}")
         for violation in finding.first:
             click.echo(_line(violation))
@@ -160,14 +161,14 @@ def _print(report: Report) -> None:
     click.echo(_summary(report))
 
 
-def _result(finding: Finding, report: Report) -> str:
+def _result(finding: Finding) -> str:
     match finding.state:
         case State.HOLDS:
             return "holds"
         case State.VIOLATED:
             return f"VIOLATED, {finding.violations:,} found"
         case State.NOT_CHECKED:
-            hint = _WITHOUT_ACKS_HINT if report.acks is None else ""
+            hint = _WITHOUT_ACKS_HINT if finding.why == WITHOUT_ACKS else ""
             return f"not checked: {finding.why}{hint}"
 
 

@@ -1,7 +1,7 @@
 """Every invariant and projection of docs/spec/invariants.md with the functions that check it.
 
 This is the list; the functions are in the modules beside it. A rule with `needs_acks` cannot be
-told from rows and log alone.
+told from rows and log alone; one with `needs_metrics` not from anything that verify is given.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,12 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_acks(self) -> bool:
         """Whether nothing of it can be checked without the callers' acknowledgements. [X1]"""
-        return self.of_record is None and self.of_store is None
+        return self.of_acks is not None and self.of_record is None and self.of_store is None
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Whether it is about the counters of processes, which no store has. [X1]"""
+        return self.of_acks is None and self.of_record is None and self.of_store is None
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -87,6 +92,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         title="nothing acknowledged is missing",
         of_acks=acknowledged.acknowledged_is_kept,
     ),
+    Invariant(id="I22", title="metrics count what the log has"),
     Invariant(id="P1", title="the invariants document (A)", of_record=projections.projects_onto_a),
     Invariant(id="P2", title="the state machine (B)", of_record=projections.projects_onto_b),
     Invariant(

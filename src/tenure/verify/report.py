@@ -13,6 +13,7 @@ from tenure.verify.violations import Violation
 
 WITHOUT_ACKS = "needs the callers' acknowledgements"
 NO_ACKS = "the files of acknowledgements hold none"
+WITHOUT_METRICS = "needs the metrics of every process that wrote"
 
 
 class State(StrEnum):
@@ -93,6 +94,8 @@ class Tally:
             why = ""
             if not acks and rule.needs_acks:
                 state, why = State.NOT_CHECKED, WITHOUT_ACKS if acks is None else NO_ACKS
+            if rule.needs_metrics:
+                state, why = State.NOT_CHECKED, WITHOUT_METRICS
             findings.append(
                 Finding(
                     id=rule.id,
