@@ -70,6 +70,7 @@ EXAMPLES: dict[str, object] = {
         "host": "h",
         "pid": 1,
         "queues": ["q"],
+        "kinds": ["k"],
         "concurrency": 1,
         "version": "1",
         "uptime_s": 0,

@@ -99,7 +99,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     def find(self, job: Job | None, job_id: str) -> Job:
         """The job, if there is one for this principal: another namespace's is unknown. [H21]"""
-        if job is None or not self._is_here(job):
+        if job is None or not self.is_here(job):
             raise UnknownJob(job_id)
         self.check_queues([job.queue])
         self.check_kinds([job.kind])
@@ -107,13 +107,14 @@ class Principal(msgspec.Struct, frozen=True):
 
     def sees(self, job: Job) -> bool:
         """Whether a job is within its scope."""
-        return self._is_here(job) and self._has_queue(job.queue) and self._has_kind(job.kind)
+        return self.is_here(job) and self._has_queue(job.queue) and self._has_kind(job.kind)
 
     def sees_any_queue(self, queues: Sequence[QueueName]) -> bool:
         """Whether one of these is within its scope."""
         return any(self._has_queue(queue) for queue in queues)
 
-    def _is_here(self, job: Job) -> bool:
+    def is_here(self, job: Job) -> bool:
+        """Whether a job is in its namespace. [H21]"""
         return self.token is None or job.namespace == self.token.namespace
 
     def _has_queue(self, queue: QueueName) -> bool:

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from tenure.core.beside import ArtifactUpload
 from tenure.core.claims import ClaimAnswer, ClaimRequest
-from tenure.core.ids import LeaseId, WorkerId
+from tenure.core.ids import JobId, LeaseId, WorkerId
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
@@ -91,23 +91,22 @@ async def claim(call: Call) -> Response:
     waiter = Waiter()
     watching = asyncio.create_task(_watch(call, waiter))
     found = ClaimAnswer()
-    try:
-        with call.services.quotas.polling(call.principal):
-            found = await call.services.desk.serve(
-                request, waiter, _Claimer(call), wait_s=message.wait_s
-            )
-    except BaseException:
-        watching.cancel()
-        call.services.desk.finish(request, waiter, found)
-        raise
-
-    call.asked.about(grant.job.trace_id for grant in found.grants)
 
     def finish() -> None:
         watching.cancel()
         call.services.desk.finish(request, waiter, found)
 
-    return _Delivery(encode(claim_reply(found)), waiter, finish)
+    try:
+        with call.services.quotas.polling(call.principal):
+            found = await call.services.desk.serve(
+                request, waiter, _Claimer(call), wait_s=message.wait_s
+            )
+        call.asked.about(grant.job.trace_id for grant in found.grants)
+        return _Delivery(encode(claim_reply(found)), waiter, finish)
+    except BaseException:
+        waiter.leave()  # nobody will be told of what was granted
+        finish()
+        raise
 
 
 async def _watch(call: Call, waiter: Waiter) -> None:
@@ -195,20 +194,41 @@ async def _verdicts(
 ) -> list[Verdict]:
     commands = [worker_command(message, call.actor) for message in messages]
     answers = await call.decide(commands, within=within)
-    verdicts = []
-    for message, verdict in zip(messages, answers, strict=True):
-        assert isinstance(verdict, Verdict)
-        if verdict.cause is Cause.INVALID_LEASE and await _is_elsewhere(call, message):
-            verdict = _NOT_HERE
-        verdicts.append(verdict)
-    return verdicts
+    verdicts = [verdict for verdict in answers if isinstance(verdict, Verdict)]
+    causes = await _seen_from_here(
+        call,
+        [
+            (message.job_id, verdict.cause)
+            for message, verdict in zip(messages, verdicts, strict=True)
+        ],
+    )
+    return [
+        _NOT_HERE if cause is Cause.UNKNOWN_JOB else verdict
+        for cause, verdict in zip(causes, verdicts, strict=True)
+    ]
 
 
-async def _is_elsewhere(call: Call, message: WorkerMessage) -> bool:
-    """Whether the job is another namespace's, and therefore unknown here. [H21]"""
-    job = await call.load(message.job_id)
-    token = call.principal.token
-    return job is not None and token is not None and job.namespace != token.namespace
+async def _seen_from_here(
+    call: Call, heard: Sequence[tuple[JobId, Cause | None]]
+) -> list[Cause | None]:
+    """The causes as the caller's namespace has them: a lease that is wrong because the job is
+    another namespace's is a job that is unknown. [H21]"""
+    doubtful = sorted({job_id for job_id, cause in heard if cause is Cause.INVALID_LEASE})
+    if not doubtful:
+        return [cause for _, cause in heard]
+    jobs = await call.services.blocking(lambda: call.coordinator.load_jobs(doubtful))
+    elsewhere = {job.id for job in jobs.values() if not call.principal.is_here(job)}
+    return [
+        Cause.UNKNOWN_JOB if cause is Cause.INVALID_LEASE and job_id in elsewhere else cause
+        for job_id, cause in heard
+    ]
+
+
+async def _check_known(call: Call, job_id: JobId, cause: Cause | None) -> None:
+    """Raise `UnknownJob` if that is what the caller has to hear."""
+    [seen] = await _seen_from_here(call, [(job_id, cause)])
+    if seen is Cause.UNKNOWN_JOB:
+        raise UnknownJob(job_id)
 
 
 async def upload_artifact(call: Call) -> Response:
@@ -225,8 +245,7 @@ async def upload_artifact(call: Call) -> Response:
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
     staging = await call.services.blocking(lambda: call.coordinator.stage_artifact(upload))
-    if staging.cause is Cause.UNKNOWN_JOB:
-        raise UnknownJob(call.job_id)
+    await _check_known(call, call.job_id, staging.cause)
     return answer(staging_reply(staging))
 
 
@@ -234,8 +253,7 @@ async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B11]"""
     kept = attempt_output(call.message(OutputMessage), call.actor)
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
-    if cause is Cause.UNKNOWN_JOB:
-        raise UnknownJob(kept.job_id)
+    await _check_known(call, kept.job_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 
@@ -243,6 +261,7 @@ async def alive(call: Call) -> Response:
     """Give a sign of life. [B12]"""
     message = call.message(AliveMessage)
     call.principal.check_queues(message.queues)
+    call.principal.check_kinds(message.kinds)
     process = worker_process(
         message,
         worker=WorkerId(call.path["worker"]),

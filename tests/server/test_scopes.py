@@ -1,0 +1,101 @@
+"""How far a limited token reaches: every route that names a queue or a kind, from the table."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.inspect import VarTupleType
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import Kind, QueueName
+from tenure.core.vocabulary import Role
+from tenure.protocol.routes import ROUTES, Route
+from tests.server.harness import Answer, Stage
+from tests.server.test_roles import EXAMPLES, PARTS, name_of, send
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "queue": {"queues": (QueueName("mine"),)},
+    "kind": {"kinds": (Kind("mine"),)},
+}
+
+NAMED_BY_HAND = {
+    "queue": {
+        *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
+        *("pause", "resume", "limit", "drain"),
+        *("job", "events", "logs", "artifacts", "artifact"),
+        *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
+    },
+    "kind": {
+        *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
+        *("pause", "resume", "limit"),  # a queue has jobs of every kind
+        *("job", "events", "logs", "artifacts", "artifact"),
+        *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
+    },
+}
+
+
+def fields_of(message: type[msgspec.Struct]) -> set[str]:
+    """The names of a message's fields, and of the fields of what it has a list of."""
+    info = msgspec.inspect.type_info(message)
+    assert isinstance(info, msgspec.inspect.StructType)
+    lists = [each.type for each in info.fields if isinstance(each.type, VarTupleType)]
+    items = [each.item_type for each in lists]
+    structs = [info, *(each for each in items if isinstance(each, msgspec.inspect.StructType))]
+    return {field.encode_name for struct in structs for field in struct.fields}
+
+
+def names(route: Route, word: str) -> bool:
+    """Whether a request of this route says which queue, or which kind, it is about. A report does
+    by its lease, which is its principal's; its own `kind` is another thing."""
+    if route.roles == (Role.WORKER,) and {"reports", "lease_id"} & _said(route):
+        return False
+    if route.name == "upload-artifact":
+        return False
+    whole = {"queue": {"queue", "worker", "job_id"}, "kind": {"queue", "job_id"}}[word]
+    return bool({word, f"{word}s"} & _said(route) or whole & {*route.path_fields})
+
+
+def _said(route: Route) -> set[str]:
+    parts = [each for each in (route.request, route.query) if each is not None]
+    return set[str]().union(*map(fields_of, parts))
+
+
+def ask(stage: Stage, route: Route, word: str, *, token: str) -> Answer:
+    """The route's example, about the queue `q` and the kind `k`."""
+    if route.name == "claim":
+        return stage.ask("POST", route.path, stage.claim_message(kinds=["k"]), token=token)
+    if route.method == "GET" and not route.path_fields:
+        value = {"queue": "q", "kind": "k"}[word]
+        return stage.ask("GET", f"{route.path}?{word}={value}", token=token)
+    return send(stage, route, token=token)
+
+
+CASES = [(route, word) for word in LIMITS for route in ROUTES if names(route, word)]
+
+
+@spec("H29")
+def test_the_table_by_hand_agrees_which_routes_name_what() -> None:
+    for word, by_hand in NAMED_BY_HAND.items():
+        assert {route.name for route, each in CASES if each == word} == by_hand
+
+
+@spec("H29")
+@pytest.mark.parametrize(("route", "word"), CASES, ids=name_of)
+def test_a_limited_token_reaches_nothing_else_by_any_route(
+    stage: Stage, route: Route, word: str
+) -> None:
+    stage.enqueue(1, queue="q", kind="k")
+    stage.call("alive", EXAMPLES["alive"], role=Role.WORKER, worker="w")
+    before = _state(stage)
+
+    tokens = [stage.token(role, f"limited-{role}", **LIMITS[word]) for role in route.roles]
+    answers = [ask(stage, route, word, token=token) for token in tokens]
+
+    assert {answer.status for answer in answers} <= {403, 404}, answers
+    assert _state(stage) == before
+
+
+def _state(stage: Stage) -> tuple[object, ...]:
+    job = stage.job(PARTS["job_id"])
+    queues = stage.store.queues(job.namespace)
+    return job, stage.events(job.id), queues, stage.store.list_workers(job.namespace)
