@@ -97,18 +97,18 @@ class Call:
         """A body that is no message."""
         return cast(bytes, self._body)
 
-    @property
-    def wants_bodies(self) -> bool:
-        """Whether payloads and results are to be shown. Raises if they may not be."""
+    def check_bodies_wanted(self) -> bool:
+        """Whether payloads and results are to be shown. Raises if they may not be. [H24]"""
         wanted = bool(getattr(self._query, "bodies", False))
         self.principal.check_bodies(wanted=wanted)
         return wanted
 
     def check_with_bodies(self, field: str, count: int) -> bool:
         """Whether bodies are wanted, for so many jobs. Raises if they are too many. [H12]"""
-        if self.wants_bodies and count > MAX_WITH_BODIES:
+        wanted = self.check_bodies_wanted()
+        if wanted and count > MAX_WITH_BODIES:
             raise InvalidInput(field, f"with bodies at most {MAX_WITH_BODIES} at a time")
-        return self.wants_bodies
+        return wanted
 
     def namespace(self) -> Namespace:
         """The namespace the caller is in; what the query or body believes must agree."""

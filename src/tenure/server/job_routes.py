@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.commands import Command, Enqueue
-from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
+from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
 from tenure.errors import UnknownJob
@@ -57,7 +57,7 @@ from tenure.server.worker_routes import Handler
 
 async def enqueue(call: Call) -> Response:
     """Make a job: 201, or 200 with the one that is there already."""
-    bodies = call.wants_bodies
+    bodies = call.check_bodies_wanted()
     command = await _enqueue_of(call, call.message(EnqueueMessage))
     [reply] = await _enqueued(call, [command])
     made = job_reply(reply, now=await call.services.now(), bodies=bodies)
@@ -97,8 +97,11 @@ async def _enqueued(call: Call, commands: list[Enqueue], *, within: str = "") ->
     answers = await call.decide(commands, within=within)
     replies = [reply for reply in answers if isinstance(reply, Reply)]
     assert len(replies) == len(commands)
-    made = {command.queue for command in commands}
-    call.services.desk.enqueued(commands[0].namespace, made)
+    made: dict[Namespace, set[QueueName]] = {}
+    for command in commands:
+        made.setdefault(command.namespace, set()).add(command.queue)
+    for namespace, queues in made.items():
+        call.services.desk.enqueued(namespace, queues)
     return [_shown(call, reply) for reply in replies]
 
 
@@ -153,7 +156,7 @@ async def discard(call: Call) -> Response:
 
 
 async def _decided(call: Call, command: Command) -> Response:
-    bodies = call.wants_bodies
+    bodies = call.check_bodies_wanted()
     await call.job()
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
@@ -170,7 +173,7 @@ async def _decided(call: Call, command: Command) -> Response:
 
 async def job(call: Call) -> Response:
     """Look at a job."""
-    bodies = call.wants_bodies
+    bodies = call.check_bodies_wanted()
     found = await call.job()
     resolution = None
     if found.status is JobStatus.DEAD_LETTERED:

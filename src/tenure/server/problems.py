@@ -29,6 +29,8 @@ RETRY_AFTER_S = 1
 class Refused(TenureError):
     """A request that is refused before anything is asked of the coordinator."""
 
+    nothing_changed = True
+
     def __init__(
         self,
         status: int,
@@ -41,7 +43,7 @@ class Refused(TenureError):
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        self.word = code
+        self.code = code  # type: ignore[misc]  # one class, many refusals
         self.field = field
         self.headers = headers or {}
 
@@ -92,16 +94,17 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
     match problem:
         case Refused():
             body = Problem(
-                code=problem.word,
+                code=problem.code,
                 message=problem.message,
                 field=problem.field,
                 hint=problem.hint,
+                nothing_changed=problem.nothing_changed,
             )
             return problem.status, body, problem.headers
         case InvalidInput():
             field = wire_field(problem.field)
             said = f"{field}: {problem.problem}"
-            body = Problem(code=problem.code, message=said, field=field, hint=problem.hint)
+            body = msgspec.structs.replace(_plain(problem), message=said, field=field)
             return 400 if isinstance(problem, MalformedBody) else 422, body, {}
         case UnknownJob():
             return 404, _plain(problem), {}
@@ -128,7 +131,12 @@ def wire_field(field: str) -> str:
 
 
 def _plain(problem: TenureError) -> Problem:
-    return Problem(code=problem.code, message=problem.message, hint=problem.hint)
+    return Problem(
+        code=problem.code,
+        message=problem.message,
+        hint=problem.hint,
+        nothing_changed=problem.nothing_changed,
+    )
 
 
 def _retry() -> dict[str, str]:
