@@ -77,10 +77,10 @@ class _Line:
         self._waiters.remove(waiter)
         self._waiters.append(waiter)
 
-    def drop(self, waiter: Waiter, *, found: bool) -> None:
-        """Take a waiter out; one that found something, or did not get to look, wakes the next."""
+    def drop(self, waiter: Waiter, *, passes_on: bool) -> None:
+        """Take a waiter out; one that was woken meanwhile and did not look wakes the next too."""
         self._waiters.remove(waiter)
-        if found or waiter.wake.is_set():
+        if passes_on or waiter.wake.is_set():
             self.nudge()
         if not self._waiters and self._timer is not None:
             self._timer.cancel()
@@ -166,6 +166,7 @@ class ClaimDesk:
         line = self._lines.setdefault(request.scope, _Line(self._every_s))
         line.join(waiter)
         answer = ClaimAnswer()
+        is_my_turn = False
         try:
             while not self._is_over(waiter) and (left_s := ends_at - loop.time()) > 0:
                 is_my_turn = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
@@ -177,11 +178,13 @@ class ClaimDesk:
                 if not await host.reserve(request.limit):
                     line.step_back(waiter)
                     continue
+                is_my_turn = False
                 answer = await self._claim(request, waiter, host)
                 if _is_final(answer):
                     break
         finally:
-            line.drop(waiter, found=bool(answer.grants))
+            # Where something was found there may be more; a turn that was not used is the next's.
+            line.drop(waiter, passes_on=bool(answer.grants) or is_my_turn)
             if not line and self._lines.get(request.scope) is line:
                 del self._lines[request.scope]
         return answer

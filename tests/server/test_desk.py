@@ -1,0 +1,322 @@
+"""The desk alone: who asks the store, when, and what becomes of grants that nobody takes.
+
+Nothing here passes by the clock: a line looks again after an hour, so whatever happens was caused.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.commands import Command, Release
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    JobId,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    WorkerId,
+    worker_actor,
+)
+from tenure.core.instants import seconds
+from tenure.core.verdicts import Answer, Grant
+from tenure.core.vocabulary import ReleaseKind
+from tenure.errors import Closed
+from tenure.ports import Coordination
+from tenure.server.polls import ClaimDesk, Waiter
+from tenure.server.settings import ServerSettings
+from tests.server.harness import JOB, until
+
+NEVER_S = 3600.0
+SETTINGS = ServerSettings(poll_every_s=NEVER_S, recheck_token_s=NEVER_S)
+
+
+class Held:
+    """`Coordination` whose claims are answered when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Future[ClaimAnswer]]] = []
+        self.released: list[Command] = []
+        self.is_closed = False
+
+    def submit_claim(self, request: ClaimRequest) -> "Future[ClaimAnswer]":
+        future: Future[ClaimAnswer] = Future()
+        future.set_running_or_notify_cancel()  # it is in flight, and cannot be called back
+        self.asked.append((request.worker, future))
+        return future
+
+    def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
+        if self.is_closed:
+            raise Closed
+        self.released += commands
+        done: Future[list[Answer]] = Future()
+        done.set_result([])
+        return done
+
+
+class Anybody:
+    """`polls.Host` of a caller without limits."""
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[int, int]] = []
+
+    async def check_welcome(self) -> None:
+        """It is."""
+
+    async def reserve(self, leases: int) -> bool:
+        return True
+
+    def settle(self, reserved: int, granted: int) -> None:
+        self.settled.append((reserved, granted))
+
+    async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
+        raise AssertionError("there is room")
+
+
+class Scene:
+    """A desk, its coordinator, and claims that wait at it."""
+
+    def __init__(self, settings: ServerSettings = SETTINGS) -> None:
+        self.coordination = Held()
+        self.host = Anybody()
+        self.desk = ClaimDesk(cast(Coordination, self.coordination), settings)
+
+    def serve(
+        self, request: ClaimRequest, waiter: Waiter | None = None, *, wait_s: float = NEVER_S
+    ) -> "asyncio.Task[ClaimAnswer]":
+        served = self.desk.serve(request, waiter or Waiter(), self.host, wait_s=wait_s)
+        return asyncio.create_task(served)
+
+    async def answered(self, worker: str, *grants: Grant) -> None:
+        """Answer the claim that this worker has before the store."""
+        coordination = self.coordination
+        await until(lambda: bool(coordination.asked) and not coordination.asked[-1][1].done())
+        asked, future = coordination.asked[-1]
+        assert asked == worker
+        future.set_result(ClaimAnswer(grants=grants))
+
+    async def lined_up(self, *requests: ClaimRequest) -> "list[asyncio.Task[ClaimAnswer]]":
+        """These wait, and nobody has anything before the store."""
+        tasks = [await self.waiting(each) for each in requests]
+        self.coordination.asked.clear()
+        return tasks
+
+    async def waiting(
+        self, asked: ClaimRequest, waiter: Waiter | None = None
+    ) -> "asyncio.Task[ClaimAnswer]":
+        """A claim that found nothing, and nothing again if it opened a line."""
+        is_first = asked.scope not in self.desk._lines
+        task = self.serve(asked, waiter)
+        for _ in range(1 + is_first):
+            await self.answered(asked.worker)
+        await self.quiet()
+        return task
+
+    async def quiet(self) -> None:
+        """Whatever was woken has had its turn."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    @property
+    def workers(self) -> list[str]:
+        return [worker for worker, _ in self.coordination.asked]
+
+
+def request(worker: str, number: int = 1, **fields: Any) -> ClaimRequest:
+    given: dict[str, Any] = {"namespace": DEFAULT_NAMESPACE, "queues": (QueueName("q"),)}
+    return ClaimRequest(
+        **{**given, **fields},
+        worker=WorkerId(worker),
+        actor=worker_actor("tests"),
+        limit=1,
+        claim_seq=number,
+        request_id=RequestId(f"{worker}-{number}"),
+    )
+
+
+def granted(number: int = 1) -> Grant:
+    return Grant(
+        job_id=JobId(JOB.format(number)),
+        lease_id=LeaseId(f"1-{number:032x}"),
+        attempt=1,
+        fence=1,
+        ttl_us=seconds(60),
+        job=cast(Any, None),  # the desk does not look at it
+    )
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+# --- grants that nobody takes --------------------------------------------------------------------
+
+
+@spec("H11")
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_what_is_granted_to_a_claim_that_the_server_gave_up_is_taken_back(
+    is_repeated: bool,
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        waiter, asked = Waiter(), request("a")
+        task = scene.serve(asked, waiter)
+        await until(lambda: scene.workers == ["a"])
+        again = [scene.serve(asked)] if is_repeated else []
+        await until(lambda: len(scene.workers) == 1 + len(again))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        scene.desk.finish(asked, waiter, ClaimAnswer())
+        scene.coordination.asked[0][1].set_result(ClaimAnswer(grants=(granted(),)))
+        await scene.quiet()
+
+        for each in again:
+            each.cancel()
+        released = [
+            (each.lease_id, each.kind)
+            for each in scene.coordination.released
+            if isinstance(each, Release)
+        ]
+        taken_back = [(granted().lease_id, ReleaseKind.UNDELIVERED)]
+        assert released == ([] if is_repeated else taken_back)
+        assert scene.host.settled == [(1, 0)]
+
+    run(scenario())
+
+
+def test_what_failed_in_flight_has_nothing_to_take_back() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        task = scene.serve(request("a"))
+        await until(lambda: scene.workers == ["a"])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        scene.coordination.asked[0][1].set_exception(Closed())
+
+        assert scene.coordination.released == []
+
+    run(scenario())
+
+
+def test_grants_of_a_coordinator_that_is_closed_are_left_to_their_leases(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        waiter, asked = Waiter(), request("a")
+        task = scene.serve(asked, waiter)
+        await scene.answered("a", granted())
+        scene.coordination.is_closed = True
+        waiter.leave()
+
+        scene.desk.finish(asked, waiter, await task)
+
+    run(scenario())
+
+    assert "grants could not be taken back" in caplog.text
+
+
+# --- the line ------------------------------------------------------------------------------------
+
+
+@spec("H10")
+def test_whoever_receives_something_lets_the_next_one_ask() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        first, second = await scene.lined_up(request("a"), request("b"))
+
+        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        await scene.answered("a", granted(1))
+        await scene.answered("b", granted(2))
+
+        assert [grant.job_id for grant in (await first).grants] == [JOB.format(1)]
+        assert [grant.job_id for grant in (await second).grants] == [JOB.format(2)]
+
+    run(scenario())
+
+
+@spec("H10")
+def test_whoever_finds_nothing_lets_nobody_ask() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        tasks = await scene.lined_up(request("a"), request("b"))
+
+        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        await scene.answered("a")
+        await scene.quiet()
+
+        assert scene.workers == ["a"]
+        for task in tasks:
+            task.cancel()
+
+    run(scenario())
+
+
+@spec("H10")
+def test_a_hint_to_one_that_has_gone_is_the_next_ones() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        gone = Waiter()
+        task = await scene.waiting(request("a"), gone)
+        [second] = await scene.lined_up(request("b"))
+
+        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        gone.leave()  # woken, and away before it could ask
+        await scene.answered("b", granted())
+
+        assert (await task).grants == ()
+        assert len((await second).grants) == 1
+        assert scene.workers == ["b"]
+
+    run(scenario())
+
+
+@spec("H10")
+def test_a_hint_is_for_its_namespace_and_queues() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        other = Namespace("other")
+        tasks = await scene.lined_up(
+            request("here"),
+            request("there", namespace=other),
+            request("z", queues=(QueueName("y"), QueueName("z"))),
+        )
+
+        scene.desk.enqueued(other, [QueueName("q")])
+        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("z"), QueueName("x")])
+        await scene.quiet()
+
+        assert sorted(scene.workers) == ["there", "z"]
+        for task in tasks:
+            task.cancel()
+
+    run(scenario())
+
+
+def test_many_lines_together_ask_no_more_often_than_they_may() -> None:
+    async def scenario() -> None:
+        scene = Scene(replace(SETTINGS, poll_every_s=0.25, max_idle_claims_per_s=2))
+        waits: list[float] = []
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
+
+        def noted(delay_s: float, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+            waits.append(delay_s)
+            return later(NEVER_S if delay_s in (0.5, 1.0, 1.5) else delay_s, *rest, **more)
+
+        loop.call_later = noted  # type: ignore[assignment]  # its overloads are not repeated here
+        tasks = await scene.lined_up(*[request(q, queues=(QueueName(q),)) for q in ("x", "y", "z")])
+
+        assert [each for each in waits if each in (0.25, 0.5, 1.0, 1.5)] == [0.5, 1.0, 1.5]
+        for task in tasks:
+            task.cancel()
+
+    run(scenario())
