@@ -1,16 +1,20 @@
 """What callers hear over HTTP: verdicts, replies, problems, and nothing of what failed inside."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
+from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.protocol.routes import MAX_BODY_BYTES
+from tenure.server import system_routes
 from tests.server.harness import JOB, Stage
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
@@ -420,6 +424,7 @@ def test_a_job_is_looked_at_from_all_sides(stage: Stage) -> None:
     assert [each["name"] for each in listed] == ["reports/a.txt"]
     assert (file.body, file.headers["content-type"]) == (b"hello", "text/plain; charset=utf-8")
     assert file.headers["content-disposition"] == 'attachment; filename="a.txt"'
+    assert file.headers["content-security-policy"] == "default-src 'none'; sandbox"
     assert (missing.status, missing.code) == (404, "unknown_artifact")
 
 
@@ -563,6 +568,47 @@ def test_ready_means_that_the_store_answers(stage: Stage, monkeypatch: pytest.Mo
 
     assert (ready.status, ready.json) == (200, {"status": "ready"})
     assert (not_ready.status, not_ready.code) == (503, "not_ready")
+
+
+def test_a_store_that_hangs_is_not_ready(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(system_routes, "READY_WITHIN_S", 0.01)
+    monkeypatch.setattr(stage.store, "now", goes_on.wait)
+
+    answer = stage.ask("GET", "/readyz")
+
+    goes_on.set()
+    assert (answer.status, answer.code) == (503, "not_ready")
+
+
+def test_a_job_that_was_purged_under_the_request_is_unknown(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(stage.job(stage.enqueue()), id=JobId(JOB.format(2)))
+    monkeypatch.setattr(stage.coordinator, "load_jobs", lambda ids: {found.id: found})
+
+    answer = stage.call("cancel", {"request_id": "r"}, role=C, job_id=found.id)
+
+    assert (answer.status, answer.code) == (404, "unknown_job")
+
+
+def test_the_stores_clock_is_read_now_and_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[Instant] = []
+
+    def read() -> Instant:
+        readings.append(stage.clock())
+        return stage.clock()
+
+    monkeypatch.setattr(stage.coordinator, "now", read)
+    shown = []
+    for passes_s in (0, 9, 1, 1, 9):
+        stage.clock.advance(passes_s)
+        shown.append(stage.run(stage.services.now()) - stage.clock())
+
+    assert shown == [0] * 5  # between two readings it goes on by this machine's clock
+    assert [each - readings[0] for each in readings] == [0, seconds(11)]
 
 
 def test_metrics_are_what_the_server_was_given() -> None:

@@ -4,16 +4,29 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import seconds
-from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, check_new_token, mint, read_token
+from tenure.core.job import Job
+from tenure.core.tokens import (
+    TOKEN_ENTROPY_BYTES,
+    LoadedToken,
+    NewToken,
+    TokenId,
+    check_new_token,
+    mint,
+    read_token,
+)
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
+from tenure.protocol.routes import ROUTES, Route
 from tenure.server.app import check_local
+from tenure.server.principals import Principal
 from tenure.server.problems import Refused
-from tests.server.harness import JOB, SETTINGS, Stage
+from tests.server.harness import JOB, SETTINGS, Stage, until
+from tests.server.test_roles import name_of, send
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
 
@@ -95,6 +108,56 @@ def test_a_revoked_token_is_refused(stage: Stage) -> None:
     assert before.status == 200
 
 
+def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
+    """The tokens that are read from the store from now on."""
+    loaded: list[TokenId] = []
+    load = stage.store.load_token
+
+    def noted(token_id: TokenId) -> LoadedToken:
+        loaded.append(token_id)
+        return load(token_id)
+
+    monkeypatch.setattr(stage.store, "load_token", noted)
+    return loaded
+
+
+def test_only_so_many_tokens_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(SETTINGS, max_remembered_tokens=2, recheck_token_s=3600)
+    stage = Stage(settings=settings)
+    tokens = [stage.new_token(C, f"c{number}") for number in range(3)]
+    loaded = loads_of(stage, monkeypatch)
+
+    for position in (0, 1, 2, 2, 1, 0):
+        stage.ask("GET", "/v1/time", token=tokens[position][1])
+
+    stage.close()
+    assert loaded == [tokens[position][0].id for position in (0, 1, 2, 0)]
+
+
+def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(settings=replace(SETTINGS, recheck_token_s=0))
+    token, text = stage.new_token(C)
+    used: list[int] = []
+    use = stage.store.use_token
+
+    def noted(token_id: TokenId) -> None:
+        used.append(stage.clock() - token.created_at)
+        use(token_id)
+
+    monkeypatch.setattr(stage.store, "use_token", noted)
+
+    async def scenario() -> None:
+        for passes_s in (0, 59, 1, 1):
+            stage.clock.advance(passes_s)
+            await stage.aask("GET", "/v1/time", token=text)
+            await until(lambda: not stage.services.authenticator._notes)
+
+    stage.run(scenario())
+
+    stage.close()
+    assert used == [0, seconds(60)]
+
+
 @spec("H23")
 def test_a_lease_is_its_principals_alone(stage: Stage) -> None:
     lease = stage.leased()
@@ -153,29 +216,58 @@ def test_the_namespace_is_the_tokens(stage: Stage) -> None:
 
 
 @spec("H21")
-def test_what_is_in_another_namespace_is_not_there(stage: Stage) -> None:
-    job_id = stage.enqueue(token=stage.token(C, namespace=OTHER))
-    asked = {"request_id": "r"}
+@pytest.mark.parametrize("route", [each for each in ROUTES if "job" in each.finds], ids=name_of)
+def test_what_is_in_another_namespace_is_not_there(stage: Stage, route: Route) -> None:
+    unknown = [send(stage, route, token=stage.of(role)) for role in route.roles]
+    job_id = stage.enqueue(1, token=stage.token(C, namespace=OTHER))
+    before = (stage.job(job_id), stage.events(job_id))
 
-    answers = [
-        stage.call("job", role=C, job_id=job_id),
-        stage.call("events", role=C, job_id=job_id),
-        stage.call("logs", role=C, job_id=job_id),
-        stage.call("artifacts", role=C, job_id=job_id),
-        stage.call("artifact", role=C, job_id=job_id, name="a"),
-        stage.call("cancel", asked, role=C, job_id=job_id),
-        stage.call("rerun", asked, role=O, job_id=job_id),
-        stage.call("discard", asked, role=O, job_id=job_id),
+    elsewhere = [send(stage, route, token=stage.of(role)) for role in route.roles]
+
+    assert {(answer.status, answer.code) for answer in elsewhere} == {(404, "unknown_job")}
+    heard = [
+        {**answer.json, "request_id": None, "status": answer.status}
+        for answer in (*unknown, *elsewhere)
     ]
-    looked_up = stage.call("lookup", {"job_ids": [job_id]}, role=C)
-    unknown = stage.call("job", role=C, job_id=JOB.format(77))
+    assert heard == heard[:1] * len(heard)
+    assert (stage.job(job_id), stage.events(job_id)) == before
 
-    assert {(answer.status, answer.code) for answer in answers} == {(404, "unknown_job")}
-    assert {*unknown.json} == {*answers[0].json}
+
+@spec("H21")
+def test_lists_and_claims_have_nothing_of_another_namespace(stage: Stage) -> None:
+    job_id = stage.enqueue(token=stage.token(C, namespace=OTHER))
+
+    looked_up = stage.call("lookup", {"job_ids": [job_id]}, role=C)
+
     assert looked_up.json["jobs"] == []
     assert stage.call("jobs", role=C).json["jobs"] == []
     assert stage.call("queues", role=C).json["queues"] == []
     assert stage.claim() == []
+
+
+@spec("H21")
+def test_wrong_leases_of_a_batch_are_looked_into_together(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = stage.token(C, namespace=OTHER)
+    jobs = [stage.enqueue(1), stage.enqueue(2, token=there), JOB.format(3)]
+    beats = [
+        {"job_id": job_id, "lease_id": "1-" + "ab" * 16, "hb_seq": number}
+        for number, job_id in enumerate((*jobs, *jobs), 1)
+    ]
+    load = stage.coordinator.load_jobs
+    loaded: list[list[str]] = []
+
+    def noted(ids: list[JobId]) -> dict[JobId, Job]:
+        loaded.append([*ids])
+        return load(ids)
+
+    monkeypatch.setattr(stage.coordinator, "load_jobs", noted)
+    answer = stage.call("heartbeat", {"leases": beats}, role=W)
+
+    causes = [verdict["cause"] for verdict in answer.json["verdicts"]]
+    assert causes == ["invalid_lease", "unknown_job", "unknown_job"] * 2
+    assert loaded == [jobs[:2]]
 
 
 @spec("H21", "H23")
@@ -295,6 +387,46 @@ def test_a_token_has_no_more_leases_than_it_may(stage: Stage) -> None:
     assert too_many.headers["retry-after"] == "1"
     assert too_many.json["verdict"] is None
     assert (len(one_more), full.status, len(others)) == (1, 429, 1)
+
+
+@spec("H26")
+def test_leases_that_are_over_make_room_for_as_many_as_one_likes(stage: Stage) -> None:
+    token = stage.token(W, "busy", max_leases=2)
+    for number in range(1, 7):
+        stage.enqueue(number)
+
+    for number in range(6):
+        [grant] = stage.claim(token=token)
+        done = {"job_id": grant["job_id"], "lease_id": grant["lease_id"], "request_id": "c"}
+        stage.ask("POST", "/v1/complete", done, token=token)
+        stage.clock.advance(0.6)  # counted anew after every second claim
+
+        assert stage.job(grant["job_id"]).status == "succeeded", number
+
+
+@spec("H26")
+def test_what_is_granted_while_the_store_counts_is_not_forgotten(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, _ = stage.new_token(W, "busy", max_leases=2)
+    principal, quotas = Principal(token), stage.services.quotas
+
+    async def scenario() -> tuple[bool, bool]:
+        loop = asyncio.get_running_loop()
+
+        def count(*_: object) -> int:
+            # On its own thread, while the loop goes on: the number is too old once it is there.
+            loop.call_soon_threadsafe(quotas.settle, principal, 0, 1)
+            return 1
+
+        monkeypatch.setattr(stage.store, "count_leases", lambda *_: 0)
+        empty = await quotas.reserve(principal, 2)
+        quotas.settle(principal, 2, 0)
+        monkeypatch.setattr(stage.store, "count_leases", count)
+        stage.clock.advance(5)
+        return empty, await quotas.reserve(principal, 1)
+
+    assert stage.run(scenario()) == (True, False)
 
 
 @spec("H26", "Q1")

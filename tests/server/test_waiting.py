@@ -10,10 +10,13 @@ from starlette.types import Message
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
+from tenure.core.commands import Sweep
+from tenure.core.ids import JobId
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
+from tenure.server import worker_routes
 from tests.server.harness import SETTINGS, Answer, Stage, until
 
-C, W = Role.CLIENT, Role.WORKER
+C, W, O = Role.CLIENT, Role.WORKER, Role.OPERATOR  # noqa: E741 - as in the table
 
 
 def _waiting(stage: Stage) -> int:
@@ -320,27 +323,125 @@ def test_a_token_has_no_more_open_claims_than_it_may(stage: Stage) -> None:
     assert first.status == 200
 
 
-def test_a_claimer_without_room_does_not_block_the_line(stage: Stage) -> None:
+@spec("H26")
+def test_a_claimer_without_room_lets_the_others_go_first(stage: Stage) -> None:
     full = stage.token(W, "full", max_leases=1)
-    stage.enqueue(1)
-    stage.claim(token=full)
+
+    def claim(worker: str, token: str, **fields: Any) -> "asyncio.Task[Answer]":
+        message = stage.claim_message(worker=worker, **fields)
+        return asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=token))
+
+    async def enqueue(queue: str) -> None:
+        new = {"queue": queue, "kind": "k"}
+        await stage.aask("POST", "/v1/jobs", new, token=stage.of(C))
+
+    async def scenario() -> tuple[Answer, bool, Answer]:
+        # It waits at the head while there is room; then its other lease takes that.
+        first = claim("first", full, wait_s=60)
+        await until(lambda: _waiting(stage) == 1)
+        await enqueue("aside")
+        aside = await claim("aside", full, queues=["aside"])
+        assert len(aside.json["grants"]) == 1
+        second = claim("second", stage.token(W, "roomy"), wait_s=60)
+        await until(lambda: _waiting(stage) == 2)
+        await enqueue("q")
+        answer = await second
+        is_open = not first.done() and _waiting(stage) == 1
+        stage.services.desk.stop()
+        return answer, is_open, await first
+
+    answer, is_open, first = stage.run(scenario())
+
+    assert len(answer.json["grants"]) == 1
+    assert is_open
+    assert (first.status, first.json["grants"]) == (200, [])
+
+
+@spec("H11", "T11")
+def test_a_grant_that_cannot_be_put_into_words_is_taken_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = stage.enqueue()
+
+    def fail(found: ClaimAnswer) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(worker_routes, "claim_reply", fail)
 
     async def scenario() -> Answer:
-        # The first comes while there is room in its count; then its other lease takes that.
-        other = stage.token(W, "other")
-        greedy = stage.claim_message(worker="g", wait_s=60)
-        first = asyncio.create_task(stage.aask("POST", "/v1/claim", greedy, token=full))
-        await asyncio.sleep(0.05)
-        message = stage.claim_message(worker="o", wait_s=60)
-        second = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=other))
-        await until(lambda: _waiting(stage) >= 1)
-        await stage.aask("POST", "/v1/jobs", {"queue": "q", "kind": "k"}, token=stage.of(C))
-        answer = await second
-        stage.services.desk.stop()
-        await first
+        message = stage.claim_message()
+        answer = await stage.aask("POST", "/v1/claim", message, token=stage.of(W))
+        await until(lambda: stage.job(job_id).status is JobStatus.QUEUED)
         return answer
 
-    assert len(stage.run(scenario()).json["grants"]) == 1
+    assert stage.run(scenario()).status == 500
+    assert stage.events(job_id)[2].cause is EventCause.UNDELIVERED
+    assert not stage.services.desk._latest
+
+
+# --- hints ---------------------------------------------------------------------------------------
+
+
+Hints = list[tuple[str, set[str]]]
+
+
+@pytest.fixture
+def hints(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Hints:
+    return hints_of(stage, monkeypatch)
+
+
+def hints_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Hints:
+    """What the desk is told of; what it does with it is in `test_desk`."""
+    found: Hints = []
+    monkeypatch.setattr(
+        stage.services.desk,
+        "enqueued",
+        lambda namespace, queues: found.append((str(namespace), {*queues})),
+    )
+    return found
+
+
+@spec("H10")
+def test_a_batch_is_said_to_whoever_waits_in_each_of_its_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(authenticated=False)
+    hints = hints_of(stage, monkeypatch)
+    jobs = [("a", "x"), ("b", "y"), ("a", "z")]
+
+    new = [{"namespace": name, "queue": queue, "kind": "k"} for name, queue in jobs]
+    stage.ask("POST", "/v1/jobs/batch", {"jobs": new})
+
+    stage.close()
+    assert sorted(hints) == [("a", {"x", "z"}), ("b", {"y"})]
+
+
+@spec("H10")
+def test_a_queue_that_grants_more_is_said_to_whoever_waits(stage: Stage, hints: Hints) -> None:
+    stage.call("pause", role=O, queue="q")
+    hints.clear()
+
+    stage.call("resume", role=O, queue="q")
+    stage.call("limit", {"limit": 5}, role=O, queue="z")
+
+    assert hints == [("default", {"q"}), ("default", {"z"})]
+
+
+@spec("H10")
+def test_a_job_that_is_ready_again_is_said_to_whoever_waits(stage: Stage, hints: Hints) -> None:
+    held = stage.leased(1, policy={"on_lost": "hold"})
+    stage.clock.advance(61)
+    stage.coordinator.execute(Sweep(job_id=JobId(held["job_id"])))
+    cancelled = stage.enqueue(2, queue="z")
+    hints.clear()
+
+    stage.call("requeue", {"request_id": "r"}, role=O, job_id=held["job_id"])
+    stage.call("cancel", {"request_id": "r"}, role=C, job_id=cancelled)
+
+    assert hints == [("default", {"q"})]
+
+
+# --- what takes too long -------------------------------------------------------------------------
 
 
 @spec("H13")

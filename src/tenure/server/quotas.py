@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tenure.coordinator.estimate import Monotonic
 from tenure.core.ids import Actor, Namespace
+from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.ports import TokenStore
 from tenure.server.blocking import Blocking
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many
 
-COUNT_EVERY_S = 1.0
+COUNT_EVERY = seconds(1)
 
 _Holder = tuple[Namespace, Actor]
 
@@ -26,7 +28,7 @@ class _Count:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.counted_at_s = float("-inf")
+        self.counted_at: int | None = None
         self.leases = 0
         self.granted_since = 0
         self.in_flight = 0
@@ -39,9 +41,10 @@ class _Count:
 class Quotas:
     """Counts per token. Lives on the event loop's thread."""
 
-    def __init__(self, store: TokenStore, blocking: Blocking) -> None:
+    def __init__(self, store: TokenStore, blocking: Blocking, monotonic: Monotonic) -> None:
         self._store = store
         self._blocking = blocking
+        self._monotonic = monotonic
         self._polls: Counter[TokenId] = Counter()
         self._counts: dict[_Holder, _Count] = {}
 
@@ -86,13 +89,13 @@ class Quotas:
             count.granted_since += granted
 
     async def _counted(self, holder: _Holder) -> _Count:
-        loop = asyncio.get_running_loop()
         count = self._counts.setdefault(holder, _Count())
         async with count.lock:
-            if loop.time() - count.counted_at_s > COUNT_EVERY_S:
-                began_s, before = loop.time(), count.granted_since
+            now = self._monotonic()
+            if count.counted_at is None or now - count.counted_at > COUNT_EVERY:
+                before = count.granted_since
                 count.leases = await self._blocking(lambda: self._store.count_leases(*holder))
                 # What was granted while the store counted may or may not be in its number.
                 count.granted_since -= before
-                count.counted_at_s = began_s
+                count.counted_at = now
         return count

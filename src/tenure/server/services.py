@@ -39,7 +39,7 @@ class Services:
         self.metrics = metrics
         self.blocking = Blocking(settings.blocking_calls)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
-        self.quotas = Quotas(coordinator.store, self.blocking)
+        self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self.desk = ClaimDesk(coordinator, settings)
         self.is_stopping = False
         self._monotonic = monotonic
