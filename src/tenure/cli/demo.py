@@ -165,4 +165,4 @@ def demo() -> None:
         screen.close()
     if not holds:
         raise click.ClickException("something does not hold; see above")
-    click.secho("\nEvery job ended, every invariant holds.", fg="green")
+    click.secho("\nEvery job ended, every invariant of the history holds.", fg="green")
