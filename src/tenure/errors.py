@@ -39,6 +39,8 @@ class TenureError(Exception):
     """The root: a stable `code`, a message, and a hint at what to do."""
 
     code: ClassVar[str] = "error"
+    nothing_changed: ClassVar[bool] = False
+    """Whether it is certain that what was asked for was not carried out, not even in part."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)
@@ -50,6 +52,7 @@ class InvalidInput(TenureError):
     """A field of a request breaks a documented limit. [J6]"""
 
     code = "invalid_input"
+    nothing_changed = True
 
     def __init__(self, field: str, problem: str, *, hint: str = "") -> None:
         super().__init__(f"{field}: {problem}", hint=hint)
@@ -92,6 +95,7 @@ class StoreUnavailable(StoreError):
     """
 
     code = "store_unavailable"
+    nothing_changed = True
 
     def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message, hint=hint)
@@ -102,12 +106,14 @@ class OutcomeUnknown(StoreUnavailable):
     """The connection was lost while committing: it may or may not have been written."""
 
     code = "outcome_unknown"
+    nothing_changed = False
 
 
 class SchemaTooOld(StoreError):
     """The store was made by an older Tenure. [Y3]"""
 
     code = "schema_too_old"
+    nothing_changed = True
 
     def __init__(self, *, found: int, needed: int) -> None:
         what = f"the store's schema is version {found}, this Tenure needs {needed}"
@@ -120,6 +126,7 @@ class SchemaTooNew(StoreError):
     """The store was made by a newer Tenure. [Y3]"""
 
     code = "schema_too_new"
+    nothing_changed = True
 
     def __init__(self, *, found: int, needed: int) -> None:
         what = f"the store's schema is version {found}, this Tenure knows up to {needed}"
@@ -163,6 +170,7 @@ class UnknownJob(TenureError):
     """There is no such job: never enqueued here, rolled back, or purged."""
 
     code = "unknown_job"
+    nothing_changed = True
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
@@ -237,19 +245,24 @@ class WaitTimeout(TenureError, TimeoutError):
 
     code = "wait_timeout"
 
-    def __init__(self, *, job_id: str, status: str, waited_s: float) -> None:
+    def __init__(self, *, job_id: str, status: str, waited_s: float, reason: str = "") -> None:
+        why = f": {reason}" if reason else ""
         super().__init__(
-            f"job {job_id} is still {status} after {waited_s:g} s", hint="the job itself goes on"
+            f"job {job_id} is still {status} after {waited_s:g} s{why}",
+            hint="the job itself goes on",
         )
         self.job_id = job_id
         self.status = status
         self.waited_s = waited_s
+        self.reason = reason
+        """What is known of why: failed attempts, or that it is not due yet."""
 
 
 class Contended(TenureError):
     """A command lost its race too often; nothing was changed by it. [K4]"""
 
     code = "contended"
+    nothing_changed = True
 
     def __init__(self, *, job_id: str, tries: int) -> None:
         super().__init__(
@@ -264,6 +277,7 @@ class Closed(TenureError):
     """The coordinator no longer takes commands."""
 
     code = "closed"
+    nothing_changed = True
 
     def __init__(self) -> None:
         super().__init__("the coordinator is closed", hint="open a new one")

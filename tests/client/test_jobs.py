@@ -84,6 +84,27 @@ def test_waiting_pauses_longer_and_longer_up_to_a_quarter_second(scene: Scene, a
     assert (caught.value.job_id, caught.value.status) == (job.id, "queued")
 
 
+def test_a_wait_that_is_over_says_which_failures_it_saw(scene: Scene, ask: Ask) -> None:
+    job = ask.enqueue("why")
+    scene.fail(ErrorClass.TRANSIENT)
+
+    with pytest.raises(WaitTimeout) as caught:
+        job.wait(timeout="5s")
+
+    told = "1 of 5 attempts failed, the last with Boom: it broke; the next is not due before "
+    assert caught.value.reason.startswith(told)
+    assert caught.value.reason in str(caught.value)
+
+
+def test_a_wait_for_a_job_that_is_not_due_says_when_it_is(scene: Scene, ask: Ask) -> None:
+    job = ask.enqueue("why", delay="1h")
+
+    with pytest.raises(WaitTimeout, match="it is not due before") as caught:
+        job.wait(timeout="5s")
+
+    assert "attempts failed" not in caught.value.reason
+
+
 def test_a_result_waits_for_the_job_to_end(scene: Scene, ask: Ask) -> None:
     job = ask.enqueue("why")
     scene.then = lambda: scene.finish(b'{"text":"so","score":1}')

@@ -27,6 +27,7 @@ from tenure.errors import (
     UnknownJob,
     WaitTimeout,
 )
+from tenure.protocol.fields import iso
 
 R = TypeVar("R")
 
@@ -160,15 +161,20 @@ class Job(Generic[R]):
             limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
         began = link.monotonic()
         for pause in poll_pauses():
-            status = self.refresh().status
-            if status.is_terminal:
+            record = self.refresh()
+            if record.status.is_terminal:
                 return
             if limit_s is None:
                 yield pause
                 continue
             left_s = limit_s - (link.monotonic() - began)
             if left_s <= 0:
-                raise WaitTimeout(job_id=self.id, status=status, waited_s=limit_s)
+                raise WaitTimeout(
+                    job_id=self.id,
+                    status=record.status,
+                    waited_s=limit_s,
+                    reason=_why_unfinished(record),
+                )
             yield min(pause, left_s)
 
     def result(self, timeout: Span | None = None) -> R:
@@ -245,6 +251,18 @@ def refusal(job_id: JobId, reply: Reply) -> Conflict:
         status=None if reply.job is None else reply.job.status,
         hint=_HINTS.get(reply.cause, ""),
     )
+
+
+def _why_unfinished(record: JobRecord) -> str:
+    """What the job's own record says of why it has not ended; no clock is asked."""
+    reasons = []
+    if record.failures and record.last_error is not None:
+        spent = f"{record.failures} of {record.policy.max_attempts} attempts failed"
+        reasons.append(f"{spent}, the last with {record.last_error.headline}")
+    if record.run_at is not None and record.run_at > record.updated_at:
+        which = "the next" if reasons else "it"
+        reasons.append(f"{which} is not due before {iso(record.run_at)}")
+    return "; ".join(reasons)
 
 
 def _raise_no_result(record: JobRecord) -> NoReturn:

@@ -18,6 +18,9 @@ from tenure.core.vocabulary import (
     Stage,
 )
 
+TRACEBACK = "\n\nTraceback "
+"""Where in a message the traceback begins, if there is one."""
+
 
 class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What went wrong in an attempt, as its worker reported it. Strings only, never classes."""
@@ -27,6 +30,11 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     message: str = ""
     stage: Stage | None = None
     reason_code: ReasonCode | None = None
+
+    @property
+    def headline(self) -> str:
+        """What went wrong, without the traceback that a worker sends along."""
+        return f"{self.type}: {self.message.partition(TRACEBACK)[0]}"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
