@@ -1,5 +1,7 @@
 """Wiring: URLs and settings, and errors that never show a password."""
 
+from pathlib import Path
+
 import pytest
 
 from tenure.conformance.spec import spec
@@ -7,8 +9,12 @@ from tenure.core.instants import parse_duration, seconds
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
 from tenure.stores.memory import MemoryStore
 from tenure.wiring import (
+    ProjectSettings,
+    Tenure,
     limits_from_environment,
     open_store,
+    project_settings,
+    shown_url,
     sqlite_path,
     url_from_environment,
 )
@@ -18,6 +24,65 @@ from tenure.worker.environment import WITHHELD_URL
 def test_the_environment_selects_the_deployment() -> None:
     assert url_from_environment({}) == "sqlite:///tenure.db"
     assert url_from_environment({"TENURE_URL": "memory://"}) == "memory://"
+
+
+def test_a_project_says_what_the_environment_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENURE_URL", raising=False)
+    Path("pyproject.toml").write_text(
+        '[tool.tenure]\nurl = "sqlite:///project.db"\napp = "jobs:app"\nqueues = ["a", "b=2"]\n'
+    )
+
+    with Tenure() as app:
+        app.enqueue("mail")
+
+    assert project_settings() == ProjectSettings(
+        url="sqlite:///project.db", app="jobs:app", queues=("a", "b=2")
+    )
+    assert url_from_environment({"TENURE_URL": "memory://"}) == "memory://"
+    assert Path("project.db").exists()
+    assert not Path("tenure.db").exists()
+
+
+def test_a_project_without_settings_leaves_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.tenure]\nurl = "memory://"\n')
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    (inner / "deeper").mkdir()
+
+    assert project_settings(inner) == project_settings(inner / "deeper") == ProjectSettings()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[tool.tenure", "[tool.tenure]\nurk = 1", "[tool.tenure]\nurl = 1", "[tool]\ntenure = 1"],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+
+    with pytest.raises(InvalidInput, match=r"pyproject\.toml.*it may have url, app, queues"):
+        project_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:hunter2@db:5432/jobs", "postgresql://ann@db:5432/jobs"),
+        ("postgresql://db/jobs?password=hunter2&user=ann", "postgresql://db/jobs"),
+        ("postgresql://ann:hunter2%40@[::1]/jobs", "postgresql://ann@[::1]/jobs"),
+        ("postgresql://ann:hunt@er2@db/jobs", "postgresql://ann@db/jobs"),
+        ("https://ann:hunter2@queue.example:7717", "https://ann@queue.example:7717"),
+        ("postgresql://ann:hunter2@[db/jobs", "a store whose URL cannot be read"),
+        ("sqlite:////var/lib/tenure.db", "sqlite:////var/lib/tenure.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
 
 
 def test_memory_urls_open_a_memory_store() -> None:

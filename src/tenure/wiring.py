@@ -5,6 +5,7 @@ Drivers are imported when a URL asks for them, so that a SQLite user never loads
 
 import logging
 import os
+import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -13,6 +14,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.client.app import Application
@@ -54,12 +56,61 @@ _log = logging.getLogger("tenure.wiring")
 
 DEFAULT_URL = "sqlite:///tenure.db"
 URL_VARIABLE = "TENURE_URL"
+PROJECT_FILE = "pyproject.toml"
 LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
 
 
+class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tool.tenure]` of a pyproject.toml: what flags and the environment leave unsaid."""
+
+    url: str | None = None
+    app: str | None = None
+    queues: tuple[str, ...] = ()
+
+
+def project_settings(directory: Path | None = None) -> ProjectSettings:
+    """The settings of the project in a directory, by default the working directory.
+
+    No directory above it is searched: a file that somebody else can write, such as one in /tmp,
+    must not say where jobs go.
+    """
+    file = (directory or Path()) / PROJECT_FILE
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        return msgspec.convert(tables.get("tool", {}).get("tenure", {}), ProjectSettings)
+    except (FileNotFoundError, NotADirectoryError):
+        return ProjectSettings()
+    except (OSError, ValueError) as wrong:  # no TOML, no UTF-8, not these settings
+        known = ", ".join(ProjectSettings.__struct_fields__)
+        raise InvalidInput(
+            f"{PROJECT_FILE}, [tool.tenure]", str(wrong)[:200], hint=f"it may have {known}"
+        ) from wrong
+
+
 def url_from_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """`TENURE_URL`, or the embedded default."""
-    return environment.get(URL_VARIABLE) or DEFAULT_URL
+    """`TENURE_URL`, else the project's own, else the embedded default."""
+    return environment.get(URL_VARIABLE) or project_settings().url or DEFAULT_URL
+
+
+def shown_url(url: str) -> str:
+    """Where a URL leads, without what only its holder may know: passwords, and every option."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme.lower() == "sqlite":
+            return f"sqlite:///{Path(sqlite_path(url)).absolute()}"
+        user = "" if parts.username is None else f"{parts.username}@"
+        place = parts.netloc.rpartition("@")[2]
+    except (ValueError, UnknownStoreUrl):
+        return "a store whose URL cannot be read"
+    return f"{parts.scheme}://{user}{place}{parts.path}"
+
+
+def is_new(url: str) -> bool:
+    """Whether to open this store is to create it, as with a SQLite file that is not there yet."""
+    if url.partition(":")[0].lower() != "sqlite":
+        return False
+    path = Path(sqlite_path(url))
+    return not (path.is_file() and path.stat().st_size)
 
 
 def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store:
@@ -76,7 +127,7 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
             from tenure.stores.sql.sqlite import SqliteStore
 
             path = Path(sqlite_path(url))
-            if not create and not (path.is_file() and path.stat().st_size):
+            if not create and is_new(url):
                 hint = "give --url or set TENURE_URL"
                 raise StoreError(f"there is no store in {path}", hint=hint)
             return SqliteStore(path, migrate=migrate)
@@ -367,12 +418,15 @@ def run_worker(
         remote = open_remote(url)
         try:
             remote.now()  # a wrong address or token is said now, not with every claim
+            _log.info("server %s", shown_url(url))
             with _exposed(expose, Metrics(worker=lambda: counts_of(stats))):
                 return work(remote, import_string, options, stats=stats)
         finally:
             remote.close()
     limits = limits_from_environment()
+    created = ", created" if is_new(url) else ""
     store = open_store(url)
+    _log.info("store %s%s", shown_url(url), created)
     counts = None if expose is None else Counts()
     coordinator = Coordinator(store, limits=limits, observer=counts)
     hint = _Hint()
