@@ -77,6 +77,40 @@ def test_a_discarded_dead_letter_keeps_its_note_and_cannot_be_discarded_again(ru
     assert listed(run) == []
 
 
+def test_a_dead_letter_is_redriven_again_only_if_it_is_said(run: Run) -> None:
+    job_id = dead_letter(run)
+    words = ("dlq", "redrive", job_id)
+
+    first = run(*words, "--request-id", "r1").stdout.strip()
+    refused = run(*words)
+    told = json.loads(run(*words, "--json").stdout)
+    repeated = run(*words, "--request-id", "r1").stdout.strip()
+    again = run(*words, "--again").stdout.strip()
+
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(
+        f"tenure: job {job_id}: already_resolved; it was redriven as job {first} by operator:"
+    )
+    assert refused.stderr.endswith("; --again makes a new job of it all the same\n")
+    assert [(each["cause"], each["resolution"]["new_job_id"]) for each in told] == [
+        ("already_resolved", first)
+    ]
+    assert repeated == first
+    assert again not in ("", first)
+    assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 2
+
+
+def test_of_several_dead_letters_those_already_redriven_are_left_alone(run: Run) -> None:
+    old, new = dead_letter(run), dead_letter(run)
+    run("dlq", "discard", old)
+
+    result = run("dlq", "redrive", old, new)
+
+    assert (result.exit_code, result.stdout.count("\n")) == (1, 1)
+    assert f"job {old}: already_resolved; it was discarded by" in result.stderr
+    assert new not in result.stderr
+
+
 def test_all_asks_first_and_redrives_each_dead_letter_once(run: Run) -> None:
     wanted = {dead_letter(run, "mail") for _ in range(3)}
     other = dead_letter(run, "parse")
@@ -155,6 +189,7 @@ def test_only_dead_letters_are_taken(run: Run) -> None:
         ("redrive",),
         ("redrive", "--all", "01890000-0000-7000-8000-000000000000"),
         ("redrive", "--all", "--yes", "--payload", "1"),
+        ("redrive", "--all", "--yes", "--again"),
         ("discard", "--kind", "mail", "01890000-0000-7000-8000-000000000000"),
         ("discard", "7"),
     ],

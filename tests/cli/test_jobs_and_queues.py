@@ -90,6 +90,49 @@ def test_what_is_refused_says_why_and_exits_with_1(run: Run) -> None:
     assert (unknown.exit_code, "there is no job" in unknown.stderr) == (1, True)
 
 
+def test_a_finished_job_is_not_requeued_but_there_is_another_way(run: Run) -> None:
+    dead, cancelled = enqueued(run, "mail"), enqueued(run, "mail")
+    run("jobs", "dead-letter", dead)
+    run("jobs", "cancel", cancelled)
+
+    refused = [run("jobs", "requeue", job_id) for job_id in (dead, cancelled)]
+
+    assert [result.exit_code for result in refused] == [1, 1]
+    assert f"`tenure dlq redrive {dead}` makes a new job of it" in refused[0].stderr
+    assert f"`tenure jobs rerun {cancelled}` makes a new job of it" in refused[1].stderr
+
+
+def test_bodies_that_were_not_asked_for_are_left_out(run: Run) -> None:
+    job_id = enqueued(run, "mail", '{"to":"ada"}')
+
+    plain = json.loads(run("jobs", "show", job_id, "--json").stdout)["job"]
+    (listed,) = json.loads(run("jobs", "ls", "--json").stdout)
+    full = json.loads(run("jobs", "show", job_id, "--json", "--bodies").stdout)["job"]
+
+    bodies = {"payload", "result", "checkpoint"}
+    assert bodies.isdisjoint(plain)
+    assert bodies.isdisjoint(listed)
+    assert bodies & full.keys() == {"payload"}
+
+
+def test_a_rerun_job_stands_beside_its_origin(run: Run) -> None:
+    first, last = enqueued(run, "mail"), enqueued(run, "mail")
+    run("jobs", "cancel", first)
+
+    rerun = run("jobs", "rerun", first).stdout.strip()
+
+    ids = [job["id"] for job in json.loads(run("jobs", "ls", "--json").stdout)]
+    assert ids[0] == last
+    assert set(ids[1:]) == {first, rerun}
+
+
+def test_a_store_that_is_made_by_the_way_is_named(run: Run, tmp_path: Path) -> None:
+    made, used = run("enqueue", "mail"), run("enqueue", "mail")
+
+    assert made.stderr == f"tenure: created sqlite:///{tmp_path / 'tenure.db'}\n"
+    assert used.stderr == ""
+
+
 def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
     job_id = enqueued(run, "mail")
 
@@ -166,6 +209,38 @@ def test_queues_are_paused_limited_and_opened_again(run: Run) -> None:
 
     assert (paused["paused"], paused["limit"]) == (True, 3)
     assert (opened["paused"], opened["limit"]) == (False, None)
+
+
+def test_queues_show_how_deep_they_are(run: Run) -> None:
+    for words in ([], [], ["--delay", "1h"]):
+        enqueued(run, "mail", "-q", "post", *words)
+    run("queues", "pause", "empty")
+
+    empty, post = json.loads(run("queues", "ls", "--json").stdout)
+    head, *_, row = run("queues", "ls").stdout.splitlines()
+
+    assert (post["ready"], post["scheduled"], post["live"]) == (2, 1, 0)
+    assert post["oldest_ready_s"] > 0
+    assert (empty["ready"], empty["oldest_ready_s"]) == (0, None)
+    assert head.split()[:5] == ["QUEUE", "STATE", "READY", "SCHEDULED", "RUNNING"]
+    assert row.split()[:5] == ["post", "open", "2", "1", "0"]
+
+
+@pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "3")])
+def test_settings_for_a_queue_without_jobs_are_kept_and_remarked(
+    run: Run, words: tuple[str, ...]
+) -> None:
+    enqueued(run, "mail", "-q", "research")
+    command, *more = words
+
+    first = run("queues", command, "reserch", *more)
+    second = run("queues", command, "reserch", *more)
+
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert first.stderr == (
+        "tenure: no job has used queue reserch so far. Did you mean research?\n"
+    )
+    assert second.stderr == ""
 
 
 def test_control_characters_of_data_never_reach_the_terminal(run: Run) -> None:

@@ -45,7 +45,7 @@ def test_limits_of_children_reach_the_worker(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(command, "run_worker", run)
     words = ["--memory-limit", "1G", "--recycle-above", "512M", "--recycle-after", "7"]
-    result = CliRunner().invoke(main, ["worker", "some:app", *words])
+    result = CliRunner().invoke(main, ["worker", "tests.worker.sample:app", *words])
 
     assert result.exit_code == 0
     [options] = given

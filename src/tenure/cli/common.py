@@ -7,7 +7,7 @@ import getpass
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -16,14 +16,17 @@ from tenure.cli.printing import printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
 from tenure.core.instants import Duration, parse_duration
-from tenure.core.validation import MAX_NAME, NAME_PATTERN
+from tenure.core.job import Job
+from tenure.core.validation import MAX_NAME, NAME_PATTERN, check_job_id
 from tenure.core.verdicts import Answer, Reply
-from tenure.errors import TenureError
+from tenure.errors import TenureError, UnknownJob
 from tenure.ports import Administration
 from tenure.wiring import (
+    is_new,
     limits_from_environment,
     open_administration,
     open_store,
+    shown_url,
     url_from_environment,
 )
 
@@ -35,14 +38,30 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def url_option(function: _F) -> _F:
     """`--url`."""
     return click.option(
-        "--url", help="The store or server. [default: $TENURE_URL, then sqlite:///tenure.db]"
+        "--url",
+        help="The store or server. [default: $TENURE_URL, then `url` of [tool.tenure] in"
+        " pyproject.toml, then sqlite:///tenure.db]",
     )(function)
 
 
-def json_option(function: _F) -> _F:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(
-        function
+class JsonOption(click.Option):
+    """`--json`, which knows the type of the document it prints: the reference page shows it, and
+    a test holds the output against it."""
+
+    def __init__(self, *words: Any, shape: Any, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.shape = shape
+
+
+def json_option(shape: Any) -> Callable[[_F], _F]:
+    """`--json`, printing a document of this type."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        cls=JsonOption,
+        shape=shape,
+        help="Print JSON for programs.",
     )
 
 
@@ -113,7 +132,9 @@ class CouldNotRun(Refusal):
 def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinator]:
     """A coordinator over the chosen store; errors of Tenure end the command in one line."""
     try:
-        store = open_store(url or url_from_environment(), create=create)
+        chosen = url or url_from_environment()
+        with _told_if_created(chosen, create):
+            store = open_store(chosen, create=create)
         try:
             serving = Coordinator(store, limits=limits_from_environment())
             try:
@@ -130,10 +151,22 @@ def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinato
 def administration(url: str | None, *, create: bool = False) -> Iterator[Administration]:
     """The coordinator of the chosen store or server; errors of Tenure end the command likewise."""
     try:
-        with open_administration(url or url_from_environment(), create=create) as serving:
+        chosen = url or url_from_environment()
+        with ExitStack() as stack:
+            with _told_if_created(chosen, create):
+                serving = stack.enter_context(open_administration(chosen, create=create))
             yield serving
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
+
+
+@contextmanager
+def _told_if_created(url: str, create: bool) -> Iterator[None]:
+    """Say that a store was made: a mistyped path must not look like the store one knows."""
+    is_made = create and is_new(url)
+    yield
+    if is_made:
+        click.echo(f"tenure: created {printable(shown_url(url))}", err=True)
 
 
 def _user() -> str:
@@ -159,13 +192,26 @@ def new_request_id(given: str | None) -> RequestId:
     return RequestId(given or f"cli:{os.urandom(12).hex()}")
 
 
-def accepted(answer: Answer, job_id: JobId) -> Reply:
-    """The reply, if the request was accepted; else the command ends with what stood against it."""
+def accepted(
+    answer: Answer, job_id: JobId, *, hint: Callable[[Job], str | None] = lambda _: None
+) -> Reply:
+    """The reply, if the request was accepted; else the command ends with what stood against it,
+    and with what the hint says of the job as it is."""
     assert isinstance(answer, Reply)
     if answer.cause is not None:
         state = "" if answer.job is None else f"; it is {answer.job.status}, rev {answer.job.rev}"
-        refuse(f"job {job_id}: {answer.cause.value}{state}")
+        said = None if answer.job is None else hint(answer.job)
+        refuse(f"job {job_id}: {answer.cause.value}{state}" + (f"; {said}" if said else ""))
     return answer
+
+
+def find_job(serving: Administration, job_id: str) -> Job:
+    """The job, or the end of the command."""
+    check_job_id("ID", job_id)
+    job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
+    if job is None:
+        refuse(str(UnknownJob(job_id)))
+    return job
 
 
 def refuse(message: str) -> NoReturn:

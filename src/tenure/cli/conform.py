@@ -48,7 +48,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @conform_command.command(context_settings={"ignore_unknown_options": True})
-@json_option
+@json_option(Report)
 @click.option(
     "--scenario",
     "scenarios",

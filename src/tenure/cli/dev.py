@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from tenure.cli.common import DONE, CouldNotRun, url_option
+from tenure.cli.loading import app_value
 from tenure.wiring import URL_VARIABLE
 
 POLL_S = 1.0
@@ -122,7 +123,7 @@ class Reloader:
 @click.option("--queue", "-q", "queues", multiple=True, help="As of `tenure worker`.")
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As of `tenure worker`.")
 @click.option("--pass-env", "passed", metavar="NAME", multiple=True, help="As of `tenure worker`.")
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def dev(
     url: str | None,
     queues: tuple[str, ...],
@@ -130,7 +131,10 @@ def dev(
     passed: tuple[str, ...],
     app: str,
 ) -> None:
-    """Run the jobs of MODULE:APP, and start anew when its files change."""
+    """Run the jobs of MODULE:APP, and start anew when its files change.
+
+    Without MODULE:APP it is the `app` of [tool.tenure] in pyproject.toml.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -13,6 +13,7 @@ import msgspec
 from tenure.cli.common import (
     REFUSED,
     administration,
+    find_job,
     json_option,
     namespace_option,
     new_request_id,
@@ -21,7 +22,7 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.jobs import find_job, job_facts
+from tenure.cli.jobs import job_facts
 from tenure.cli.printing import (
     print_facts,
     print_json,
@@ -36,7 +37,7 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.ports import Administration, DeadLetter, JobFilter
 from tenure.protocol.fields import iso
-from tenure.protocol.records import ResolutionRecord, job_record, resolution_record
+from tenure.protocol.records import JobRecord, ResolutionRecord, job_record, resolution_record
 
 MAX_LISTED = 500
 MAX_BULK = 100_000
@@ -101,7 +102,7 @@ class DeadLetterLine(msgspec.Struct, frozen=True, kw_only=True):
 
 @dlq.command(name="ls")
 @url_option
-@json_option
+@json_option(list[DeadLetterLine])
 @filter_options
 @click.option("--resolved", is_flag=True, help="Those that were redriven or discarded.")
 @click.option("--before", help="Older than this job id: the next page.")
@@ -162,9 +163,16 @@ def _line(letter: DeadLetter) -> DeadLetterLine:
     )
 
 
+class DeadLetterShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter, and what became of it if anything has."""
+
+    job: JobRecord
+    resolution: ResolutionRecord | None
+
+
 @dlq.command(name="show")
 @url_option
-@json_option
+@json_option(DeadLetterShown)
 @click.option("--bodies", is_flag=True, help="Also show payload and checkpoint.")
 @click.argument("job_id", metavar="ID")
 def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
@@ -176,7 +184,7 @@ def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) 
         found = serving.load_resolutions([job.id]).get(job.id)
         shown = job_record(job, now=serving.now(), bodies=bodies)
     if as_json:
-        print_json({"job": shown, "resolution": resolution_record(found)})
+        print_json(DeadLetterShown(job=shown, resolution=resolution_record(found)))
         return
     facts = job_facts(job, bodies=bodies)
     if found is None:
@@ -219,21 +227,28 @@ def bulk_options(function: _F) -> _F:
 
 @dlq.command(name="redrive")
 @url_option
-@json_option
+@json_option(list[Done])
 @request_id_option
 @click.option("--payload", help="JSON to run with instead of the old payload; for one ID.")
+@click.option("--again", is_flag=True, help="Also those that were redriven or discarded before.")
 @bulk_options
 def redrive_dead_letters(
     url: str | None,
     as_json: bool,
     request_id: str | None,
     payload: str | None,
+    again: bool,
     job_ids: tuple[str, ...],
     every: bool,
     yes: bool,
     **filters: Any,
 ) -> None:
-    """Make a new job out of each dead letter; the old ones stay, marked as redriven."""
+    """Make a new job out of each dead letter; the old ones stay, marked as redriven.
+
+    One that was resolved before is left alone, because its new job may be at work already.
+    """
+    if again and every:
+        raise click.UsageError("--again goes with IDs.")
     if payload is not None and (every or len(job_ids) != 1):
         raise click.UsageError("--payload goes with exactly one ID.")
     asked_as = REDRIVE_ALL if every and request_id is None else new_request_id(request_id)
@@ -249,13 +264,31 @@ def redrive_dead_letters(
 
     with administration(url) as serving:
         chosen = _chosen(serving, "Redrive", job_ids, filters, every=every, yes=yes)
-        done = _decide(serving, [command(job_id) for job_id in chosen])
-    _show(done, as_json=as_json)
+        # Those that --all finds have no resolution, and its request id is the same for everybody.
+        done = [] if every or again else _resolved_before(serving, chosen, asked_as)
+        left = {each.job_id for each in done}
+        done += _decide(serving, [command(job_id) for job_id in chosen if job_id not in left])
+    _show(done, as_json=as_json, hint="--again makes a new job of it all the same")
+
+
+def _resolved_before(
+    serving: Administration, ids: Sequence[JobId], asked_as: RequestId
+) -> list[Done]:
+    """Those that somebody resolved by another request: a repeated one is for the core to answer."""
+    return [
+        Done(
+            job_id=job_id,
+            cause=Cause.ALREADY_RESOLVED,
+            resolution=resolution_record(resolution),
+        )
+        for job_id, resolution in serving.load_resolutions(ids).items()
+        if resolution.request_id != asked_as
+    ]
 
 
 @dlq.command(name="discard")
 @url_option
-@json_option
+@json_option(list[Done])
 @request_id_option
 @click.option("--note", "-m", default="", help="Why; kept with the resolution.")
 @bulk_options
@@ -351,8 +384,9 @@ def _explained(serving: Administration, done: Sequence[Done]) -> list[Done]:
     ]
 
 
-def _show(done: Sequence[Done], *, as_json: bool) -> None:
-    """The ids of new jobs, or of what was put away, on stdout; what was refused on stderr."""
+def _show(done: Sequence[Done], *, as_json: bool, hint: str = "") -> None:
+    """The ids of new jobs, or of what was put away, on stdout; what was refused on stderr, with a
+    hint where it was resolved before."""
     refused = [each for each in done if each.is_refused]
     if as_json:
         print_json(done)
@@ -361,7 +395,8 @@ def _show(done: Sequence[Done], *, as_json: bool) -> None:
             if not each.is_refused:
                 click.echo(each.new_job_id or each.job_id)
         for each in refused:
-            click.echo(f"tenure: job {each.job_id}: {printable(_why(each))}", err=True)
+            more = f"; {hint}" if hint and each.cause is Cause.ALREADY_RESOLVED else ""
+            click.echo(f"tenure: job {each.job_id}: {printable(_why(each))}{more}", err=True)
     if refused:
         raise click.exceptions.Exit(REFUSED)
 
@@ -373,4 +408,5 @@ def _why(refused: Done) -> str:
     if before is None:
         return refused.cause.value
     new = "" if before.new_job_id is None else f" as job {before.new_job_id}"
-    return f"{refused.cause.value}; it was {before.kind}{new} by {before.actor}"
+    when = before.ts.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{refused.cause.value}; it was {before.kind}{new} by {before.actor} at {when}"

@@ -18,7 +18,7 @@ _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.
 
 @click.command()
 @url_option
-@json_option
+@json_option(list[HealthFact])
 def doctor(url: str | None, as_json: bool) -> None:
     """Examine the store: durability, versions, room, clocks, what slows it down."""
     with coordinator(url) as serving:

@@ -1,17 +1,18 @@
-"""`tenure jobs …` and `tenure enqueue`: look at jobs, make them, stop them, let them go again."""
+"""`tenure jobs …`: look at jobs, stop them, let them go again."""
 
-import os
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from tenure.cli.common import (
     accepted,
     administration,
     client,
     duration_value,
+    find_job,
     json_option,
     namespace_option,
     new_request_id,
@@ -22,17 +23,16 @@ from tenure.cli.common import (
 )
 from tenure.cli.printing import (
     coloured,
-    headline,
     print_facts,
     print_json,
     print_table,
     print_traceback,
     printable,
 )
-from tenure.cli.waiting import why_waiting
-from tenure.core.commands import Cancel, DeadLetter, Enqueue, Redrive, Requeue
+from tenure.cli.waiting import show_end, wait_for_end, why_waiting
+from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue
 from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind, Namespace, QueueName, new_job_id
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.core.validation import check_job_id
@@ -44,12 +44,19 @@ from tenure.core.vocabulary import (
     Stage,
     parse_status,
 )
-from tenure.errors import UnknownJob
 from tenure.ports import Administration, JobFilter
 from tenure.protocol.fields import iso
-from tenure.protocol.records import artifact_record, event_record, job_record
+from tenure.protocol.records import (
+    ArtifactRecord,
+    EventRecord,
+    JobRecord,
+    OutputRecord,
+    artifact_record,
+    event_record,
+    job_record,
+    output_record,
+)
 
-WAIT_POLL_S = 0.1
 MAX_LISTED = 500
 
 
@@ -58,18 +65,9 @@ def jobs() -> None:
     """Look at jobs and decide about them."""
 
 
-def find_job(serving: Administration, job_id: str) -> Job:
-    """The job, or the end of the command."""
-    check_job_id("ID", job_id)
-    job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
-    if job is None:
-        refuse(str(UnknownJob(job_id)))
-    return job
-
-
 @jobs.command(name="ls")
 @url_option
-@json_option
+@json_option(list[JobRecord])
 @namespace_option
 @click.option("--status", "-s", multiple=True, help="Only these; may be repeated.")
 @click.option("--queue", "-q")
@@ -88,7 +86,11 @@ def list_jobs(
     before: str | None,
     limit: int,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first.
+
+    In the order of their ids, which begin with the time they were made. A job that was redriven,
+    rerun or compensates has an id derived from its origin's: it stands beside its origin.
+    """
     try:
         statuses = tuple(parse_status(word) for word in status)
     except ValueError as wrong:
@@ -114,6 +116,10 @@ def list_jobs(
     if as_json:
         print_json([job_record(job, now=now, bodies=False) for job in found])
         return
+    _print_jobs(found)
+
+
+def _print_jobs(found: Sequence[Job]) -> None:
     print_table(
         ["ID", "KIND", "QUEUE", "STATUS", "ATTEMPT", "OWNER", "ENQUEUED", "FINISHED"],
         [
@@ -132,9 +138,17 @@ def list_jobs(
     )
 
 
+class JobShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, what keeps it from running if it is queued and anything is known, and its log."""
+
+    job: JobRecord
+    waiting: str | None
+    events: list[EventRecord]
+
+
 @jobs.command(name="show")
 @url_option
-@json_option
+@json_option(JobShown)
 @click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
 @click.argument("job_id", metavar="ID")
 def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
@@ -146,7 +160,7 @@ def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
         waiting = why_waiting(serving, job)
     if as_json:
         history = [event_record(event) for event in events]
-        print_json({"job": shown, "waiting": waiting, "events": history})
+        print_json(JobShown(job=shown, waiting=waiting, events=history))
         return
     print_facts([*job_facts(job, bodies=bodies), ("waiting", waiting)])
     click.echo()
@@ -175,7 +189,7 @@ def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
         ("stalled by", job.stall_cause),
         ("reason", job.reason_code),
         ("stage", job.stage),
-        ("error", None if error is None else headline(error)),
+        ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
         ("correlation", job.correlation_id),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
@@ -212,7 +226,7 @@ def print_timeline(events: list[Event]) -> None:
 
 @jobs.command(name="events")
 @url_option
-@json_option
+@json_option(list[EventRecord])
 @click.argument("job_id", metavar="ID")
 def job_events(url: str | None, as_json: bool, job_id: str) -> None:
     """Show a job's history."""
@@ -226,7 +240,7 @@ def job_events(url: str | None, as_json: bool, job_id: str) -> None:
 
 @jobs.command(name="artifacts")
 @url_option
-@json_option
+@json_option(list[ArtifactRecord])
 @click.option(
     "--output",
     "-o",
@@ -272,7 +286,7 @@ def _fetch_artifact(serving: Administration, job: Job, name: str, output: Path |
 
 @jobs.command(name="logs")
 @url_option
-@json_option
+@json_option(list[OutputRecord])
 @click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
 @click.argument("job_id", metavar="ID")
 def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -> None:
@@ -285,7 +299,7 @@ def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -
             if attempt is None or log.attempt == attempt
         ]
     if as_json:
-        print_json(logs)
+        print_json([output_record(log) for log in logs])
         return
     for log in logs:
         left_out = f", {log.left_out_bytes} bytes left out" if log.left_out_bytes else ""
@@ -351,9 +365,18 @@ def requeue_job(url: str | None, request_id: str | None, job_id: str) -> None:
         command = Requeue(
             job_id=JobId(job_id), actor=operator(), request_id=new_request_id(request_id)
         )
-        reply = accepted(serving.execute(command), command.job_id)
+        reply = accepted(serving.execute(command), command.job_id, hint=_instead_of_requeue)
     assert reply.job is not None
     click.echo(f"{job_id}: {coloured(reply.job.status)}")  # a repeated request may find it running
+
+
+def _instead_of_requeue(job: Job) -> str | None:
+    """What to do with a job that is not held."""
+    if job.status is JobStatus.DEAD_LETTERED:
+        return f"`tenure dlq redrive {job.id}` makes a new job of it"
+    if job.status.is_terminal:
+        return f"`tenure jobs rerun {job.id}` makes a new job of it"
+    return None
 
 
 @jobs.command(name="dead-letter")
@@ -392,92 +415,11 @@ def dead_letter_job(
 
 @jobs.command(name="wait")
 @url_option
-@json_option
+@json_option(JobRecord)
 @click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
 @click.argument("job_id", metavar="ID")
 def wait_for_job(url: str | None, as_json: bool, timeout: Duration | None, job_id: str) -> None:
     """Wait until a job is finished. Exits with 0 if it succeeded, 1 otherwise."""
     with administration(url) as serving:
-        find_job(serving, job_id)
-        job = _wait(serving, JobId(job_id), timeout)
-        _show_end(serving, job, as_json=as_json)
-
-
-def _wait(serving: Administration, job_id: JobId, timeout: Duration | None) -> Job:
-    give_up_at = None
-    if timeout is not None:
-        give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
-    while True:
-        job = find_job(serving, job_id)
-        if job.status.is_terminal:
-            return job
-        if give_up_at is not None and time.monotonic() >= give_up_at:
-            why = why_waiting(serving, job)
-            refuse(f"job {job_id} is still {job.status}" + ("" if why is None else f": {why}"))
-        time.sleep(WAIT_POLL_S)
-
-
-def _show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
-    if as_json:
-        print_json(job_record(job, now=serving.now(), bodies=True))
-    elif job.result is not None:
-        click.echo(printable(job.result.decode()))
-    if job.status is not JobStatus.SUCCEEDED:
-        detail = "" if job.error is None else f": {job.error.type}: {job.error.message}"
-        refuse(f"job {job.id} is {job.status}{detail}")
-
-
-@click.command()
-@url_option
-@json_option
-@namespace_option
-@click.option("--queue", "-q", default="default", show_default=True)
-@click.option("--key", help="Dedupe key: one live job per kind and key.")
-@click.option("--delay", callback=duration_value, help="Not before this long from now, as in 5m.")
-@click.option("--priority", type=int, default=0, show_default=True)
-@click.option("--correlation-id")
-@click.option("--id", "job_id", help="The job's id (a UUID): sent twice, it is one job.")
-@click.option("--wait", "waits", is_flag=True, help="Wait for the result and print it.")
-@click.option("--timeout", callback=duration_value, help="With --wait: give up after this long.")
-@click.argument("kind")
-@click.argument("payload", default="null")
-def enqueue(
-    url: str | None,
-    as_json: bool,
-    namespace: str,
-    queue: str,
-    key: str | None,
-    delay: Duration | None,
-    priority: int,
-    correlation_id: str | None,
-    job_id: str | None,
-    waits: bool,
-    timeout: Duration | None,
-    kind: str,
-    payload: str,
-) -> None:
-    """Enqueue a job of KIND with a JSON PAYLOAD; prints its id."""
-    with administration(url, create=True) as serving:
-        command = Enqueue(
-            job_id=JobId(job_id) if job_id else new_job_id(serving.now(), os.urandom(16)),
-            namespace=Namespace(namespace),
-            queue=QueueName(queue),
-            kind=Kind(kind),
-            actor=client(),
-            payload=payload.encode("utf-8", "surrogateescape"),
-            priority=priority,
-            delay_us=delay or Duration(0),
-            dedupe_key=key,
-            correlation_id=correlation_id,
-        )
-        reply = accepted(serving.execute(command), command.job_id)
-        assert reply.job is not None
-        if reply.deduplicated:
-            click.echo(f"tenure: key {printable(key or '')} is held by this job", err=True)
-        if waits:
-            job = _wait(serving, reply.job.id, timeout)
-            _show_end(serving, job, as_json=as_json)
-        elif as_json:
-            print_json(job_record(reply.job, now=serving.now(), bodies=False))
-        else:
-            click.echo(reply.job.id)
+        job = wait_for_end(serving, find_job(serving, job_id), timeout)
+        show_end(serving, job, as_json=as_json)

@@ -18,7 +18,7 @@ COMMANDS = {
     "worker": ("tenure.cli.worker:worker", "Run jobs until told to stop."),
     "dev": ("tenure.cli.dev:dev", "Run jobs, and start anew when their code changes."),
     "serve": ("tenure.cli.serve:serve", "Serve the store over HTTP."),
-    "enqueue": ("tenure.cli.jobs:enqueue", "Enqueue a job."),
+    "enqueue": ("tenure.cli.enqueue:enqueue", "Enqueue a job."),
     "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
     "dlq": ("tenure.cli.dlq:dlq", "Look at dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "Look at queues, pause them, limit them."),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from tenure.core.job import Job, JobError
+from tenure.core.job import TRACEBACK, Job
 
 COLOURS = {
     "queued": "blue",
@@ -80,19 +80,19 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {_cell(value)}")
 
 
-_TRACEBACK = "\n\nTraceback "
-
-
-def headline(error: JobError) -> str:
-    """What went wrong, without the traceback that a worker sends along."""
-    return f"{error.type}: {error.message.partition(_TRACEBACK)[0]}"
+def in_words(span_s: float) -> str:
+    """A span of time as people say it, in its largest unit: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if span_s >= unit_s:
+            return f"{span_s / unit_s:.0f} {unit}"
+    return f"{span_s:.0f} s" if span_s >= 10 else f"{span_s:.1f} s"
 
 
 def print_traceback(job: Job) -> None:
     """The last attempt's traceback as its own lines, if there is one."""
     error = job.error or job.last_error
-    _, _, rest = ("", "", "") if error is None else error.message.partition(_TRACEBACK)
+    _, _, rest = ("", "", "") if error is None else error.message.partition(TRACEBACK)
     if rest:
         click.echo()
-        for line in f"{_TRACEBACK.strip()} {rest}".rstrip().splitlines():
+        for line in f"{TRACEBACK.strip()} {rest}".rstrip().splitlines():
             click.echo(printable(line))

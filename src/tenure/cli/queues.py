@@ -1,12 +1,22 @@
 """`tenure queues …`: look at queues, pause them, limit them."""
 
+from difflib import get_close_matches
+
 import click
+import msgspec
 
 from tenure.cli.common import administration, json_option, namespace_option, url_option
-from tenure.cli.printing import print_json, print_table, printable
+from tenure.cli.printing import in_words, print_json, print_table, printable
+from tenure.coordinator.service import Coordinator
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.validation import check_name
+from tenure.ports import Administration, QueueMeasure
+
+MAX_QUEUES = 500
+MAX_COUNTED = 100_000
+"""More jobs of a sort in a queue are not counted: `100000` then means that many or more."""
 
 
 @click.group()
@@ -14,22 +24,83 @@ def queues() -> None:
     """Look at queues, pause them, limit them."""
 
 
+class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is listed. `live` is the number of its leases. `ready` and `scheduled` jobs
+    wait, the latter for their time; of both, and of the age in seconds of the oldest ready one,
+    there is only null where nobody counts them, as through a server."""
+
+    name: str
+    paused: bool
+    limit: int | None
+    ready: int | None
+    scheduled: int | None
+    live: int
+    oldest_ready_s: float | None
+
+
 @queues.command(name="ls")
 @url_option
-@json_option
+@json_option(list[QueueLine])
 @namespace_option
 def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
-    """List queues with their live leases."""
+    """List queues: what is ready, what waits for its time, what is running."""
     with administration(url) as serving:
         check_name("namespace", namespace)
         found = serving.list_queues(Namespace(namespace))
+        lines = _lines(serving, Namespace(namespace), found)
     if as_json:
-        print_json(found)
+        print_json(lines)
         return
     print_table(
-        ["QUEUE", "STATE", "LIVE", "LIMIT"],
-        [(q.name, "paused" if q.paused else "open", q.live, q.limit) for q in found],
+        ["QUEUE", "STATE", "READY", "SCHEDULED", "RUNNING", "LIMIT", "OLDEST READY"],
+        [
+            (
+                line.name,
+                "paused" if line.paused else "open",
+                _counted(line.ready),
+                _counted(line.scheduled),
+                line.live,
+                line.limit,
+                None if line.oldest_ready_s is None else in_words(line.oldest_ready_s),
+            )
+            for line in lines
+        ],
     )
+
+
+def _lines(
+    serving: Administration, namespace: Namespace, found: list[QueueState]
+) -> list[QueueLine]:
+    # A server counts for its /metrics only, and no route of it tells how deep a queue is.
+    if not isinstance(serving, Coordinator):
+        return [_line(queue, None, None) for queue in found]
+    measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED)
+    depths = {each.queue: each for each in measured.queues if each.namespace == namespace}
+    lines = []
+    for queue in found:
+        depth = depths.get(queue.name)
+        since = None if depth is None else depth.oldest_ready_at
+        age = None if since is None else Duration(max(0, measured.now - since))
+        lines.append(_line(queue, depth, age))
+    return lines
+
+
+def _line(queue: QueueState, depth: QueueMeasure | None, age: Duration | None) -> QueueLine:
+    return QueueLine(
+        name=queue.name,
+        paused=queue.paused,
+        limit=queue.limit,
+        ready=None if depth is None else depth.ready,
+        scheduled=None if depth is None else depth.delayed,
+        live=queue.live,
+        oldest_ready_s=None if age is None else age / MICROSECONDS_PER_SECOND,
+    )
+
+
+def _counted(jobs: int | None) -> str | None:
+    if jobs is None:
+        return None
+    return f"{jobs}+" if jobs >= MAX_COUNTED else str(jobs)
 
 
 def _put(
@@ -38,7 +109,14 @@ def _put(
     with administration(url) as serving:
         check_name("namespace", namespace)
         check_name("QUEUE", name)
-        return serving.put_queue(Namespace(namespace), QueueName(name), paused=paused, limit=limit)
+        known = [queue.name for queue in serving.list_queues(Namespace(namespace))]
+        state = serving.put_queue(Namespace(namespace), QueueName(name), paused=paused, limit=limit)
+    if name not in known:
+        # Lawful, and sometimes meant: a queue may be paused before its first job.
+        close = get_close_matches(name, known, n=1)
+        meant = f" Did you mean {printable(close[0])}?" if close else ""
+        click.echo(f"tenure: no job has used queue {printable(name)} so far.{meant}", err=True)
+    return state
 
 
 @queues.command(name="pause")

@@ -78,7 +78,7 @@ def tokens() -> None:
 
 @tokens.command(name="create")
 @url_option
-@json_option
+@json_option(TokenView)
 @namespace_option
 @click.option("--role", type=click.Choice([role.value for role in Role]), required=True)
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
@@ -144,7 +144,7 @@ def create_token(
 
 @tokens.command(name="ls")
 @url_option
-@json_option
+@json_option(list[TokenView])
 def list_tokens(url: str | None, as_json: bool) -> None:
     """List tokens, oldest first; their secrets are not kept."""
     with coordinator(url) as serving:

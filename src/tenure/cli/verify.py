@@ -23,7 +23,7 @@ from tenure.wiring import open_store, url_from_environment
 HOLDS, VIOLATED = 0, 1
 
 _COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
-_WITHOUT_ACKS_HINT = ", give --acks FILE"
+_WITHOUT_ACKS_HINT = ", give --acks FILE (docs/reference/acks.md)"
 
 
 class ProgressLine:
@@ -62,14 +62,28 @@ def _retention(context: click.Context, option: click.Parameter, text: str | None
     return retention_us
 
 
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of `--json`; docs/reference/verify.md describes it."""
+
+    holds: bool
+    jobs: int
+    events: int
+    acks: int | None
+    empty: int
+    torn: int
+    purged: int
+    invariants: tuple[Finding, ...]
+
+
 @click.command(name="verify")
 @url_option
-@json_option
+@json_option(Document)
 @click.option(
     "--acks",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    help="A log of callers' acknowledgements; may be repeated.",
+    help="A log of callers' acknowledgements, as docs/reference/acks.md says how to write one; may"
+    " be repeated.",
 )
 @click.option(
     "--limit",
@@ -118,19 +132,6 @@ def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -
     finally:
         progress.done()
         store.close()
-
-
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of `--json`; docs/reference/verify.md describes it."""
-
-    holds: bool
-    jobs: int
-    events: int
-    acks: int | None
-    empty: int
-    torn: int
-    purged: int
-    invariants: tuple[Finding, ...]
 
 
 def document(report: Report) -> Document:

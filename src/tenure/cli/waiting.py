@@ -1,13 +1,33 @@
-"""Why a queued job does not run: what a person asks first, answered from what the store knows.
+"""Waiting for a job: why a queued one does not run, which attempts failed meanwhile, how it ended.
 
 Only remarks: nothing here decides, and a worker that never signs is not seen here.
 """
 
+import time
+from collections.abc import Sequence
+
+import click
+
+from tenure.cli.common import find_job, refuse
+from tenure.cli.printing import in_words, print_json, printable
+from tenure.core.events import Event
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
-from tenure.core.vocabulary import JobStatus, WorkerState
+from tenure.core.vocabulary import EventCause, EventType, JobStatus, WorkerState
 from tenure.errors import RequestRefused
 from tenure.ports import Administration
 from tenure.protocol.fields import iso
+from tenure.protocol.records import job_record
+
+WAIT_POLL_S = 0.1
+
+_LOST = {
+    EventCause.ATTEMPT_FAILED: "failed",
+    EventCause.LEASE_EXPIRED: "was lost: its worker was silent for longer than the lease",
+    EventCause.OUTAGE: "was lost in an outage of the store",
+    EventCause.TIMEOUT: "was stopped: it took longer than its time-out",
+    EventCause.START_TIMEOUT: "was lost: it was claimed and never started",
+}
 
 
 def why_waiting(serving: Administration, job: Job) -> str | None:
@@ -41,3 +61,61 @@ def takers(serving: Administration, job: Job) -> list[str]:
         and job.queue in seen.queues
         and (not seen.kinds or job.kind in seen.kinds)
     ]
+
+
+def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[str]:
+    """A line for each attempt that ended without ending the job, of events later than `after`:
+    what went wrong, and when the next one begins. What was handed back unharmed is not told."""
+    lines = []
+    for event, following in zip(events, [*events[1:], None], strict=True):
+        if event.seq <= after or event.type is not EventType.STALLED or event.cause not in _LOST:
+            continue
+        error = event.payload.error
+        what = _LOST[event.cause] + ("" if error is None else f": {error.headline}")
+        next_at = None if following is None else following.payload.run_at
+        if next_at is not None:
+            pause_s = max(0, next_at - now) / MICROSECONDS_PER_SECOND
+            what += f"; the next begins in {in_words(pause_s)}" if pause_s else "; the next is due"
+        lines.append(f"attempt {event.attempt} {what}")
+    return lines
+
+
+def wait_for_end(serving: Administration, job: Job, timeout: Duration | None) -> Job:
+    """The job once it has ended; what becomes of its attempts is told on stderr meanwhile."""
+    give_up_at = None
+    if timeout is not None:
+        give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
+    told, failures = job.rev, job.failures
+    while not job.status.is_terminal:
+        if job.failures > failures:
+            failures = job.failures
+            events = serving.load_events(job.id)
+            for line in lost_attempts(events, after=told, now=serving.now()):
+                click.echo(f"tenure: {printable(line)}", err=True)
+            told = events[-1].seq
+        if give_up_at is not None and time.monotonic() >= give_up_at:
+            _give_up(serving, job)
+        time.sleep(WAIT_POLL_S)
+        job = find_job(serving, job.id)
+    return job
+
+
+def _give_up(serving: Administration, job: Job) -> None:
+    reasons = []
+    if job.failures and job.last_error is not None:
+        spent = f"{job.failures} of {job.policy.max_attempts} attempts failed"
+        reasons.append(f"{spent}, the last with {job.last_error.headline}")
+    why = why_waiting(serving, job)
+    reasons += [] if why is None else [why]
+    refuse(f"job {job.id} is still {job.status}" + ": " * bool(reasons) + "; ".join(reasons))
+
+
+def show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
+    """The result, or the whole job, on stdout; a job that did not succeed ends the command."""
+    if as_json:
+        print_json(job_record(job, now=serving.now(), bodies=True))
+    elif job.result is not None:
+        click.echo(printable(job.result.decode()))
+    if job.status is not JobStatus.SUCCEEDED:
+        detail = "" if job.error is None else f": {job.error.headline}"
+        refuse(f"job {job.id} is {job.status}{detail}")

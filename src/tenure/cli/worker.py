@@ -10,20 +10,22 @@ from tenure.cli.common import (
     size_value,
     url_option,
 )
+from tenure.cli.loading import app_value, import_app
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
 from tenure.errors import InvalidInput, TenureError
+from tenure.handlers import DEFAULT_QUEUE
 from tenure.observing.logs import LogFormat, log_to_stderr
 from tenure.observing.metrics import MetricsAddress
-from tenure.wiring import run_worker, url_from_environment
+from tenure.wiring import project_settings, run_worker, url_from_environment
 from tenure.worker import WorkerOptions
 
 
 def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[QueueName, int]:
-    """`NAME` or `NAME=WEIGHT`, repeated."""
+    """`NAME` or `NAME=WEIGHT`, repeated; else those of the project, else the default one."""
     found: dict[QueueName, int] = {}
-    for word in words:
+    for word in words or _queues_of_the_project() or (DEFAULT_QUEUE,):
         name, _sign, weight = word.partition("=")
         try:
             check_name("queue", name)
@@ -31,6 +33,13 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
         except (InvalidInput, ValueError) as wrong:
             raise click.BadParameter(f"{word!a} is not NAME or NAME=WEIGHT") from wrong
     return found
+
+
+def _queues_of_the_project() -> tuple[str, ...]:
+    try:
+        return project_settings().queues
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
 
 
 @click.command()
@@ -41,10 +50,9 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
     "-q",
     "queues",
     multiple=True,
-    default=("default",),
-    show_default=True,
     callback=_queues,
-    help="NAME or NAME=WEIGHT; may be repeated.",
+    help="NAME or NAME=WEIGHT; may be repeated."
+    " [default: `queues` of [tool.tenure] in pyproject.toml, then default]",
 )
 @click.option(
     "--concurrency",
@@ -101,7 +109,7 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
 )
 @log_format_option
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def worker(
     url: str | None,
     namespace: str,
@@ -118,7 +126,10 @@ def worker(
     name: str | None,
     app: str,
 ) -> None:
-    """Run the jobs of MODULE:APP until SIGTERM (drain) or a second one (at once)."""
+    """Run the jobs of MODULE:APP until SIGTERM (drain) or a second one (at once).
+
+    Without MODULE:APP it is the `app` of [tool.tenure] in pyproject.toml.
+    """
     try:
         if name is not None:
             check_name("--name", name)
@@ -134,6 +145,7 @@ def worker(
             worker_id=None if name is None else WorkerId(name),
         )
         log_to_stderr(LogFormat(log_format))
+        import_app(app)  # before a store is opened: a mistyped name must not create one
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
         code = run_worker(url or url_from_environment(), app, options, expose=expose)
     except TenureError as problem:

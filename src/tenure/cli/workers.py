@@ -9,7 +9,7 @@ from tenure.cli.printing import print_json, print_table, printable
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.validation import check_name
 from tenure.protocol.fields import iso
-from tenure.protocol.records import worker_record
+from tenure.protocol.records import WorkerRecord, worker_record
 
 SHOWN_NAMES = 4
 
@@ -21,7 +21,7 @@ def workers() -> None:
 
 @workers.command(name="ls")
 @url_option
-@json_option
+@json_option(list[WorkerRecord])
 @namespace_option
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     """List the workers that were seen within a day."""

@@ -1,0 +1,157 @@
+"""`tenure enqueue`: make a job, with the settings of its kind where the application is known.
+
+A kind's queue, retries and time-out stand in the code that declares it, and a job takes them along
+when it is made. Without that code only what the command line says is used, and so it is told.
+"""
+
+import os
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from tenure.cli.common import (
+    CouldNotRun,
+    accepted,
+    administration,
+    client,
+    duration_value,
+    json_option,
+    url_option,
+)
+from tenure.cli.loading import load_app
+from tenure.cli.printing import print_json, printable
+from tenure.cli.waiting import show_end, wait_for_end
+from tenure.client.app import Application
+from tenure.client.channel import Link
+from tenure.core.commands import Enqueue
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.errors import TenureError
+from tenure.handlers import DEFAULT_QUEUE
+from tenure.ports import Administration
+from tenure.protocol.records import JobRecord, job_record
+from tenure.wiring import project_settings
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says; None is left to the kind's own settings, or the defaults."""
+
+    kind: str
+    payload: bytes
+    namespace: str | None
+    queue: str | None
+    priority: int | None
+    delay: Duration | None
+    key: str | None
+    correlation_id: str | None
+    job_id: str | None
+
+
+@click.command()
+@url_option
+@json_option(JobRecord)
+@click.option(
+    "--app",
+    metavar="MODULE:APP",
+    help="Use the kind's own settings, and check the payload against its function."
+    " [default: `app` of [tool.tenure] in pyproject.toml]",
+)
+@click.option("--namespace", help="[default: that of --app, then default]")
+@click.option("--queue", "-q", help="[default: the kind's with --app, then default]")
+@click.option("--key", help="Dedupe key: one live job per kind and key.")
+@click.option("--delay", callback=duration_value, help="Not before this long from now, as in 5m.")
+@click.option("--priority", type=int, help="[default: the kind's with --app, then 0]")
+@click.option("--correlation-id")
+@click.option("--id", "job_id", help="The job's id (a UUID): sent twice, it is one job.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the result and print it.")
+@click.option("--timeout", callback=duration_value, help="With --wait: give up after this long.")
+@click.argument("kind")
+@click.argument("payload", default="null")
+def enqueue(
+    url: str | None,
+    as_json: bool,
+    app: str | None,
+    waits: bool,
+    timeout: Duration | None,
+    payload: str,
+    **said: Any,
+) -> None:
+    """Enqueue a job of KIND with a JSON PAYLOAD; prints its id.
+
+    With --wait it prints the result instead, tells on stderr of attempts that fail meanwhile, and
+    exits with 0 if the job succeeded, 1 otherwise.
+    """
+    asked = Asked(payload=payload.encode("utf-8", "surrogateescape"), **said)
+    application = _application(app)
+    with administration(url, create=True) as serving:
+        command = _command(serving, asked, application)
+        reply = accepted(serving.execute(command), command.job_id)
+        assert reply.job is not None
+        if reply.deduplicated:
+            click.echo(f"tenure: key {printable(asked.key or '')} is held by this job", err=True)
+        if waits:
+            job = wait_for_end(serving, reply.job, timeout)
+            show_end(serving, job, as_json=as_json)
+        elif as_json:
+            print_json(job_record(reply.job, now=serving.now(), bodies=False))
+        else:
+            click.echo(reply.job.id)
+
+
+def _application(named: str | None) -> Application | None:
+    try:
+        chosen = named or project_settings().app
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
+    return None if chosen is None else load_app(chosen)
+
+
+def _command(serving: Administration, asked: Asked, app: Application | None) -> Enqueue:
+    if app is not None and Kind(asked.kind) in app.registry.kinds():
+        return _of_application(serving, asked, app)
+    if app is not None:
+        _say(f"kind {asked.kind} is not one of the application's: its payload is not checked")
+    elif sys.stderr.isatty():
+        # Only to people: a script that says everything it means would only be disturbed.
+        _say("only these options are used; --app MODULE:APP adds the kind's own settings")
+    namespace = DEFAULT_NAMESPACE if app is None else app.namespace
+    return Enqueue(
+        job_id=JobId(asked.job_id) if asked.job_id else new_job_id(serving.now(), os.urandom(16)),
+        namespace=Namespace(asked.namespace or namespace),
+        queue=QueueName(asked.queue or DEFAULT_QUEUE),
+        kind=Kind(asked.kind),
+        actor=client(),
+        payload=asked.payload,
+        priority=asked.priority or 0,
+        delay_us=asked.delay or Duration(0),
+        dedupe_key=asked.key,
+        correlation_id=asked.correlation_id,
+    )
+
+
+def _of_application(serving: Administration, asked: Asked, app: Application) -> Enqueue:
+    """The command that the application itself would send, over the coordinator chosen here."""
+    options: dict[str, Any] = {
+        "queue": asked.queue,
+        "priority": asked.priority,
+        "key": asked.key,
+        "correlation_id": asked.correlation_id,
+        "job_id": asked.job_id,
+        "delay": None if asked.delay is None else asked.delay / MICROSECONDS_PER_SECOND,
+    }
+    given: Any = {name: value for name, value in options.items() if value is not None}
+    try:
+        payload = msgspec.json.decode(asked.payload)
+    except msgspec.DecodeError as wrong:
+        raise CouldNotRun(f"the payload is not JSON: {wrong}") from wrong
+    with app.channel.diverted(Link(coordination=serving, close=lambda: None)):
+        command = app.prepare(asked.kind, payload, **given).command
+    return msgspec.structs.replace(
+        command, actor=client(), namespace=Namespace(asked.namespace or app.namespace)
+    )
+
+
+def _say(words: str) -> None:
+    click.echo(f"tenure: {printable(words)}", err=True)

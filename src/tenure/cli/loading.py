@@ -1,0 +1,106 @@
+"""An application named on the command line: imported, and when that fails, where in its own code.
+
+The user's frames and the message are shown, not the way there through click, Tenure and importlib.
+"""
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import click
+
+import tenure
+from tenure.cli.common import CouldNotRun
+from tenure.cli.printing import printable
+from tenure.client.app import Application
+from tenure.errors import TenureError
+from tenure.wiring import project_settings
+from tenure.worker.serving import load_registry
+
+_FROZEN = "<frozen "
+_IMPORTING = "<frozen importlib"
+
+
+def app_value(_: click.Context, __: click.Parameter, given: str | None) -> str:
+    """MODULE:APP of the command line, else of the project."""
+    try:
+        chosen = given or project_settings().app
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
+    if chosen is None:
+        raise click.UsageError(
+            "Missing argument 'MODULE:APP'. Name the Tenure object of your application, as in"
+            " myapp.jobs:app, or say `app` in [tool.tenure] of pyproject.toml."
+        )
+    return chosen
+
+
+def import_app(import_string: str) -> None:
+    """Import the application's module as a worker would; what its own code raises is shown in a
+    few lines and ends the command."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        load_registry(import_string)
+    except Exception as error:  # whatever a module may raise, shown and never swallowed
+        lines = list(_own_lines(error))
+        if lines:
+            shown = "\n".join(printable(line) for line in lines)
+            raise BrokenApplication(import_string, shown) from error
+        if isinstance(error, TenureError):
+            raise CouldNotRun(str(error)) from error
+        raise
+
+
+def load_app(import_string: str) -> Application:
+    """The application itself."""
+    import_app(import_string)
+    module, _, attribute = import_string.partition(":")
+    found = attrgetter(attribute)(sys.modules[module])
+    if not isinstance(found, Application):
+        raise CouldNotRun(f"{import_string[:60]!a} is not a Tenure application")
+    return found
+
+
+class BrokenApplication(CouldNotRun):
+    """An application that cannot be imported: its own lines, exit code 2."""
+
+    def __init__(self, import_string: str, lines: str) -> None:
+        super().__init__(f"{import_string} cannot be imported")
+        self._lines = lines
+
+    def show(self, file: object = None) -> None:
+        """One line of Tenure, then those of the traceback that are the user's."""
+        super().show()
+        click.echo(self._lines, err=True)
+
+
+def _own_lines(error: Exception) -> Iterator[str]:
+    """The traceback from the application's module on, without libraries; nothing if the module
+    was not even begun, as when there is none of this name."""
+    told = traceback.TracebackException.from_exception(error)
+    names = [frame.filename for frame in told.stack]
+    begun = [at for at, name in enumerate(names) if name.startswith(_IMPORTING)]
+    if not begun:
+        return
+    inside = told.stack[begun[0] :]
+    foreign = _foreign_places()
+    own = [frame for frame in inside if not _is_within(frame.filename, foreign)]
+    for text in [*traceback.format_list(own), *told.format_exception_only()]:
+        yield from text.rstrip("\n").split("\n")
+
+
+def _foreign_places() -> tuple[Path, ...]:
+    """Where the code of others is: Python's, installed packages', and Tenure's own."""
+    paths = sysconfig.get_paths()
+    installed = [paths[name] for name in ("stdlib", "purelib", "platlib")]
+    return tuple(Path(place).resolve() for place in (*installed, *tenure.__path__))
+
+
+def _is_within(filename: str, places: tuple[Path, ...]) -> bool:
+    path = Path(filename).resolve()
+    return filename.startswith(_FROZEN) or any(path.is_relative_to(place) for place in places)

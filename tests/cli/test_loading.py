@@ -1,0 +1,210 @@
+"""Applications on the command line: found in the project, loaded, and broken ones shown briefly."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli import worker as worker_command
+from tenure.cli.main import main
+from tenure.worker import WorkerOptions
+
+Run = Callable[..., Result]
+
+SOURCE = """
+from tenure import Retry, Tenure
+
+app = Tenure(namespace="{namespace}")
+
+@app.job(queue="research", priority=3, timeout="2h", retry=Retry(max_attempts=2))
+def read(topic: str, depth: int = 1) -> str:
+    return topic
+
+class Registered:
+    registry = app.registry
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Commands in a directory of their own, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("TENURE_URL", raising=False)
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def module(run: Run, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Writes a module under a name that no other test has imported."""
+
+    def write(source: str) -> str:
+        name = f"app_{abs(hash(request.node.nodeid)):x}"
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def shown(run: Run, result: Result) -> dict[str, object]:
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(run("jobs", "show", result.stdout.strip(), "--json", "--bodies").stdout)
+    job: dict[str, object] = found["job"]
+    return job
+
+
+def test_a_kind_of_the_application_takes_its_settings_along(
+    run: Run, module: Callable[[str], str]
+) -> None:
+    name = module(SOURCE.format(namespace="lab"))
+
+    job = shown(run, run("enqueue", "read", '{"topic":"leases"}', "--app", f"{name}:app"))
+
+    assert (job["queue"], job["priority"], job["namespace"]) == ("research", 3, "lab")
+    assert isinstance(job["policy"], dict)
+    assert (job["policy"]["max_attempts"], job["policy"]["timeout_s"]) == (2, 7200)
+    assert job["payload"] == {"topic": "leases"}
+
+
+def test_what_the_command_line_says_goes_before_the_kind(
+    run: Run, module: Callable[[str], str]
+) -> None:
+    name = module(SOURCE.format(namespace="lab"))
+    job_id = "01890000-0000-7000-8000-000000000007"
+    said = ["-q", "now", "--priority", "0", "--namespace", "other", "--key", "k", "--id", job_id]
+    more = ["--delay", "1h", "--correlation-id", "order-7"]
+
+    job = shown(run, run("enqueue", "read", '{"topic":"x"}', "--app", f"{name}:app", *said, *more))
+
+    assert (job["id"], job["queue"], job["priority"]) == (job_id, "now", 0)
+    assert (job["namespace"], job["dedupe_key"]) == ("other", "k")
+    assert job["correlation_id"] == "order-7"
+    assert str(job["run_at"]) > str(job["enqueued_at"])
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ('{"topic":3}', "Expected `str`, got `int` at topic"),
+        ("null", "Expected `object`, got `null`"),
+        ("{", "the payload is not JSON"),
+    ],
+)
+def test_a_payload_that_does_not_fit_its_function_is_refused(
+    run: Run, module: Callable[[str], str], payload: str, said: str
+) -> None:
+    name = module(SOURCE.format(namespace="default"))
+
+    result = run("enqueue", "read", payload, "--app", f"{name}:app")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert json.loads(run("jobs", "ls", "--json").stdout) == []
+
+
+def test_a_kind_that_the_application_does_not_have_is_enqueued_and_remarked(
+    run: Run, module: Callable[[str], str]
+) -> None:
+    name = module(SOURCE.format(namespace="lab"))
+
+    result = run("enqueue", "thumbnail", "--app", f"{name}:app")
+
+    assert "kind thumbnail is not one of the application's" in result.stderr
+    assert (shown(run, result)["queue"], shown(run, result)["namespace"]) == ("default", "lab")
+
+
+def test_what_is_no_application_is_refused(run: Run, module: Callable[[str], str]) -> None:
+    name = module(SOURCE.format(namespace="lab"))
+
+    no_jobs = run("enqueue", "read", "--app", f"{name}:SOURCE")
+    no_client = run("enqueue", "read", "--app", f"{name}:Registered")
+
+    assert "has no handlers" in no_jobs.stderr
+    assert "is not a Tenure application" in no_client.stderr
+    assert (no_jobs.exit_code, no_client.exit_code) == (2, 2)
+
+
+def test_a_project_names_its_application_and_queues(
+    run: Run, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = module(SOURCE.format(namespace="default"))
+    project = f'[tool.tenure]\napp = "{name}:app"\nqueues = ["research=3", "mail"]\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    given: list[tuple[str, WorkerOptions]] = []
+
+    def work(_url: str, app: str, options: WorkerOptions, **_more: object) -> int:
+        given.append((app, options))
+        return 0
+
+    monkeypatch.setattr(worker_command, "run_worker", work)
+    assert run("worker").exit_code == run("worker", "-q", "other").exit_code == 0
+    job = shown(run, run("enqueue", "read", '{"topic":"x"}'))
+
+    assert job["queue"] == "research"
+    assert [(app, options.queues) for app, options in given] == [
+        (f"{name}:app", {"research": 3, "mail": 1}),
+        (f"{name}:app", {"other": 1}),
+    ]
+
+
+@pytest.mark.parametrize("words", [("worker", "x:app"), ("enqueue", "x"), ("jobs", "ls")])
+def test_a_project_file_that_makes_no_sense_is_one_clear_line(
+    run: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.tenure]\nurk = "sqlite:///x.db"\n')
+
+    result = run(*words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "it may have url, app, queues" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_syntax_error_is_shown_where_it_is_and_nothing_else(
+    run: Run, module: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = module("from tenure import Tenure\napp = Tenure(\ndef f():\n")
+
+    result = run("worker", f"{name}:app")
+
+    first, place, *rest = result.stderr.splitlines()
+    assert result.exit_code == 2
+    assert first == f"tenure: {name}:app cannot be imported"
+    assert f"{name}.py" in place
+    assert rest[-1].startswith("SyntaxError: ")
+    assert len(rest) <= 3
+    assert not (tmp_path / "tenure.db").exists()
+
+
+def test_of_an_import_that_fails_only_the_users_own_frames_are_shown(
+    run: Run, module: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken_settings.py").write_text("import json\nVALUE = json.loads('{')\n")
+    name = module("from tenure import Tenure\nimport broken_settings\napp = Tenure()\n")
+
+    result = run("worker", f"{name}:app")
+
+    frames = [line for line in result.stderr.splitlines() if line.startswith("  File ")]
+    assert result.exit_code == 2
+    assert [frame.partition(".py")[0].rpartition("/")[2] for frame in frames] == [
+        name,
+        "broken_settings",
+    ]
+    assert result.stderr.splitlines()[-1].startswith("json.decoder.JSONDecodeError: ")
+
+
+def test_a_declaration_that_is_refused_is_shown_with_its_line(
+    run: Run, module: Callable[[str], str]
+) -> None:
+    name = module("from tenure import Tenure\napp = Tenure()\n@app.job(lease='x')\ndef f(): ...\n")
+
+    result = run("worker", f"{name}:app")
+
+    assert f'{name}.py", line 3' in result.stderr
+    assert "lease" in result.stderr.splitlines()[-1]

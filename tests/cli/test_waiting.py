@@ -1,0 +1,142 @@
+"""Waiting at a terminal: failures are told while they happen, with a real worker."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure import Tenure
+from tenure.cli.printing import in_words
+from tenure.cli.waiting import lost_attempts
+from tenure.core.commands import Sweep
+from tenure.core.policy import Policy
+from tests.support.coordinators import World
+
+PATIENCE_S = 60.0
+TENURE = [sys.executable, "-m", "tenure.cli.main"]
+SOURCE = """
+from tenure import Retry, Tenure
+
+app = Tenure()
+
+@app.job(retry=Retry(max_attempts=3, initial="500ms"))
+def unlucky() -> None:
+    raise RuntimeError("no luck today")
+
+@app.job(retry=Retry(max_attempts=3, initial="1h", cap="1h"))
+def patient() -> None:
+    raise RuntimeError("come back later")
+"""
+
+Ask = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """Commands beside a worker that runs, in a directory of their own."""
+    (tmp_path / "luck.py").write_text(SOURCE)
+    environment = os.environ | {"TENURE_URL": "sqlite:///tenure.db"}
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*TENURE, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+
+    with (tmp_path / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [*TENURE, "worker", "luck:app"], cwd=tmp_path, env=environment, stderr=log
+        )
+    yield run
+    worker.terminate()
+    worker.wait(PATIENCE_S)
+
+
+def until_failed(client: Tenure, job_id: str) -> None:
+    """Wait for an attempt to fail."""
+    end = time.monotonic() + PATIENCE_S
+    while not client.get(job_id).refresh().failures:
+        assert time.monotonic() < end, "no attempt has failed"
+        time.sleep(0.05)
+
+
+def test_failed_attempts_are_told_while_one_waits(ask: Ask) -> None:
+    waited = ask("enqueue", "unlucky", "--app", "luck:app", "--wait")
+
+    lines = waited.stderr.splitlines()[-3:]
+    told = re.compile(
+        r"tenure: attempt (\d) failed: RuntimeError: no luck today; "
+        r"the next (?:begins in [0-9.]+ s|is due)"
+    )
+    numbers = [found[1] for found in map(told.fullmatch, lines[:2]) if found is not None]
+    assert (waited.returncode, waited.stdout) == (1, "")
+    assert numbers == ["1", "2"]
+    assert lines[2].endswith(" is dead_lettered: RuntimeError: no luck today")
+
+
+def test_a_wait_that_is_over_names_the_failures_and_when_the_next_attempt_is_due(
+    ask: Ask, tmp_path: Path
+) -> None:
+    job_id = ask("enqueue", "patient", "--app", "luck:app").stdout.strip()
+    with Tenure(f"sqlite:///{tmp_path / 'tenure.db'}") as client:
+        until_failed(client, job_id)
+
+    waited = ask("jobs", "wait", job_id, "--timeout", "1ms")
+
+    last = waited.stderr.splitlines()[-1]
+    assert waited.returncode == 1
+    assert "is still queued: 1 of 3 attempts failed, the last with RuntimeError: come" in last
+    assert re.search(r"; it is not due before \d{4}-\d\d-\d\dT", last)
+    assert f"store sqlite:///{tmp_path / 'tenure.db'}" in (tmp_path / "worker.log").read_text()
+
+
+def test_an_attempt_whose_worker_was_lost_is_told_too() -> None:
+    world = World()
+    job = world.running(policy=Policy(max_attempts=2)).job_id
+    world.clock.advance(120)
+    world.coordinator.execute(Sweep(job_id=job))
+    events = world.coordinator.load_events(job)
+    world.coordinator.close()
+
+    lines = lost_attempts(events, after=0, now=events[-1].ts)
+
+    [line] = lines
+    assert line.startswith("attempt 1 was lost: its worker was silent for longer than the lease")
+    assert lost_attempts(events, after=events[-1].seq, now=events[-1].ts) == []
+
+
+@pytest.mark.parametrize(
+    ("span_s", "words"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.4, "12 s"), (180, "3 min"), (7200, "2 h"), (2e5, "2 d")],
+)
+def test_spans_are_said_in_their_largest_unit(span_s: float, words: str) -> None:
+    assert in_words(span_s) == words
+
+
+def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: Path) -> None:
+    theirs, ours = pty.openpty()
+    done = subprocess.run(
+        [*TENURE, "enqueue", "mail", "--url", f"sqlite:///{tmp_path / 'tenure.db'}"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=ours,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    os.close(ours)
+    said = os.read(theirs, 10_000).decode()
+    os.close(theirs)
+
+    assert done.returncode == 0
+    assert "only these options are used; --app MODULE:APP adds the kind's own settings" in said
