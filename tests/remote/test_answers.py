@@ -18,9 +18,12 @@ from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
 from tenure.errors import (
     Closed,
+    Contended,
     InvalidInput,
     OutcomeUnknown,
     RequestRefused,
+    SchemaTooNew,
+    SchemaTooOld,
     StoreUnavailable,
     UnknownStoreUrl,
 )
@@ -35,6 +38,7 @@ from tenure.remote.settings import (
     parse_address,
     trust_from_environment,
 )
+from tenure.server.problems import response, shutting_down, too_many
 from tenure.wiring import open_remote
 from tests.remote.proxy import read_message
 from tests.remote.script import claim_of
@@ -136,6 +140,34 @@ def test_what_is_no_answer_is_no_verdict_and_a_report_is_sent_once(says: bytes) 
 def test_an_unknown_outcome_is_called_one(says: bytes) -> None:
     with asking(says) as (remote, _), pytest.raises(OutcomeUnknown):
         remote.submit_many([START]).result()
+
+
+@spec("H8")
+@pytest.mark.parametrize(
+    ("error", "nothing_changed"),
+    [
+        (StoreUnavailable("no"), True),
+        (OutcomeUnknown("no"), False),
+        (Contended(job_id="j", tries=1), True),
+        (Closed(), True),
+        (SchemaTooOld(found=1, needed=2), True),
+        (SchemaTooNew(found=2, needed=1), True),
+        (shutting_down(), True),
+        (too_many("too_many_leases", "no", hint=""), True),
+        (RuntimeError("a bug"), False),
+    ],
+)
+def test_a_server_says_whether_anything_may_have_been_carried_out(
+    error: Exception, nothing_changed: bool
+) -> None:
+    said = response(error, "x-1")
+    body = answer(said.status_code, bytes(said.body))
+
+    with asking(body) as (remote, _), pytest.raises(StoreUnavailable) as caught:
+        remote.submit_many([START]).result()
+
+    assert isinstance(caught.value, OutcomeUnknown) is not nothing_changed
+    assert caught.value.nothing_changed is nothing_changed
 
 
 def test_nobody_there_is_not_an_unknown_outcome() -> None:

@@ -33,7 +33,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
-from tenure.errors import Closed, Contended, OutcomeUnknown, StoreUnavailable
+from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, Entropy, Observer, Store
 
 MAX_BATCH = 1000
@@ -43,10 +43,6 @@ WORTHWHILE = 100
 price of its own, two milliseconds of CPU, that a load shares."""
 ALWAYS_FLYING = 2
 """So many flights leave with whatever there is: one is decided while another is being written."""
-
-
-_NOTHING_WRITTEN = (StoreUnavailable, Contended)
-"""Errors that say so, and are right about the command they belong to."""
 
 
 class _Commands:
@@ -67,7 +63,8 @@ class _Commands:
         error = next((asked.error for asked in self.asked if asked.error is not None), None)
         if error is None:
             self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
-        elif isinstance(error, _NOTHING_WRITTEN) and any(asked.answer for asked in self.asked):
+        elif _says_nothing_changed(error) and any(asked.answer for asked in self.asked):
+            # It is right about the command it belongs to, and wrong about its neighbours.
             partly = OutcomeUnknown(
                 f"a part of the call was carried out, then: {error}",
                 hint="send the same request again: its ids tell what became of it",
@@ -76,6 +73,10 @@ class _Commands:
             self.future.set_exception(partly)
         else:
             self.future.set_exception(error)
+
+
+def _says_nothing_changed(error: Exception) -> bool:
+    return isinstance(error, TenureError) and error.nothing_changed
 
 
 class _Claim:

@@ -439,7 +439,9 @@ class Problem(Record, frozen=True, kw_only=True):
     """Every answer that is not a success: what happened, to which field, and what to do. [H8]
 
     `verdict` is REJECTED where the coordinator's word is final, and null where the request can be
-    sent again as it is (408, 425, 429 and 5xx). `request_id` is that of the `X-Request-Id` header.
+    sent again as it is (408, 425, 429 and 5xx). `nothing_changed` is true where it is certain that
+    this one was not carried out, not even in part. `request_id` is that of the `X-Request-Id`
+    header.
     """
 
     code: str
@@ -447,4 +449,5 @@ class Problem(Record, frozen=True, kw_only=True):
     verdict: VerdictKind | None = None
     field: str | None = None
     hint: str = ""
+    nothing_changed: bool = False
     request_id: str = ""

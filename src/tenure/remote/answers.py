@@ -26,20 +26,6 @@ _M = TypeVar("_M")
 LONGEST_RETRY_AFTER_S = 30.0
 
 _FIELD_REFUSED = frozenset({400, 413, 422})
-_BEFORE_ANYTHING = frozenset(
-    {
-        "shutting_down",
-        "store_unavailable",
-        "schema_too_old",
-        "schema_too_new",
-        "too_many_leases",
-        "too_many_polls",
-        "too_many_connections",
-        "too_slow",
-        "not_ready",
-    }
-)
-"""Words that say that nothing was carried out."""
 
 
 class NotFound(RequestRefused):
@@ -93,8 +79,7 @@ class Reader:
         return kind(problem.message, reason=problem.code, field=problem.field, hint=hint)
 
     def _no_verdict(self, response: Response, problem: Problem) -> StoreUnavailable:
-        known = problem.code in _BEFORE_ANYTHING
-        kind = StoreUnavailable if known else OutcomeUnknown
+        kind = StoreUnavailable if problem.nothing_changed else OutcomeUnknown
         exchange = f" (request {problem.request_id})" if problem.request_id else ""
         return kind(
             f"{self._address} answered {response.status}{exchange}: {problem.message}",

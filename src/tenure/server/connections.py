@@ -23,8 +23,13 @@ _MALFORMED = Problem(
     code="malformed",
     message="this is not HTTP/1.1, or its head is too large",
     verdict=VerdictKind.REJECTED,
+    nothing_changed=True,
 )
-_FULL = Problem(code="too_many_connections", message="the server has too many connections")
+_FULL = Problem(
+    code="too_many_connections",
+    message="the server has too many connections",
+    nothing_changed=True,
+)
 
 
 class GuardedProtocol(H11Protocol):
