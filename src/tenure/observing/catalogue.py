@@ -71,7 +71,8 @@ def _histogram(name: str, help_: str) -> Metric:
 TRANSITIONS = _counter(
     "tenure_transitions_total",
     "namespace kind type",
-    "Events written to the log, by type; renewals of leases are among them.",
+    "Events that this process wrote to the log, by type; renewals of leases are among them, what an"
+    " application wrote within its own transaction is not.",
     "sum by (type) (rate(tenure_transitions_total[5m]))",
 )
 CLAIMS = _counter(
@@ -127,7 +128,11 @@ DEAD_LETTERS = _counter(
 WAIT = _histogram(
     "tenure_wait_seconds", "From the moment a job was ready to the moment it was claimed."
 )
-RUN = _histogram("tenure_run_seconds", "From the start of an attempt to its end, however it ended.")
+RUN = _histogram(
+    "tenure_run_seconds",
+    "From the start of an attempt to its end, however it ended; without those completed within a"
+    " transaction of the handler's own.",
+)
 SWEEPER_LAG = _gauge(
     "tenure_sweeper_lag_seconds",
     "",
