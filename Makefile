@@ -20,7 +20,8 @@ GENERATED_DOCS := \
 	tenure.conformance.diagram=docs/spec/transitions.md \
 	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json \
 	tenure.protocol.reference=docs/reference/http.md \
-	tenure.observing.reference=docs/reference/metrics.md
+	tenure.observing.reference=docs/reference/metrics.md \
+	tenure.cli.reference=docs/reference/cli.md
 
 help: ## show this help
 	@echo "Tenure: a durable job queue and orchestrator whose history you can check."

@@ -1,0 +1,149 @@
+"""The reference page: written from the commands, and true of what they print."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+from tenure.cli.reference import commands, page, shape_of
+from tenure.coordinator.service import Coordinator
+from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Complete
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Kind,
+    QueueName,
+    RequestId,
+    WorkerId,
+    worker_actor,
+)
+from tenure.core.instants import Duration
+from tenure.stores.sql.sqlite import SqliteStore
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference" / "cli.md"
+RIGHT = f"{sys.executable} -m tests.conformance_worker.worker"
+
+WORDS = {
+    "enqueue": "enqueue mail",
+    "jobs ls": "jobs ls",
+    "jobs show": "jobs show {done} --bodies",
+    "jobs events": "jobs events {done}",
+    "jobs artifacts": "jobs artifacts {done}",
+    "jobs logs": "jobs logs {done}",
+    "jobs wait": "jobs wait {done}",
+    "dlq ls": "dlq ls --resolved",
+    "dlq show": "dlq show {dead}",
+    "dlq redrive": "dlq redrive {dead} --again",
+    "dlq discard": "dlq discard {dead}",
+    "queues ls": "queues ls",
+    "workers ls": "workers ls",
+    "tokens create": "tokens create ann --role viewer",
+    "tokens ls": "tokens ls",
+    "doctor": "doctor",
+    "verify": "verify",
+    "conform worker": f"conform worker --scenario success -- {RIGHT}",
+}
+"""How each command that has --json is run on the store below."""
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def ids(run: Run, tmp_path: Path) -> dict[str, str]:
+    """A store with a little of everything: `done` ran and left something, `dead` was redriven."""
+    run("enqueue", "mail", "--delay", "1h", "--correlation-id", "order-7")
+    done = run("enqueue", "mail", '{"to":"ada"}', "--priority", "1").stdout.strip()
+    store = SqliteStore(tmp_path / "tenure.db")
+    coordinator = Coordinator(store)
+    _work(coordinator)
+    coordinator.close()
+    store.close()
+    dead = run("enqueue", "mail").stdout.strip()
+    run("jobs", "dead-letter", dead, "-m", "spam")
+    assert run("dlq", "redrive", dead).exit_code == 0
+    run("tokens", "create", "bob", "--role", "client")
+    return {"done": done, "dead": dead}
+
+
+def _work(coordinator: Coordinator) -> None:
+    """What a worker does with one job: it signs, runs it, prints, leaves a file."""
+    actor = worker_actor("w")
+    process = WorkerProcess(
+        namespace=DEFAULT_NAMESPACE,
+        worker=WorkerId("w"),
+        actor=actor,
+        host="here",
+        pid=7,
+        queues=(QueueName("default"),),
+        kinds=(Kind("mail"),),
+        concurrency=1,
+        version="1",
+        uptime_us=Duration(0),
+    )
+    coordinator.see_worker(process)
+    request = ClaimRequest(
+        namespace=DEFAULT_NAMESPACE,
+        worker=WorkerId("w"),
+        actor=actor,
+        queues=(QueueName("default"),),
+        limit=1,
+        claim_seq=1,
+        request_id=RequestId("claim"),
+    )
+    [grant] = coordinator.claim(request).grants
+    lease: Any = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": actor}
+    coordinator.stage_artifact(ArtifactUpload(name="report.txt", body=b"done", **lease))
+    coordinator.put_attempt_log(AttemptOutput(text="hello\n", left_out_bytes=0, **lease))
+    coordinator.execute(Complete(request_id=RequestId("complete"), result=b"7", **lease))
+
+
+def test_the_page_is_written_from_the_commands() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs-generated`"
+
+
+def test_every_command_that_has_json_is_run_here() -> None:
+    assert WORDS.keys() == {name for name, each in commands() if shape_of(each) is not None}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_a_command_prints_is_what_the_page_says(
+    run: Run, ids: dict[str, str], name: str
+) -> None:
+    shape = shape_of(dict(commands())[name])
+    words = [word.format(**ids) for word in WORDS[name].split()]
+    words.insert(len(name.split()), "--json")
+
+    printed = run(*words).stdout
+
+    # Decoding ignores what the type does not have: written again, it would be missing.
+    told = msgspec.json.decode(printed, type=shape)
+    assert msgspec.json.decode(msgspec.json.encode(told)) == msgspec.json.decode(printed)
+    assert told, "an empty list shows nothing"
+
+
+def test_every_link_of_the_page_leads_somewhere() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+
+    for file, anchor in re.findall(r"\]\(([a-z-]*(?:\.md)?)#?([a-z-]*)\)", text):
+        target = (PAGE.parent / file if file else PAGE).read_text(encoding="utf-8")
+        heads = [line.lstrip("#").strip().lower() for line in target.splitlines() if "#" in line]
+        assert not anchor or anchor in heads, f"{file}#{anchor}"
