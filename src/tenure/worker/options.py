@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Actor,
@@ -57,6 +58,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     set_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     sign_interval_us: Duration = seconds(10)  # how often the worker says that it lives
-    output_bytes: int = 64 * 1024
+    output_bytes: int = MAX_ATTEMPT_LOG_BYTES - 1024  # room for the note on what is left out
     output_sink: OutputSink | None = None  # None: the coordinator keeps it
     limits: Limits = Limits()
