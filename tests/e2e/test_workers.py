@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tenure.core.ids import JobId
+from tenure.core.instants import Duration
 from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.errors import StoreUnavailable
 from tests.e2e.workers import Site, is_gone
@@ -68,6 +69,37 @@ def test_a_frozen_workers_handler_is_stopped_when_it_thaws(site: Site, tmp_path:
     site.until(lambda: is_gone(pid), "the handler's process is gone")
     assert was_running
     assert (job.status, site.job(job_id)) == (JobStatus.DEAD_LETTERED, job)
+
+
+def test_what_is_rejected_is_stopped_said_counted_and_never_sent_again(
+    site: Site, tmp_path: Path
+) -> None:
+    """Two jobs that are gone from the store when their worker has something to say about them."""
+    end, talk, pid_file = tmp_path / "end", tmp_path / "talk", tmp_path / "deaf.ready"
+    site.deploy("tests.e2e.lanes:app")
+    site.start("worker", talk=talk)
+    ending = site.enqueue("last_word", note=str(end))
+    running = site.enqueue("deaf", note=str(tmp_path / "deaf"))
+    site.until(Path(f"{end}.ready").exists, "the one that will end runs")
+    site.until(pid_file.exists, "the one that never ends runs")
+
+    site.freeze("worker")
+    for job_id in (running, ending):
+        site.cancel(job_id, CancelMode.HARD)
+    purged = site.store.purge(older_than_us=Duration(0), limit=2)
+    end.touch()
+    site.signal("worker", signal.SIGCONT)
+    site.until(lambda: is_gone(int(pid_file.read_text())), "the handler's process is gone")
+    after = site.until_ended(site.enqueue("shout", kibibytes=1))
+    site.signal("worker", signal.SIGTERM)
+    code = site.workers["worker"].wait(timeout=120)
+
+    said = talk.read_text().splitlines()
+    rejected = [line for line in said if "was REJECTED (unknown_job), stopping it" in line]
+    assert purged == 2
+    assert [sum(job_id in line for line in rejected) for job_id in (running, ending)] == [1, 1]
+    assert "2 rejected" in said[-1]
+    assert (code, after.status) == (0, JobStatus.SUCCEEDED)
 
 
 def test_a_handler_that_hogs_the_interpreter_keeps_its_lease(site: Site) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import CancelMode, EventType, JobStatus
 from tenure.verify import verify
 from tenure.wiring import limits_from_environment, open_store, sqlite_path
+from tenure.worker.serving import load_registry
 from tests.e2e.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,32 +42,37 @@ CLIENT = client_actor("tests")
 class Site:
     """One store, its workers, and what can be asked about its jobs."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are variables of the environment for the workers and commands of this site."""
         self.url = url
         self.store = open_store(url, migrate=True)
         limits = limits_from_environment({"TENURE_LEASE_BOUNDS": BOUNDS})
         self.coordinator = Coordinator(self.store, limits=limits)
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
-
+        self._application, self._registry = APP, app.registry
         self._environment = os.environ | {
             "TENURE_URL": url,
             "TENURE_LEASE_BOUNDS": BOUNDS,
             "LEDGER_URL": url,
+            **(settings or {}),
         }
+
+    def deploy(self, application: str) -> None:
+        """Have workers and jobs of another application than the usual one."""
+        self._application, self._registry = application, load_registry(application)
 
     def start(
         self,
         name: str,
         *words: str,
-        application: str = APP,
         concurrency: int = 2,
         grace: str = "20s",
         talk: Path | None = None,
     ) -> None:
         """A worker process; jobs wait for it, so nobody else has to. It talks to a file, or to
         whoever reads the tests."""
-        given = ["worker", application, "--name", name, "--grace", grace, "-c", str(concurrency)]
-        given += ["--pass-env", "LEDGER_*", *words]
+        given = ["worker", self._application, "--name", name, "--grace", grace]
+        given += ["-c", str(concurrency), "--pass-env", "LEDGER_*", *words]
         with nullcontext() if talk is None else talk.open("wb") as stderr:
             self.workers[name] = subprocess.Popen(
                 [*TENURE, *given], cwd=ROOT, env=self._environment, stderr=stderr
@@ -114,7 +120,7 @@ class Site:
 
     def enqueue(self, kind: str, **arguments: object) -> JobId:
         """A job of the test application, under the policy its decorator gave it."""
-        handler = app.registry.get(Kind(kind))
+        handler = self._registry.get(Kind(kind))
         assert handler is not None
         job_id = new_job_id(self.store.now(), os.urandom(16))
         self.coordinator.execute(
