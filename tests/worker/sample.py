@@ -196,6 +196,15 @@ def nap(amount_s: float, file: str = "") -> str:
 
 
 @app.job()
+def waiting(file: str, until: str) -> str:
+    """Takes as long as the test likes."""
+    Path(file).write_text(str(os.getpid()))
+    while not Path(until).exists():
+        time.sleep(0.01)
+    return "it came"
+
+
+@app.job()
 def careful(amount_s: float, journal: str, ctx: Context) -> None:
     """Looks at its lease all the time, and writes down from when to when it believed in it."""
     began = last = time.monotonic()

@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -35,13 +34,15 @@ ONCE = replace(POLICY, max_attempts=1)
 class Runner:
     """A worker process."""
 
-    def __init__(self, url: str, *, grace_s: float, concurrency: int = 2) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.worker.runner", url, str(grace_s), str(concurrency)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def __init__(self, url: str, *, grace_s: float, concurrency: int, talk: Path | None) -> None:
+        with nullcontext() if talk is None else talk.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.worker.runner", url, str(grace_s), str(concurrency)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -77,8 +78,11 @@ class Fleet:
         self._url = url
         self._runners: list[Runner] = []
 
-    def start(self, *, grace_s: float = 10, concurrency: int = 2) -> Runner:
-        runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency)
+    def start(
+        self, *, grace_s: float = 10, concurrency: int = 2, talk: Path | None = None
+    ) -> Runner:
+        """A worker; its log goes to `talk`, or to whoever reads the tests."""
+        runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency, talk=talk)
         self._runners.append(runner)
         return runner
 
@@ -162,7 +166,7 @@ def test_a_handler_that_listens_is_told_about_the_shutdown_first(
 ) -> None:
     shop, file = fleet.shop, tmp_path / "pid"
     job_id = shop.enqueue("polite", {"file": str(file)}, policy=ONCE)
-    runner = fleet.start(grace_s=2)
+    runner = fleet.start(grace_s=5)  # it is asked at three quarters, killed at nine tenths
     read_pids(file)
 
     os.killpg(runner.process.pid, signal.SIGINT)  # as a terminal does it: to the whole group
@@ -173,18 +177,25 @@ def test_a_handler_that_listens_is_told_about_the_shutdown_first(
 
 
 def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_path: Path) -> None:
-    shop, file = fleet.shop, tmp_path / "pids"
+    shop, file, go_on, talk = fleet.shop, tmp_path / "pids", tmp_path / "go_on", tmp_path / "talk"
     job_id = shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
-    runner = fleet.start(grace_s=600)
+    waiting = {"file": str(tmp_path / "pid"), "until": str(go_on)}
+    other = shop.enqueue("waiting", waiting, policy=ONCE)
+    runner = fleet.start(grace_s=600, talk=talk)
     pids = read_pids(file)
+    read_pids(tmp_path / "pid")
 
     runner.signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert all(map(is_alive, pids)), "the first one lets handlers finish"
+    runner.signal(signal.SIGUSR1)  # means nothing, and is answered: then SIGTERM was heard too
+    wait_until(lambda: "SIGUSR1 means nothing" in talk.read_text(), "the worker to have heard")
+    go_on.touch()
+    finished = shop.wait(other, JobStatus.SUCCEEDED, JobStatus.QUEUED, JobStatus.DEAD_LETTERED)
+    were_alive = all(map(is_alive, pids))
     runner.insist(signal.SIGTERM)
     code, stats = runner.wait()
 
-    assert (code, stats.released) == (0, 1)
+    assert (finished.status, were_alive) == (JobStatus.SUCCEEDED, True), "the first lets them be"
+    assert (code, stats.succeeded, stats.released) == (0, 1, 1)
     assert not any(map(is_alive, pids))
     assert (shop.job(job_id).status, shop.job(job_id).failures) == (JobStatus.QUEUED, 0)
 
