@@ -25,6 +25,7 @@ from tenure.protocol.routes import ROUTES, Route
 from tenure.server.app import check_local
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
+from tenure.server.quotas import Quotas
 from tests.server.harness import JOB, SETTINGS, Stage, until
 from tests.server.test_roles import name_of, send
 
@@ -427,6 +428,43 @@ def test_what_is_granted_while_the_store_counts_is_not_forgotten(
         return empty, await quotas.reserve(principal, 1)
 
     assert stage.run(scenario()) == (True, False)
+
+
+@spec("H26")
+def test_a_second_server_counts_what_the_first_one_granted(stage: Stage) -> None:
+    token, text = stage.new_token(W, "greedy", max_leases=3)
+    principal = Principal(token)
+    second = Quotas(stage.store, stage.services.blocking, stage.clock)
+    for number in range(1, 8):
+        stage.enqueue(number)
+
+    was_empty = stage.run(second.reserve(principal, 1))
+    second.settle(principal, 1, 0)
+    stage.claim(token=text, limit=2)
+
+    assert was_empty
+    assert not stage.run(second.reserve(principal, 2))
+    assert stage.run(second.reserve(principal, 1))
+
+
+@spec("H26")
+def test_a_token_that_is_far_from_its_limit_is_counted_once_a_second(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, _ = stage.new_token(W, "modest", max_leases=1000)
+    counted: list[object] = []
+
+    def count(*holder: object) -> int:
+        counted.append(holder)
+        return 0
+
+    monkeypatch.setattr(stage.store, "count_leases", count)
+    for _ in range(5):
+        assert stage.run(stage.services.quotas.reserve(Principal(token), 10))
+    assert len(counted) == 1
+    stage.clock.advance(1.1)
+    assert stage.run(stage.services.quotas.reserve(Principal(token), 10))
+    assert len(counted) == 2
 
 
 @spec("H26", "Q1")

@@ -1,6 +1,8 @@
 """What one token may have at a time: leases and open long polls. [H26]
 
-Per server: each replica counts its own polls, and sees leases that others granted within a second.
+Leases are counted in the store, for all servers that share it; each counts its own polls. A count
+is used for a second while it is far from the limit and for one claim when it is near, so what
+several servers grant beyond the limit is what they grant at the same moment.
 """
 
 import asyncio
@@ -18,6 +20,8 @@ from tenure.server.principals import Principal
 from tenure.server.problems import too_many
 
 COUNT_EVERY = seconds(1)
+NEAR = 0.5
+"""The part of its limit from which on a holder's leases are counted for each claim."""
 
 _Holder = tuple[Namespace, Actor]
 
@@ -74,7 +78,10 @@ class Quotas:
         token = principal.token
         if token is None:
             return True
-        count = await self._counted((token.namespace, token.actor))
+        holder = (token.namespace, token.actor)
+        count = self._counts.setdefault(holder, _Count())
+        is_near = count.at_most() + leases > token.max_leases * NEAR
+        await self._count(holder, count, at_most_old=0 if is_near else COUNT_EVERY)
         if count.at_most() + leases > token.max_leases:
             return False
         count.in_flight += leases
@@ -88,14 +95,14 @@ class Quotas:
             count.in_flight -= reserved
             count.granted_since += granted
 
-    async def _counted(self, holder: _Holder) -> _Count:
-        count = self._counts.setdefault(holder, _Count())
+    async def _count(self, holder: _Holder, count: _Count, *, at_most_old: int) -> None:
+        asked_at = self._monotonic()
         async with count.lock:
-            now = self._monotonic()
-            if count.counted_at is None or now - count.counted_at > COUNT_EVERY:
+            # Whoever waited here while somebody else counted has a number that is new enough.
+            if count.counted_at is None or asked_at - count.counted_at >= at_most_old:
+                now = self._monotonic()
                 before = count.granted_since
                 count.leases = await self._blocking(lambda: self._store.count_leases(*holder))
                 # What was granted while the store counted may or may not be in its number.
                 count.granted_since -= before
                 count.counted_at = now
-        return count
