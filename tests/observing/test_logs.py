@@ -12,6 +12,7 @@ import pytest
 
 from tenure.conformance.harness import Kit, MemoryFactory
 from tenure.conformance.spec import spec
+from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
 from tenure.observing import tracing
 from tenure.observing.logs import JsonFormatter, TextFormatter, job_ids, redacted
@@ -42,6 +43,47 @@ def test_a_line_is_one_object_whatever_is_in_it() -> None:
     assert line["note"] == "two\nlines"
     assert (line["level"], line["logger"]) == ("warning", "tenure.test")
     assert line["ts"].endswith("Z")
+
+
+def text_of(message: str, *args: object, **more: Any) -> str:
+    given = {"msg": message, "args": args, "levelname": "WARNING"}
+    return TextFormatter().format(logging.makeLogRecord(given | more))
+
+
+def test_a_line_of_text_cannot_begin_another_one() -> None:
+    forged = "2026-01-01 00:00:00,000 ERROR the disk is full"
+
+    line = text_of("worker %s left", f"w\r\n{forged}\x1b[2J\u2028{forged}\x85\x0b\x0c")
+
+    assert line.isprintable()
+    assert "w\\r\\n2026" in line
+    assert "\\x1b[2J\\u20282026" in line
+
+
+def test_a_stack_below_a_line_of_text_is_set_in() -> None:
+    forged = "2026-01-01 00:00:00,000 ERROR the disk is full"
+    try:
+        raise ValueError(f"no\n{forged}\x1b[2J")
+    except ValueError:
+        failure = sys.exc_info()
+
+    printed = "one\r\n\n\ttwo"
+    first, *below = text_of("it failed", exc_info=failure, below=printed).split("\n")
+
+    assert first.endswith("WARNING it failed")
+    assert below[:2] == ["  one", "  \\ttwo"]
+    assert below[2] == "  Traceback (most recent call last):"
+    assert all(line.startswith("  ") and line.isprintable() for line in below)
+    assert f"  {forged}\\x1b[2J" in below
+
+
+def test_a_token_is_left_out_wherever_it_stands() -> None:
+    token_id, _, text = mint(bytes(range(TOKEN_ENTROPY_BYTES)))
+    said = f"who is {text}?"
+
+    assert text_of(said).endswith(f"who is tenure_{token_id}_[redacted]?")
+    assert line_of(said, about=[text])["message"] == f"who is tenure_{token_id}_[redacted]?"
+    assert line_of(said, about=[text])["about"] == [f"tenure_{token_id}_[redacted]"]
 
 
 @spec("OB5")

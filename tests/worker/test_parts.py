@@ -31,7 +31,7 @@ from tenure.worker.executing import Execution
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import BoundedOutput
 from tenure.worker.serving import load_registry
-from tenure.worker.text import clean, many_lines, message_of, one_line, traceback_of
+from tenure.worker.text import clean, message_of, traceback_of
 from tenure.worker.wire import (
     FrameError,
     FrameReader,
@@ -125,10 +125,6 @@ def test_a_long_traceback_keeps_its_end() -> None:
 
     assert len(text) <= 6000
     assert text.rstrip().endswith("the end")
-
-
-def test_a_log_line_stays_one_line() -> None:
-    assert one_line("a\nb\x1b[31mc\u2028é") == "a\\nb\\x1b[31mc\\u2028é"
 
 
 def test_a_dead_process_is_described() -> None:
@@ -355,13 +351,6 @@ def test_what_an_application_misses_itself_is_told_as_python_tells_it(
 
     with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
         load_registry("incomplete:app")
-
-
-def test_text_of_many_lines_keeps_its_lines_and_nothing_a_terminal_obeys() -> None:
-    text = "first\nsecond \x1b[31mred\r\x9bthird\n"
-
-    assert many_lines(text, most=1000) == "first\nsecond \\x1b[31mred\n\\x9bthird"
-    assert many_lines(text, most=7) == "\\x9bthird"
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

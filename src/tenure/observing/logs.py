@@ -1,6 +1,7 @@
 """Log lines: for people as text, for programs as JSON, and never with a secret by its name.
 
-A line is a line: whatever a message contains cannot begin another one. Lines that are about a job
+A line is a line: whatever a message contains cannot begin another one, and every line that stands
+below it, such as those of a stack, is set in. Lines that are about a job
 carry its ids; those made within a traced request or attempt carry its trace. [OB5]
 """
 
@@ -14,7 +15,9 @@ from enum import StrEnum
 from typing import Any
 
 from tenure.core.job import Job
+from tenure.core.tokens import TOKEN_PATTERN
 from tenure.observing import tracing
+from tenure.observing.lines import indented, one_line
 
 REDACTED = "[redacted]"
 MAX_DEPTH = 6
@@ -53,7 +56,9 @@ def job_ids(job: Job) -> dict[str, Any]:
 def redacted(value: Any, *, depth: int = 0) -> Any:
     """The value without what is secret by the name it stands under, at any depth."""
     if isinstance(value, str):
-        return _URL.sub(rf"\1{REDACTED}", _SAID.sub(rf"\1{REDACTED}", value))
+        for pattern in (TOKEN_PATTERN, _SAID, _URL):
+            value = pattern.sub(_hidden, value)
+        return value
     if depth >= MAX_DEPTH:
         return REDACTED
     if isinstance(value, Mapping):
@@ -66,6 +71,12 @@ def redacted(value: Any, *, depth: int = 0) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
 
 
+def _hidden(found: re.Match[str]) -> str:
+    """What stands before a secret; of a token that is its id, which says whose it was."""
+    is_token = found.re is TOKEN_PATTERN
+    return f"tenure_{found[1]}_{REDACTED}" if is_token else f"{found[1]}{REDACTED}"
+
+
 class TextFormatter(logging.Formatter):
     """Time, level and message."""
 
@@ -73,8 +84,13 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with the stack of an exception below it."""
-        return str(redacted(super().format(record)))
+        """The line; below it what is many lines: `below` of its `extra`, and an exception."""
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        below = getattr(record, "below", "")
+        if record.exc_info:
+            below = f"{below}\n{self.formatException(record.exc_info)}"
+        return str(redacted("\n".join([one_line(self.formatMessage(record)), *indented(below)])))
 
 
 class JsonFormatter(logging.Formatter):

@@ -34,7 +34,6 @@ from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned
 from tenure.worker.output import BoundedOutput
 from tenure.worker.staging import Left, Parts
 from tenure.worker.stats import Stats
-from tenure.worker.text import many_lines
 from tenure.worker.wire import (
     ArtifactEnd,
     ArtifactPart,
@@ -322,8 +321,8 @@ class Pool:
             case Blocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
-                stack = many_lines(message.stack, most=SHOWN_OUTPUT)
-                _log.warning("an event loop stood still for %.1f s in\n%s", took_s, stack)
+                below = {"below": message.stack[-SHOWN_OUTPUT:]}
+                _log.warning("an event loop stood still for %.1f s", took_s, extra=below)
             case _:
                 assert_never(message)
 
@@ -406,8 +405,8 @@ class Pool:
             return
         self._failed_starts += 1
         printed = child.output.take()[0].decode("utf-8", "replace")
-        text = many_lines(printed, most=SHOWN_OUTPUT)
-        _log.error("a child %s and could not start %s:\n%s", how, self._app, text)
+        below = {"below": printed[-SHOWN_OUTPUT:]}
+        _log.error("a child %s and could not start %s", how, self._app, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
             self._emit(Broken(f"children cannot start {self._app}; the last one {how}"))

@@ -24,6 +24,7 @@ from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers import Isolation, Registry
 from tenure.observing import tracing
+from tenure.observing.lines import one_line
 from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.worker.clock import Boot, JumpWatch, boot_now
@@ -60,7 +61,6 @@ from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
 from tenure.worker.staging import Left
-from tenure.worker.text import one_line
 from tenure.worker.wire import Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)

@@ -13,16 +13,6 @@ def clean(text: str, *, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def one_line(text: str) -> str:
-    """Text for a log: no line breaks or escape codes of somebody else's making."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def many_lines(text: str, *, most: int) -> str:
-    """The end of a text for a log: its line breaks, and nothing else a terminal obeys."""
-    return "\n".join(one_line(line) for line in text[-most:].splitlines())
-
-
 def message_of(error: BaseException) -> str:
     """What the exception says; its `__str__` is user code and may fail too."""
     try:
