@@ -147,6 +147,22 @@ def test_a_revoked_token_ends_a_worker_and_its_log_does_not_show_it(site: Remote
     assert "claims are refused: unauthenticated" in site.logs["worker"].read_text()
 
 
+def test_a_worker_whose_token_is_revoked_says_so_of_the_job_that_it_stops(
+    site: RemoteSite,
+) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    job = site.enqueue("linger", seconds=60.0)
+    site.until_status(job, JobStatus.RUNNING)
+
+    site.tenure("tokens", "revoke", site.worker_token.split("_")[1])
+
+    assert site.workers["worker"].wait(timeout=120) == 1
+    log = site.logs["worker"].read_text()
+    assert "was REJECTED (the server does not hear this worker" in log
+    assert "None" not in log
+
+
 def test_a_worker_without_a_valid_token_does_not_start(site: RemoteSite) -> None:
     server = site.serve()
     stranger = f"tenure_{'0' * 16}_{'0' * 64}"

@@ -60,6 +60,7 @@ CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while i
 REPORT_WITHIN = seconds(60)
 MAX_REPORT_TRIES = 12
 MAX_REFUSED_REPORTS = 3
+NOT_HEARD = "the server does not hear this worker; its token may be revoked or limited"
 LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
 QUICK_STOP = seconds(3)
@@ -317,7 +318,7 @@ class Session:
             case VerdictKind.REJECTED:
                 self.stats.rejected += 1
                 what = type(command).__name__.lower()
-                text = f"its {what} was REJECTED ({verdict.cause}), stopping it"
+                text = f"its {what} was REJECTED ({verdict.cause or NOT_HEARD}), stopping it"
                 self._note_about(attempt, text, is_error=True)
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
