@@ -16,6 +16,8 @@ from tenure.core.beside import (
     ArtifactUpload,
     AttemptLog,
     AttemptOutput,
+    HeldLease,
+    LeaseRow,
     Resolution,
     Staging,
     StoredArtifact,
@@ -40,7 +42,15 @@ from tenure.core.outcomes import Change
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.validation import check_correlation_id, check_name
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import Cause, EventType, HealthState, JobStatus, ReasonCode, Stage
+from tenure.core.vocabulary import (
+    Cause,
+    EventType,
+    HealthState,
+    JobStatus,
+    LeaseNews,
+    ReasonCode,
+    Stage,
+)
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -224,6 +234,10 @@ class Coordination(Protocol):
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of each attempt, in order."""
 
+    def look(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of an actor's leases deserve a heartbeat now, in this order. Changes nothing.
+        [C2]"""
+
     def see_worker(self, process: WorkerProcess) -> bool:
         """A worker's sign of life, every ten seconds or so; whether it is to drain. [B12]"""
 
@@ -305,6 +319,9 @@ class Store(TokenStore, Protocol):
 
     def load_leased(self, session: SessionKey) -> Loaded:
         """The claimed and running jobs of a worker session, expired ones included."""
+
+    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
+        """What these jobs' rows say of their leases; unknown jobs are missing."""
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq; an unknown job has none."""

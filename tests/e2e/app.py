@@ -45,6 +45,15 @@ def fragile(seconds: float, ctx: Context) -> str:
     return "whole"
 
 
+@app.job(lease="2m", retry=ONCE)
+def unhurried(pid_file: str, ctx: Context) -> None:
+    """Its lease is long, and so its heartbeats are half a minute apart."""
+    Path(pid_file).write_text(str(os.getpid()))
+    while True:
+        ctx.check()
+        time.sleep(0.05)
+
+
 @app.job(lease=LEASE, retry=ONCE)
 def deaf(pid_file: str) -> None:
     """An infinite loop that never looks up."""

@@ -34,6 +34,25 @@ def test_a_soft_cancel_reaches_every_kind_of_handler_and_ends_the_deaf(
     site.until(lambda: is_gone(deaf), "the deaf one is gone")
 
 
+@pytest.mark.parametrize("mode", CancelMode)
+def test_a_cancel_does_not_wait_for_a_heartbeat(
+    site: Site, tmp_path: Path, mode: CancelMode
+) -> None:
+    note = tmp_path / "pid"
+    job_id = site.enqueue("unhurried", pid_file=str(note))
+    site.start("worker")
+    site.until(lambda: note.exists() and note.read_text() != "", "it runs")
+    half_a_minute = site.job(job_id).policy.heartbeat_us
+
+    site.cancel(job_id, mode)
+    asked_at = site.store.now()
+    site.until_ended(job_id)
+    if mode is CancelMode.HARD:
+        site.until(lambda: is_gone(int(note.read_text())), "its handler is gone")
+
+    assert site.store.now() - asked_at < half_a_minute * 2 // 3
+
+
 def test_a_worker_is_drained_by_name(site: Site) -> None:
     running = site.enqueue("fragile", seconds=2)
     site.start("worker", grace="60s")

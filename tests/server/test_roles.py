@@ -21,6 +21,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "release": frozenset({W}),
     "heartbeat": frozenset({W}),
     "report": frozenset({W}),
+    "look": frozenset({W}),
     "output": frozenset({W}),
     "upload-artifact": frozenset({W}),
     "alive": frozenset({W}),
@@ -65,6 +66,7 @@ EXAMPLES: dict[str, object] = {
     "release": REPORT,
     "heartbeat": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE, "hb_seq": 1}]},
     "report": {"reports": [{"op": "start", **REPORT}]},
+    "look": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE}]},
     "output": {"job_id": JOB.format(1), "lease_id": LEASE, "text": "hello"},
     "alive": {
         "host": "h",

@@ -25,6 +25,8 @@ from tenure.worker.messages import (
     Event,
     Finished,
     Kill,
+    Look,
+    Looked,
     Prepare,
     Prepared,
     RunHandler,
@@ -140,7 +142,7 @@ class Drive:
             Cancel(
                 job_id=job_id,
                 actor=CLIENT,
-                request_id=RequestId("cancel"),
+                request_id=RequestId(f"cancel-{mode}"),
                 mode=mode,
                 reason="enough",
             )
@@ -175,12 +177,21 @@ class Drive:
                 self._claim(action)
             case Send():
                 self._send(action.ticket, action.commands)
+            case Look():
+                self._look(action)
             case Prepare() if self._prepares:
                 self._events.append(Prepared(action.run))
             case Kill() if self._kills:
                 self._events.append(Finished(action.run, Killed()))
             case _:
                 pass
+
+    def _look(self, action: Look) -> None:
+        if self.network.requests_arrive and self.network.answers_return:
+            news = self.world.coordinator.look(list(action.leases.values()), ACTOR)
+            self._events.append(Looked(dict(zip(action.leases, news, strict=True))))
+        else:
+            self._events.append(Looked(None))
 
     def _claim(self, action: SendClaim) -> None:
         if self.network.requests_arrive:

@@ -4,19 +4,23 @@ Artifacts, the output of handlers and signs of life decide nothing about a job; 
 in a queue of commands, and none of it is batched.
 """
 
+from collections.abc import Sequence
+
 from tenure.core.beside import (
     Artifact,
     ArtifactUpload,
     AttemptLog,
     AttemptOutput,
+    HeldLease,
     Staging,
     StoredArtifact,
     WorkerProcess,
+    lease_news,
 )
-from tenure.core.beside_limits import check_output, check_process, check_upload
-from tenure.core.ids import JobId
+from tenure.core.beside_limits import check_lease, check_output, check_process, check_upload
+from tenure.core.ids import Actor, JobId
 from tenure.core.validation import Limits, check_job_id, check_name
-from tenure.core.vocabulary import Cause
+from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.ports import Store
 
 
@@ -51,6 +55,13 @@ class BesideTheLog:
         """The kept output of each attempt, in order."""
         check_job_id("job_id", job_id)
         return self.store.load_attempt_logs(job_id)
+
+    def look(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of an actor's leases deserve a heartbeat now, in this order."""
+        for lease in leases:
+            check_lease(lease)
+        rows = self.store.load_leases([lease.job_id for lease in leases])
+        return [lease_news(rows.get(each.job_id), each.lease_id, actor) for each in leases]
 
     def see_worker(self, process: WorkerProcess) -> bool:
         """A worker's sign of life; whether it is to drain."""

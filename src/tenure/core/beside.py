@@ -24,7 +24,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind, WorkerState
+from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, ResolutionKind, WorkerState
 
 MAX_ARTIFACT_BYTES = 16 << 20
 MAX_ARTIFACTS_PER_ATTEMPT = 100
@@ -146,6 +146,28 @@ class AttemptLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt: int
     text: str
     left_out_bytes: int
+
+
+class HeldLease(msgspec.Struct, frozen=True, gc=False):
+    """A lease as a worker knows it."""
+
+    job_id: JobId
+    lease_id: LeaseId
+
+
+class LeaseRow(msgspec.Struct, frozen=True, gc=False):
+    """What a job's row says of its lease."""
+
+    lease_id: LeaseId | None
+    principal: Actor | None
+    cancel_requested_at: Instant | None
+
+
+def lease_news(row: LeaseRow | None, lease_id: LeaseId, actor: Actor) -> LeaseNews:
+    """What `actor` should ask about. It is no verdict: a heartbeat brings that. [C2]"""
+    if row is None or (row.lease_id, row.principal) != (lease_id, actor):
+        return LeaseNews.LOST
+    return LeaseNews.NONE if row.cancel_requested_at is None else LeaseNews.CANCEL
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -11,6 +11,7 @@ from tenure.core.beside import (
     MAX_ATTEMPT_LOG_BYTES,
     ArtifactUpload,
     AttemptOutput,
+    HeldLease,
     WorkerProcess,
 )
 from tenure.core.ids import LEASE_ID_PATTERN
@@ -41,6 +42,12 @@ def _check_lease_id(value: object) -> None:
             f"{_shown(value)} is not a lease id",
             hint="send back the lease_id of the grant",
         )
+
+
+def check_lease(lease: HeldLease) -> None:
+    """Raise `InvalidInput` unless it can be a lease. [J5]"""
+    check_job_id("job_id", lease.job_id)
+    _check_lease_id(lease.lease_id)
 
 
 def check_upload(upload: ArtifactUpload) -> None:

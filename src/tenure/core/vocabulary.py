@@ -229,6 +229,14 @@ class ObservationType(StrEnum):
     COMPENSATED = "compensated"
 
 
+class LeaseNews(StrEnum):
+    """What a look at a lease finds, short of a verdict. [C2]"""
+
+    NONE = "none"
+    CANCEL = "cancel"  # was asked for
+    LOST = "lost"
+
+
 class WorkerState(StrEnum):
     """How a worker is shown."""
 

@@ -3,11 +3,12 @@
 Who asks and in which namespace is never read off a message: the server says both.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
-from tenure.core.beside import AttemptOutput, WorkerProcess
+from tenure.core.beside import AttemptOutput, HeldLease, WorkerProcess
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -31,6 +32,7 @@ from tenure.protocol.fields import in_seconds, optional_instant, optional_moment
 from tenure.protocol.policies import policy_message, policy_of
 from tenure.protocol.records import body_of, body_or_null, raw_body
 from tenure.protocol.requests import (
+    MAX_BATCH,
     MAX_CLAIM,
     AliveMessage,
     CancelMessage,
@@ -45,6 +47,8 @@ from tenure.protocol.requests import (
     FailReport,
     HeartbeatMessage,
     HeartbeatReport,
+    LeaseMessage,
+    LookMessage,
     OutputMessage,
     ProgressMessage,
     RedriveMessage,
@@ -246,6 +250,13 @@ def alive_message(process: WorkerProcess) -> AliveMessage:
         namespace=process.namespace,
         ending=process.is_ending,
     )
+
+
+def look_messages(leases: Sequence[HeldLease]) -> Iterator[LookMessage]:
+    """Looks at so many leases at a time as one message holds."""
+    messages = [LeaseMessage(job_id=each.job_id, lease_id=each.lease_id) for each in leases]
+    for start in range(0, len(messages), MAX_BATCH):
+        yield LookMessage(leases=tuple(messages[start : start + MAX_BATCH]))
 
 
 # --- What clients and operators send -----------------------------------------------------------

@@ -14,7 +14,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
-from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
+from tenure.core.vocabulary import Cause, Disposition, JobStatus, LeaseNews, VerdictKind
 from tenure.protocol.fields import (
     in_seconds,
     moment,
@@ -411,6 +411,12 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
     verdict: VerdictKind
     cause: Cause | None = None
+
+
+class LookReply(Record, frozen=True, kw_only=True):
+    """Of each lease `none`, or what to send a heartbeat for: `cancel` or `lost`. [C2]"""
+
+    news: tuple[LeaseNews, ...]
 
 
 class AliveReply(Record, frozen=True, kw_only=True):

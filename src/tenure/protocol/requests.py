@@ -148,6 +148,19 @@ class HeartbeatsMessage(Request, frozen=True, kw_only=True):
     leases: Annotated[tuple[HeartbeatMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
+class LeaseMessage(Request, frozen=True, kw_only=True):
+    """A lease that a worker holds."""
+
+    job_id: JobIdField
+    lease_id: LeaseIdField
+
+
+class LookMessage(Request, frozen=True, kw_only=True):
+    """Look at leases between two heartbeats; the news come back in this order. [C2]"""
+
+    leases: Annotated[tuple[LeaseMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
 class StartReport(StartMessage, frozen=True, kw_only=True, tag_field="op", tag="start"):
     """A start within a batch."""
 

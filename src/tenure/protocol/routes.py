@@ -156,6 +156,15 @@ ROUTES: tuple[Route, ...] = (
         reply=replies.VerdictsReply,
         max_body_bytes=MAX_BATCH_BYTES,
     ),
+    _post(
+        "look",
+        "/v1/look",
+        "See which leases have news",
+        W,
+        request=requests.LookMessage,
+        reply=replies.LookReply,
+        max_body_bytes=MAX_BATCH_BYTES,
+    ),
     _report(
         "output",
         "Leave what a handler wrote",

@@ -15,6 +15,7 @@ from tenure.core.beside import (
     ArtifactUpload,
     AttemptLog,
     AttemptOutput,
+    HeldLease,
     Staging,
     StoredArtifact,
     WorkerProcess,
@@ -23,7 +24,7 @@ from tenure.core.beside_limits import check_output, check_upload
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Command
 from tenure.core.events import Event
-from tenure.core.ids import JobId
+from tenure.core.ids import Actor, JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.policy import LeaseBounds
@@ -36,11 +37,11 @@ from tenure.core.validation import (
     check_name,
 )
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import Cause
+from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.errors import Closed
 from tenure.ports import NO_WAIT
 from tenure.protocol import LEASE_HEADER
-from tenure.protocol.commands import alive_message, claim_message, output_message
+from tenure.protocol.commands import alive_message, claim_message, look_messages, output_message
 from tenure.protocol.fields import instant
 from tenure.protocol.records import artifact_of, event_of, output_of
 from tenure.protocol.replies import (
@@ -50,6 +51,7 @@ from tenure.protocol.replies import (
     EventsReply,
     KeptReply,
     LogsReply,
+    LookReply,
     StagingReply,
     TimeReply,
     claim_answer,
@@ -187,6 +189,13 @@ class RemoteCoordinator(RemoteAdministered):
             return self._caller.ask(call, KeptReply).cause
         except NotFound:
             return Cause.UNKNOWN_JOB
+
+    def look(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of this worker's leases deserve a heartbeat now, in this order."""
+        found: list[LeaseNews] = []
+        for message in look_messages(leases):
+            found += self._caller.ask(Call(name="look", message=message), LookReply).news
+        return found
 
     def see_worker(self, process: WorkerProcess) -> bool:
         """A worker's sign of life; whether it is to drain."""

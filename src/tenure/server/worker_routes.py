@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tenure.core.beside import ArtifactUpload
+from tenure.core.beside import ArtifactUpload, HeldLease
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.ids import JobId, LeaseId, WorkerId
 from tenure.core.verdicts import Verdict
@@ -25,6 +25,7 @@ from tenure.protocol.commands import (
 from tenure.protocol.replies import (
     AliveReply,
     KeptReply,
+    LookReply,
     VerdictsReply,
     claim_reply,
     staging_reply,
@@ -37,6 +38,7 @@ from tenure.protocol.requests import (
     CompleteMessage,
     FailMessage,
     HeartbeatsMessage,
+    LookMessage,
     OutputMessage,
     ReleaseMessage,
     ReportsMessage,
@@ -257,6 +259,13 @@ async def output(call: Call) -> Response:
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 
+async def look(call: Call) -> Response:
+    """See which leases have news. [C2]"""
+    leases = [HeldLease(each.job_id, each.lease_id) for each in call.message(LookMessage).leases]
+    news = await call.services.blocking(lambda: call.coordinator.look(leases, call.actor))
+    return answer(LookReply(news=tuple(news)))
+
+
 async def alive(call: Call) -> Response:
     """Give a sign of life. [B12]"""
     message = call.message(AliveMessage)
@@ -280,6 +289,7 @@ HANDLERS: dict[str, Handler] = {
     "release": release,
     "heartbeat": heartbeat,
     "report": report,
+    "look": look,
     "output": output,
     "upload-artifact": upload_artifact,
     "alive": alive,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from tenure.core.beside import LeaseRow
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -112,6 +113,16 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                 and job.owner == session.worker
             }
             return Loaded(self._clock(), self._epoch, found)
+
+    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
+        """What these jobs' rows say of their leases."""
+        with self._lock:
+            self._open()
+            jobs = [self._jobs[job_id] for job_id in ids if job_id in self._jobs]
+            return {
+                job.id: LeaseRow(job.lease_id, job.principal, job.cancel_requested_at)
+                for job in jobs
+            }
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq."""

@@ -11,7 +11,7 @@ from tenure.core.ids import Actor, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant
-from tenure.core.vocabulary import ErrorClass, ReleaseKind, Stage
+from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage
 from tenure.worker.clock import Boot
 
 LONG_LEASE = seconds(20)
@@ -126,6 +126,7 @@ class Attempt:
         self._news: News = (None, None)
         self._unconfirmed: News = (None, None)
         self._news_sent_at = Boot(0)
+        self._found = LeaseNews.NONE
 
     @property
     def name(self) -> str:
@@ -205,6 +206,16 @@ class Attempt:
             progress=progress,
             checkpoint=checkpoint,
         )
+
+    def hurry(self, news: LeaseNews, now: Boot) -> bool:
+        """A look found this: whether a heartbeat is due now. Once for each kind of news, because
+        what it finds may last, as of a handler that goes on after its own commit."""
+        is_known = news is LeaseNews.NONE or news is self._found
+        if is_known or (news is LeaseNews.CANCEL and self.is_cancelled):
+            return False
+        self._found = news
+        self.heartbeat_at = now
+        return True
 
     def heartbeat_answered(self, hb_seq: int) -> None:
         """Confirmed: what it carried is kept. An older one confirms nothing of the newest."""

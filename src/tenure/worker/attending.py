@@ -19,6 +19,7 @@ from tenure.core.ids import Actor
 from tenure.errors import TenureError
 from tenure.observing.lines import one_line
 from tenure.ports import Coordination
+from tenure.worker.messages import Look, Looked
 from tenure.worker.options import AttemptOutput
 from tenure.worker.staging import Left, stage
 from tenure.worker.wire import Staged
@@ -113,6 +114,20 @@ class Attendant:
         if has_room:
             self._room.free(size_bytes)
         answer(Staged(left.run, left.number, failure="the store is too slow"))
+
+    def look(self, look: Look, actor: Actor, answer: Callable[[Looked], None]) -> None:
+        """See which leases have news, then answer."""
+
+        def work() -> None:
+            found = Looked(None)
+            try:
+                news = self._coordination.look(list(look.leases.values()), actor)
+                found = Looked(dict(zip(look.leases, news, strict=True)))
+            finally:
+                answer(found)
+
+        if not self.submit("a look at its leases", work):
+            answer(Looked(None))
 
     def close(self) -> None:
         """Finish what waits and say goodbye, if the store lets us within a few seconds."""

@@ -5,12 +5,14 @@ Events come with the supervisor's clock; actions are carried out by the supervis
 
 import msgspec
 
+from tenure.core.beside import HeldLease
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import Actor, LeaseId
 from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
 from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import LeaseNews
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import Outcome
 
@@ -31,6 +33,12 @@ class Woken(msgspec.Struct, frozen=True):
 
 class ClockJumped(msgspec.Struct, frozen=True):
     """The wall clock ran ahead: the leases may be older than they look."""
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a look at leases found, by run; None if it failed. [C2]"""
+
+    news: dict[int, LeaseNews] | None
 
 
 class ClaimAnswered(msgspec.Struct, frozen=True):
@@ -132,6 +140,7 @@ Event = (
     | Began
     | Woken
     | ClockJumped
+    | Looked
     | ClaimAnswered
     | ClaimFailed
     | Answered
@@ -171,6 +180,12 @@ class Send(msgspec.Struct, frozen=True):
     commands: tuple[WorkerCommand, ...]
     trace_ids: tuple[str, ...] = ()
     """Of the jobs that they are about. [OB6]"""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Look at these leases, by run; answer with `Looked`. [C2]"""
+
+    leases: dict[int, HeldLease]
 
 
 class Prepare(msgspec.Struct, frozen=True):
@@ -224,4 +239,16 @@ class Note(msgspec.Struct, frozen=True):
     job: Job | None = None  # the one it is about
 
 
-Action = SendClaim | EndWaits | Send | Prepare | RunHandler | Renew | Lend | AskToStop | Kill | Note
+Action = (
+    SendClaim
+    | EndWaits
+    | Send
+    | Look
+    | Prepare
+    | RunHandler
+    | Renew
+    | Lend
+    | AskToStop
+    | Kill
+    | Note
+)

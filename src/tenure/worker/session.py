@@ -20,6 +20,7 @@ from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claiming import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import NEVER, Boot
+from tenure.worker.looking import Looker
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -37,6 +38,7 @@ from tenure.worker.messages import (
     Kill,
     LeaseAsked,
     Lend,
+    Looked,
     Note,
     Prepare,
     Prepared,
@@ -93,6 +95,7 @@ class Session:
         self._attempts: dict[int, Attempt] = {}
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
+        self._looker = Looker()
         self._actions: list[Action] = []
         self._has_begun = False
         self._drain: _Drain | None = None
@@ -133,6 +136,8 @@ class Session:
                 self.next_at = self._now
             case ClockJumped():
                 self._clock_jumped()
+            case Looked():
+                self._looked(event)
             case ClaimAnswered():
                 self._claim_answered(event.ticket, event.answer)
             case ClaimFailed():
@@ -167,6 +172,7 @@ class Session:
         for attempt in list(self._attempts.values()):
             self._keep_lease(attempt)
         self._heartbeats()
+        self._look()
         for attempt in list(self._attempts.values()):
             self._retry(attempt)
         self._ask_for_work()
@@ -281,6 +287,20 @@ class Session:
             self._actions += self._outbox.renew(due, self._now)
         for attempt in owing:
             self._wake_by(attempt.heartbeat_at)
+
+    def _look(self) -> None:
+        look = self._looker.look(self._attempts.values(), self._now)
+        if look is not None:
+            self._actions.append(look)
+        self._wake_by(self._looker.next_at(self._attempts.values()))
+
+    def _looked(self, found: Looked) -> None:
+        self._looker.looked(found, self._now)
+        for run, news in (found.news or {}).items():
+            attempt = self._attempts.get(run)
+            if attempt is not None and attempt.hurry(news, self._now):
+                self._wake_by(attempt.heartbeat_at)
+        self._wake_by(self._looker.next_at(self._attempts.values()))
 
     def _batch_returned(self, event: Answered | SendFailed | SendRefused) -> None:
         sent = self._outbox.returned(event.ticket)

@@ -44,6 +44,8 @@ from tenure.worker.messages import (
     Finished,
     Kill,
     Lend,
+    Look,
+    Looked,
     Note,
     Prepare,
     Renew,
@@ -75,6 +77,9 @@ _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 StoreArtifact = Callable[[Left, Callable[[Staged], None]], None]
 """Stores an artifact in its own time, and says then what became of it."""
 
+LookAtLeases = Callable[[Look, Callable[[Looked], None]], None]
+"""Looks in its own time, and says then what it found."""
+
 _log = logging.getLogger("tenure.worker")
 
 
@@ -91,6 +96,7 @@ class Supervisor:
         app: str,
         environment: Mapping[str, str],
         stage: StoreArtifact,
+        look: LookAtLeases,
     ) -> None:
         self._coordination = coordination
         self._session = session
@@ -99,6 +105,7 @@ class Supervisor:
         self._inbox: deque[Event] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # from other threads
         self._signals: deque[int] = deque()
+        self._look = look
         self._stops = 0
         self._has_begun = False
         self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
@@ -133,6 +140,10 @@ class Supervisor:
     def tell(self, message: Staged) -> None:
         """Tell a handler what became of its artifact. Any thread."""
         self._call(lambda: self._pool.tell(message))
+
+    def _hear(self, found: Looked) -> None:
+        """What a look found. Any thread."""
+        self._call(lambda: self._inbox.append(found))
 
     def drain(self) -> None:
         """Drain, as a signal would; asked again, change nothing. Any thread."""
@@ -244,6 +255,8 @@ class Supervisor:
                 self._coordination.end_waits()
             case Send():
                 self._send(action)
+            case Look():
+                self._look(action, self._hear)
             case Prepare():
                 self._prepare(action)
             case RunHandler():

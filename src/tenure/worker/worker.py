@@ -90,6 +90,7 @@ class Worker:
             app=app,
             environment=host_environment(),
             stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
+            look=lambda look, answer: self._attendant.look(look, self.actor, answer),
         )
 
     def run(self) -> int:

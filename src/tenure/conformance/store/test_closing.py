@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "load_holders": lambda store: store.load_holders([KEY]),
     "now": lambda store: store.now(),
     "load_leased": lambda store: store.load_leased(SESSION),
+    "load_leases": lambda store: store.load_leases([SOME_ID]),
     "load_histories": lambda store: store.load_histories([SOME_ID]),
     "load_observations": lambda store: store.load_observations(SOME_ID),
     "observe": lambda store: store.observe([NOTE]),

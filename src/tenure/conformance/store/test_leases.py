@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.harness import Kit, policy
+from tenure.conformance.harness import WORKER, Kit, policy
 from tenure.conformance.spec import spec
-from tenure.core.ids import worker_actor
+from tenure.core.beside import HeldLease
+from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.vocabulary import (
@@ -16,9 +17,39 @@ from tenure.core.vocabulary import (
     EventCause,
     EventType,
     JobStatus,
+    LeaseNews,
     ReleaseKind,
     VerdictKind,
 )
+
+
+@spec("C2")
+def test_a_look_finds_cancels_and_lost_leases_and_changes_nothing(kit: Kit) -> None:
+    held, asked_to_stop, gone = [kit.running_job() for _ in range(3)]
+    kit.cancel(asked_to_stop)
+    kit.cancel_hard(gone)
+    leases = [_lease(job) for job in (held, asked_to_stop, gone)]
+    stranger = HeldLease(held.id, leases[1].lease_id)
+    nobody = HeldLease(JobId("01900000-0000-7000-8000-000000000000"), leases[0].lease_id)
+    before = [kit.reload(job) for job in (held, asked_to_stop, gone)]
+
+    found = kit.coordinator.look([*leases, stranger, nobody], WORKER)
+
+    assert found == [
+        LeaseNews.NONE,
+        LeaseNews.CANCEL,
+        LeaseNews.LOST,
+        LeaseNews.LOST,
+        LeaseNews.LOST,
+    ]
+    assert [kit.reload(job) for job in (held, asked_to_stop, gone)] == before
+    assert kit.coordinator.look(leases[:1], worker_actor("another")) == [LeaseNews.LOST]
+    assert kit.coordinator.look([], WORKER) == []
+
+
+def _lease(job: Job) -> HeldLease:
+    assert job.lease_id is not None
+    return HeldLease(job.id, job.lease_id)
 
 
 @spec("R10", "L4")

@@ -19,7 +19,7 @@ from tenure.conformance.worker.scenarios import Scenario
 from tenure.conformance.worker.script import Answer, Script
 from tenure.core.ids import JobId
 from tenure.core.instants import Instant
-from tenure.core.vocabulary import VerdictKind
+from tenure.core.vocabulary import LeaseNews, VerdictKind
 from tenure.errors import InvalidInput
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import decode, encode
@@ -28,6 +28,7 @@ from tenure.protocol.replies import (
     AliveReply,
     HealthReply,
     KeptReply,
+    LookReply,
     Problem,
     StagingReply,
     TimeReply,
@@ -35,6 +36,7 @@ from tenure.protocol.replies import (
 from tenure.protocol.requests import (
     ClaimMessage,
     HeartbeatsMessage,
+    LookMessage,
     ReportsMessage,
 )
 from tenure.protocol.routes import ROUTES, Route, Shape
@@ -180,6 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return script.claim(message, at)
             case HeartbeatsMessage():
                 return script.report(message.leases, at, is_batch=True)
+            case LookMessage():  # a look may find nothing, the heartbeat tells
+                found = LookReply(news=(LeaseNews.NONE,) * len(message.leases))
+                return [], Answer(body=encode(found))
             case ReportsMessage():
                 return script.report(message.reports, at, is_batch=True)
             case _ if route.name in ("start", "complete", "fail", "release"):

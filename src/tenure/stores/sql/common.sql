@@ -19,6 +19,9 @@ SELECT {job_columns} FROM {t}job
    AND principal = :actor AND owner = :worker
  ORDER BY id;
 
+-- name: load_leases
+SELECT id, lease_id, principal, cancel_requested_at FROM {t}job WHERE id {among_ids};
+
 -- name: load_histories
 SELECT {event_columns} FROM {t}job_event WHERE job_id {among_ids} ORDER BY job_id, seq;
 

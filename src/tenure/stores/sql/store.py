@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from tenure.core.beside import LeaseRow
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -170,6 +171,11 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
                 worker=session.worker,
             )
         )
+
+    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
+        """What these jobs' rows say of their leases."""
+        rows = self._rows(self._ask("load_leases", ids=self._pack(ids)))
+        return {JobId(str(job_id)): LeaseRow(*said) for job_id, *said in rows}
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq."""
