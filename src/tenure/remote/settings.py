@@ -5,7 +5,6 @@ no error, no log and no repr. It is not sent in the clear to another machine unl
 for.
 """
 
-import ipaddress
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 
 from tenure.core.tokens import read_token
 from tenure.errors import InvalidInput, UnknownStoreUrl
+from tenure.protocol.hosts import is_loopback
 
 TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE = "TENURE_CA_FILE"
@@ -40,7 +40,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_private(self) -> bool:
         """Whether nobody between can read along: TLS, or this machine's own addresses."""
-        return self.scheme == "https" or _is_loopback(self.host)
+        return self.scheme == "https" or is_loopback(self.host)
 
 
 def parse_address(url: str) -> Address:
@@ -69,15 +69,6 @@ def parse_address(url: str) -> Address:
 
 def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Secret:

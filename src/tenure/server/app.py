@@ -6,7 +6,6 @@ and how much of it; then its handler. Whatever goes wrong on the way becomes a p
 """
 
 import asyncio
-import ipaddress
 import logging
 import os
 import re
@@ -26,6 +25,7 @@ from tenure.errors import InvalidInput
 from tenure.observing.tracing import HEADER, Asked, answering
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode, decode_query
+from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 from tenure.server import job_routes, problems, system_routes, worker_routes
 from tenure.server.calls import Call
@@ -292,16 +292,6 @@ def check_local(host: str, origin: str | None) -> None:
         raise Refused(403, "out_of_scope", "this server answers requests to localhost only")
     if origin is not None and origin.partition("://")[2] != host:
         raise Refused(403, "out_of_scope", "this server answers no other site's pages")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 async def _not_mounted(http: Request, problem: Exception) -> Response:

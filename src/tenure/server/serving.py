@@ -17,7 +17,8 @@ import uvicorn
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.errors import InvalidInput, TenureError
-from tenure.server.app import is_loopback, make_app
+from tenure.protocol.hosts import is_loopback
+from tenure.server.app import make_app
 from tenure.server.connections import guarded
 from tenure.server.services import Services, no_metrics
 from tenure.server.settings import ServerSettings

@@ -1,0 +1,52 @@
+"""Which hosts are this machine."""
+
+import pytest
+
+from tenure.protocol.hosts import is_loopback
+from tenure.remote.settings import parse_address
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.255.254", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("::ffff:127.0.0.1", True),
+        ("[::ffff:127.0.0.1]", True),
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("localhost.", False),
+        ("localhost.evil.com", False),
+        ("127.evil.com", False),
+        ("127.0.0.1.evil.com", False),
+        ("126.255.255.255", False),
+        ("128.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("0.0.0.0", False),  # noqa: S104 - judged, not bound
+        ("::", False),
+        ("[127.0.0.1]", False),
+        ("[localhost]", False),
+        ("[::1", False),
+        ("]::1[", False),
+        ("[]", False),
+        ("", False),
+    ],
+)
+def test_only_what_is_certain_to_be_this_machine_is_taken_for_it(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://LOCALHOST:1", True),
+        ("http://[::1]:1", True),
+        ("http://127.evil.com:1", False),
+        ("http://localhost.:1", False),
+    ],
+)
+def test_the_host_of_a_url_is_judged_by_the_same_rule(url: str, expected: bool) -> None:
+    assert parse_address(url).is_private is expected
