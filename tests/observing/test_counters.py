@@ -32,10 +32,11 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Compensation, Policy
+from tenure.core.validation import check_name
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import OnLost, ReasonCode, ReleaseKind, VerdictKind
-from tenure.errors import StoreUnavailable
-from tenure.observing.counts import Counts, Tallies
+from tenure.errors import InvalidInput, StoreUnavailable
+from tenure.observing.counts import OTHER, Counts, Tallies
 from tenure.observing.metrics import Gauge, Metrics
 from tenure.ports import Measures, QueueMeasure
 from tenure.wiring import enqueue_within, open_store, transaction_on
@@ -219,10 +220,26 @@ def test_kinds_beyond_the_limit_are_counted_under_other(
         ("default", "k0"): 1,
         ("default", "k1"): 2,
         ("default", "k2"): 1,
-        ("default", "other"): 3,
-        ("second", "other"): 1,
-        ("other", "other"): 2,
+        ("default", "(other)"): 3,
+        ("second", "(other)"): 1,
+        ("(other)", "(other)"): 2,
     }
+
+
+@spec("OB2")
+@pytest.mark.parametrize("name", ["other", "later"])
+def test_a_namespace_without_numbers_of_its_own_sees_none(name: str) -> None:
+    kit = Observed(MemoryFactory(), Counts(tallies=Tallies(namespaces=1)))
+    kit.enqueue()
+    for namespace in ("secret", name):
+        kit.enqueue(namespace=Namespace(namespace))
+
+    shown = samples(kit.metrics.text(Namespace(name)))
+    kit.close()
+
+    assert not any(name.startswith("tenure_transitions") for name in shown)
+    with pytest.raises(InvalidInput):
+        check_name("namespace", OTHER)
 
 
 @spec("OB2")

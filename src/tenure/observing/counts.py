@@ -29,7 +29,8 @@ from tenure.core.vocabulary import (
     Stage,
 )
 
-OTHER = "other"
+OTHER = "(other)"
+"""What cannot be the name of a namespace or kind: nobody's token is for it. [OB2]"""
 MAX_KINDS = 200
 MAX_NAMESPACES = 20
 

@@ -36,8 +36,8 @@ most {MAX_QUEUES} queues are measured, those with jobs first. Of waiting jobs th
 these; the rest is the server's.
 
 Labels are bounded: the first {MAX_KINDS} kinds and the first {MAX_NAMESPACES} namespaces that a
-process meets have numbers of their own, later ones are counted as `other`. A token sees the numbers
-of its own namespace, and none at all if it is limited to queues or kinds.
+process meets have numbers of their own, later ones are counted as `(other)`. A token sees the
+numbers of its own namespace, and none at all if it is limited to queues or kinds.
 
 The buckets of the histograms end at {", ".join(f"{bound:g}" for bound in BOUNDS_S)} seconds.
 """
