@@ -1,6 +1,7 @@
 """Tokens: who is let in, as whom, and how far."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from tenure.server.app import check_local
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.quotas import Quotas
-from tests.server.harness import JOB, SETTINGS, Stage, until
+from tests.server.harness import JOB, SETTINGS, Answer, Stage, until
 from tests.server.test_roles import name_of, send
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
@@ -120,6 +121,47 @@ def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
 
     monkeypatch.setattr(stage.store, "load_token", noted)
     return loaded
+
+
+@spec("H30")
+def test_tokens_that_are_made_up_hold_up_nobody_who_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = replace(SETTINGS, strangers_at_once=1, max_strangers=2, recheck_token_s=3600)
+    stage = Stage(settings=settings)
+    made_up = [mint(bytes([number]) * TOKEN_ENTROPY_BYTES)[2] for number in range(200, 203)]
+    known, newcomer = stage.of(C), stage.token(V)
+    stage.ask("GET", "/v1/time", token=known)
+    loaded = loads_of(stage, monkeypatch)
+    load = stage.store.load_token
+    goes_on = threading.Event()
+
+    def held(token_id: TokenId) -> LoadedToken:
+        found = load(token_id)
+        goes_on.wait()
+        return found
+
+    monkeypatch.setattr(stage.store, "load_token", held)
+
+    async def scenario() -> tuple[list[int], list[Answer]]:
+        def ask(token: str) -> "asyncio.Task[Answer]":
+            return asyncio.create_task(stage.aask("GET", "/v1/time", token=token))
+
+        waiting = [ask(made_up[0]), ask(made_up[1])]
+        await until(lambda: len(loaded) == 1)
+        refused = [await ask(made_up[2]), await ask(newcomer), await ask(known)]
+        assert len(loaded) == 1
+        goes_on.set()
+        return [(await each).status for each in waiting], refused
+
+    waited, (third, stranger, friend) = stage.run(scenario())
+    later = stage.ask("GET", "/v1/time", token=newcomer)
+
+    stage.close()
+    assert waited == [401, 401]
+    assert [(each.status, each.code) for each in (third, stranger)] == [(503, "too_busy")] * 2
+    assert (third.headers["retry-after"], third.json["verdict"]) == ("1", None)
+    assert (friend.status, later.status) == (200, 200)
 
 
 def test_only_so_many_tokens_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 What is known of a token is remembered for two seconds, so that a busy worker costs the store
 nothing and a revoked token is out soon. The secret is compared by digest, in constant time, and
-whether the id exists makes no difference to the answer.
+whether the id exists makes no difference to a 401. Tokens that are made up cost a read each, so
+strangers are looked up a few at a time, and whoever is known never waits behind them. [H30]
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from tenure.errors import TenureError
 from tenure.ports import TokenStore
 from tenure.server.blocking import Blocking
 from tenure.server.principals import Principal
-from tenure.server.problems import unauthenticated
+from tenure.server.problems import too_busy, unauthenticated
 from tenure.server.settings import ServerSettings
 
 _log = logging.getLogger("tenure.server")
@@ -49,6 +50,8 @@ class Authenticator:
         self._remembered: OrderedDict[TokenId, _Remembered] = OrderedDict()
         self._asking: dict[TokenId, asyncio.Task[_Remembered]] = {}
         self._notes: set[asyncio.Task[None]] = set()
+        self._strangers: set[TokenId] = set()
+        self._door = asyncio.Semaphore(settings.strangers_at_once)
 
     async def principal(self, header: str | None) -> Principal:
         """Who shows this header. Raises a 401 problem."""
@@ -90,10 +93,24 @@ class Authenticator:
         """Read it; everybody who asks meanwhile waits for the same answer."""
         task = self._asking.get(token_id)
         if task is None:
-            task = asyncio.create_task(self._load(token_id))
+            is_known = token_id in self._remembered
+            if not is_known and len(self._strangers) >= self._settings.max_strangers:
+                raise too_busy("too many tokens that are not known yet")
+            load = self._load if is_known else self._load_stranger
+            task = asyncio.create_task(load(token_id))
             self._asking[token_id] = task
-            task.add_done_callback(lambda _: self._asking.pop(token_id, None))
+            if not is_known:
+                self._strangers.add(token_id)
+            task.add_done_callback(lambda _: self._asked(token_id))
         return await asyncio.shield(task)
+
+    def _asked(self, token_id: TokenId) -> None:
+        del self._asking[token_id]
+        self._strangers.discard(token_id)
+
+    async def _load_stranger(self, token_id: TokenId) -> _Remembered:
+        async with self._door:
+            return await self._load(token_id)
 
     async def _load(self, token_id: TokenId) -> _Remembered:
         loaded = await self._blocking(lambda: self._store.load_token(token_id))

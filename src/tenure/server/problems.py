@@ -69,6 +69,11 @@ def too_many(code: str, message: str, *, hint: str) -> Refused:
     return Refused(429, code, message, hint=hint, headers=_retry())
 
 
+def too_busy(message: str) -> Refused:
+    """Nobody's fault who hears it; the same request can be sent again."""
+    return Refused(503, "too_busy", message, hint="ask again", headers=_retry())
+
+
 def shutting_down() -> Refused:
     """Not any more."""
     return Refused(

@@ -22,5 +22,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     recheck_token_s: float = 2.0
     """How old what is known of a token may be; a revoked one is out within twice that. [H25]"""
     max_remembered_tokens: int = 10_000
+    strangers_at_once: int = 2
+    """Tokens not yet known that are looked up at a time, on the threads that all reads share."""
+    max_strangers: int = 64
+    """Tokens not yet known that may wait for that; past it nobody waits. [H30]"""
     blocking_calls: int = 8
     """Threads for reads that wait for the store."""
