@@ -8,8 +8,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tenure.conformance.spec import spec
+from tenure.errors import TenureError
+from tenure.server.connections import check_protocol
 from tests.server.hurried import SETTINGS
 from tests.server.processes import Process
 
@@ -29,6 +32,16 @@ def rest_of(connection: socket.socket) -> bytes:
     while piece := connection.recv(65536):
         received += piece
     return received
+
+
+def test_a_uvicorn_that_has_changed_inside_is_refused_at_the_start() -> None:
+    class Changed(H11Protocol):
+        def __init__(self) -> None:
+            self.conn = self.connections = self.loop = self.transport = None  # type: ignore[assignment]  # only their names count
+
+    with pytest.raises(TenureError, match=r"has no timeout_keep_alive_task, cycle in its"):
+        check_protocol(Changed)
+    check_protocol(H11Protocol)
 
 
 @spec("H13")

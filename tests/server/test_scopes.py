@@ -95,6 +95,28 @@ def test_a_limited_token_reaches_nothing_else_by_any_route(
     assert _state(stage) == before
 
 
+@spec("H29")
+def test_a_worker_is_drained_by_whoever_has_all_of_its_queues(stage: Stage) -> None:
+    about = {**msgspec.to_builtins(EXAMPLES["alive"]), "kinds": []}
+    queues = {"both": ["mine", "q"], "others": ["q"], "mine": ["mine"]}
+    for worker, names_of in queues.items():
+        stage.call("alive", {**about, "queues": names_of}, role=Role.WORKER, worker=worker)
+    limited = stage.token(Role.OPERATOR, "limited", **LIMITS["queue"])
+
+    answers = {
+        worker: stage.ask("POST", f"/v1/workers/{worker}/drain", token=limited) for worker in queues
+    }
+
+    heard = {worker: (answer.status, answer.json.get("code")) for worker, answer in answers.items()}
+    assert heard == {
+        "both": (403, "out_of_scope"),
+        "others": (404, "unknown_worker"),
+        "mine": (200, None),
+    }
+    listed = stage.ask("GET", "/v1/workers", token=limited).json["workers"]
+    assert {each["worker"]: each["draining"] for each in listed} == {"both": False, "mine": True}
+
+
 def _state(stage: Stage) -> tuple[object, ...]:
     job = stage.job(PARTS["job_id"])
     queues = stage.store.queues(job.namespace)

@@ -12,12 +12,19 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tenure.core.vocabulary import VerdictKind
+from tenure.errors import TenureError
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import Problem
 from tenure.server.problems import RETRY_AFTER_S
 from tenure.server.settings import ServerSettings
 
 LAST_WORDS_S = 5.0
+
+_BUILT_ON = (
+    *("connection_made", "data_received", "connection_lost"),
+    *("send_400_response", "timeout_keep_alive_handler", "timeout_keep_alive_task"),
+    *("connections", "conn", "cycle", "loop", "transport"),
+)
 
 _MALFORMED = Problem(
     code="malformed",
@@ -110,6 +117,19 @@ class GuardedProtocol(H11Protocol):
         self._end()
 
 
+def check_protocol(base: type[asyncio.Protocol]) -> None:
+    """Raise unless uvicorn's protocol has all that ours is built on: none of it is promised, and
+    without it a deadline would silently not be there."""
+    there = {*dir(base), *base.__init__.__code__.co_names}
+    missing = [name for name in _BUILT_ON if name not in there]
+    if missing:
+        raise TenureError(
+            f"this uvicorn has no {', '.join(missing)} in its protocol",
+            hint="install the versions that were tested: `pip install 'tenure[server]'`",
+        )
+
+
 def guarded(settings: ServerSettings) -> type[GuardedProtocol]:
     """The protocol with these settings."""
+    check_protocol(H11Protocol)
     return type("GuardedProtocol", (GuardedProtocol,), {"settings": settings})
