@@ -227,15 +227,53 @@ def test_an_outage_counts_also_when_the_store_fails_again_as_it_is_recorded(
 @spec("O1")
 def test_a_short_failure_is_no_outage() -> None:
     watch = OutageWatch(shortest_us=seconds(5))
-    watch.answered(Instant(0), 0)
+    watch.answered(Instant(0), 0, asked_us=0)
     watch.failed(seconds(1))
 
-    brief = watch.answered(Instant(seconds(6)), seconds(6))
+    brief = watch.answered(Instant(seconds(6)), seconds(6), asked_us=seconds(6))
     watch.failed(seconds(7))
-    long = watch.answered(Instant(seconds(13)), seconds(13))
+    long = watch.answered(Instant(seconds(13)), seconds(13), asked_us=seconds(13))
 
     assert brief is None
     assert long == Outage(Instant(seconds(7)), Instant(seconds(13)))
+
+
+@spec("O1", "O2")
+@pytest.mark.parametrize("asked", ["tick", "due"])
+def test_a_store_that_hangs_is_out_as_well(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    clock = VirtualClock()
+    world = World(MemoryStore(clock=clock), clock)
+    grant = world.running(policy=Policy(max_attempts=1))
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+    clock.advance(50)
+    sweeping.sweep_once()
+    answer = getattr(world.store, asked)
+
+    def hang(**words: int) -> object:
+        clock.advance(14)
+        return answer(**words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, asked, hang)
+        report = sweeping.sweep_once()
+    sweeping.sweep_once()
+
+    assert report.outage is not None
+    assert report.outage.ended_at - report.outage.began_at == seconds(14)
+    job = world.reload(grant.job_id)
+    assert (job.status, job.failures, job.outage_credits) == (JobStatus.QUEUED, 0, 1)
+    world.coordinator.close()
+
+
+@spec("O1")
+def test_an_answer_that_is_heard_late_is_no_outage() -> None:
+    watch = OutageWatch(shortest_us=seconds(5))
+    watch.answered(Instant(0), 0, asked_us=0)
+
+    stopped = watch.answered(Instant(seconds(2)), seconds(20), asked_us=seconds(1))
+
+    assert stopped is None
 
 
 @spec("W3")

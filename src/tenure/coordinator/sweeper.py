@@ -92,13 +92,24 @@ class OutageWatch:
             now, read_at = self._heard
             self._failing_since = (Instant(now + monotonic_us - read_at), monotonic_us)
 
-    def answered(self, now: Instant, monotonic_us: int) -> Outage | None:
-        """The store answered; the outage that this ended, if it was long enough. [O1]"""
+    def answered(self, now: Instant, monotonic_us: int, *, asked_us: int) -> Outage | None:
+        """The store answered what it was asked then, and its clock stood at `now` as it did; the
+        outage that this ended, if it was long enough. [O1]"""
+        if self._kept_waiting(now, monotonic_us, asked_us):
+            self.failed(asked_us)
         self._heard = (now, monotonic_us)
         failing_since, self._failing_since = self._failing_since, None
         if failing_since is None or monotonic_us - failing_since[1] <= self._shortest_us:
             return None
         return Outage(failing_since[0], max(now, failing_since[0]))
+
+    def _kept_waiting(self, now: Instant, monotonic_us: int, asked_us: int) -> bool:
+        """Whether the store took long to look at its clock. One that looked at once, and was heard
+        late, is well: it was we who stood still."""
+        if self._heard is None or monotonic_us - asked_us <= self._shortest_us:
+            return False
+        heard_at, read_at = self._heard
+        return now - (heard_at + asked_us - read_at) > self._shortest_us
 
 
 class Sweeper:
@@ -136,20 +147,18 @@ class Sweeper:
 
     def _pass(self) -> SweepReport:
         store = self._coordinator.store
+        asked_us = self._monotonic()
         last_tick, now = store.tick()
-        outage = self._watch.answered(now, self._monotonic())
-        if outage is not None:
-            self._unrecorded.append(outage)
-        while self._unrecorded:  # the store may fail again just now, and the outage still counts
-            store.record_outage(self._unrecorded[0])
-            del self._unrecorded[0]
+        outage = self._note_outage(now, asked_us)
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
             if self._guard.has_trusted:  # else nobody has looked at it for a while: no news
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
+            asked_us = self._monotonic()
             due = store.due(limit=PAGE)
+            outage = self._note_outage(due.now, asked_us) or outage
             overdue_us = max([overdue_us, *_overdue(due)])
             swept += self._sweep(due.jobs)
             is_behind = len(due.jobs) == PAGE
@@ -158,6 +167,16 @@ class Sweeper:
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
+
+    def _note_outage(self, now: Instant, asked_us: int) -> Outage | None:
+        """Before anything is swept: what an outage overlapped is excused. [O2]"""
+        outage = self._watch.answered(now, self._monotonic(), asked_us=asked_us)
+        if outage is not None:
+            self._unrecorded.append(outage)
+        while self._unrecorded:  # the store may fail again just now, and the outage still counts
+            self._coordinator.store.record_outage(self._unrecorded[0])
+            del self._unrecorded[0]
+        return outage
 
     def _sweep(self, jobs: dict[JobId, Job]) -> int:
         if not jobs:
