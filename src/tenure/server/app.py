@@ -29,6 +29,7 @@ from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 from tenure.server import job_routes, problems, system_routes, worker_routes
 from tenure.server.calls import Call
+from tenure.server.memory import LARGE_BYTES, Held
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
@@ -37,8 +38,6 @@ from tenure.server.settings import ServerSettings
 _log = logging.getLogger("tenure.server")
 
 HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
-
-LARGE_BYTES = 64 << 10
 
 _BRACES = re.compile(r"\{(\w+)\}")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -145,12 +144,13 @@ class _Address:
         given = traceparent_of(http.headers.get(HEADER))
         # A method is a caller's word: only those that are known name a span.
         method = http.method if http.method in self._routes else "HTTP"
-        with answering(method, self._path, given) as asked:
-            answer = await self._answer(http, scope["tenure.request_id"], asked)
-            asked.answered(answer.status_code)
-        await answer(scope, receive, send)
+        with self._services.memory.request() as held:
+            with answering(method, self._path, given) as asked:
+                answer = await self._answer(http, scope["tenure.request_id"], asked, held)
+                asked.answered(answer.status_code)
+            await answer(scope, receive, send)
 
-    async def _answer(self, http: Request, request_id: str, asked: Asked) -> Response:
+    async def _answer(self, http: Request, request_id: str, asked: Asked, held: Held) -> Response:
         route = self._routes.get("GET" if http.method == "HEAD" else http.method)
         try:
             if route is None:
@@ -158,8 +158,10 @@ class _Address:
             if not self._authenticated:
                 check_local(http.headers.get("host", ""), http.headers.get("origin"))
             principal = await self._principal(route, http)
-            call = await _read(route, self._services, principal, http, request_id, asked)
-            return await HANDLERS[route.name](call)
+            call = await _read(route, self._services, principal, http, request_id, asked, held)
+            answer = await HANDLERS[route.name](call)
+            held.answer(len(answer.body), can_refuse=route.method == "GET")
+            return answer
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as problem:  # every failure has its answer, and only that
@@ -191,6 +193,7 @@ async def _read(
     http: Request,
     request_id: str,
     asked: Asked,
+    held: Held,
 ) -> Call:
     _check_version(http.headers.get(VERSION_HEADER))
     path = {
@@ -201,7 +204,7 @@ async def _read(
     query = None if route.query is None else decode_query(route.query, pairs)
     if route.query is None and pairs and not route.is_public:
         raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "this takes no such parameter")
-    body = await _body(route, services, http)
+    body = await _body(route, services, http, held)
     return Call(
         route=route,
         services=services,
@@ -238,7 +241,7 @@ async def _message(route: Route, services: Services, body: bytes) -> Any:
     return await services.blocking(lambda: decode(kind, body))
 
 
-async def _body(route: Route, services: Services, http: Request) -> bytes:
+async def _body(route: Route, services: Services, http: Request, held: Held) -> bytes:
     if route.request_shape is Shape.NONE:
         return b""
     if http.headers.get("content-encoding", "identity").lower() != "identity":
@@ -252,10 +255,10 @@ async def _body(route: Route, services: Services, http: Request) -> bytes:
             "the body has to be JSON",
             hint="send `Content-Type: application/json`",
         )
-    return await _bytes(http, route.max_body_bytes, services.settings.body_within_s)
+    return await _bytes(http, route.max_body_bytes, services.settings.body_within_s, held)
 
 
-async def _bytes(http: Request, most: int, within_s: float) -> bytes:
+async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes:
     """The body, counted as it comes: what its header says of it is only a hint. [H12] [H13]"""
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
@@ -267,6 +270,7 @@ async def _bytes(http: Request, most: int, within_s: float) -> bytes:
                 body += piece
                 if len(body) > most:
                     raise _too_large(most)
+                held.receive(len(piece))
     except TimeoutError as late:
         raise Refused(
             408, "too_slow", f"the body took longer than {within_s:g} s", headers=_CLOSE

@@ -81,6 +81,17 @@ def shutting_down() -> Refused:
     )
 
 
+def busy() -> Refused:
+    """Too many large bodies at once."""
+    return Refused(
+        503,
+        "busy",
+        "this server has too many large bodies on their way",
+        hint="ask again",
+        headers=_retry() | {"Connection": "close"},
+    )
+
+
 def response(problem: BaseException, request_id: str) -> Response:
     """The answer to a request that failed with `problem`."""
     status, body, headers = describe(problem)

@@ -11,6 +11,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.verdicts import Answer
 from tenure.server.authentication import Authenticator
 from tenure.server.blocking import Blocking
+from tenure.server.memory import Memory
 from tenure.server.polls import ClaimDesk
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
@@ -41,6 +42,7 @@ class Services:
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self.desk = ClaimDesk(coordinator, settings)
+        self.memory = Memory(settings.max_memory_bytes)
         self.is_stopping = False
         self._monotonic = monotonic
         self._reading: tuple[Instant, int] | None = None

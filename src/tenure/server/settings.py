@@ -8,6 +8,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_connections: int = 4096
     max_header_bytes: int = 16 << 10
+    max_memory_bytes: int = 256 << 20
+    """What large bodies may take together, coming and going. [H14]"""
     head_within_s: float = 10.0
     body_within_s: float = 30.0
     send_within_s: float = 60.0

@@ -1,0 +1,57 @@
+"""How much of large bodies is in memory at once, coming and going. [H14]
+
+Connections are limited and so is each body, but all at their limit together would be more than a
+machine has. Small messages always have room: a heartbeat must not wait for somebody's files.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tenure.server.problems import busy
+
+LARGE_BYTES = 64 << 10
+
+
+class Memory:
+    """Counts what is held. Lives on the event loop's thread."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held_bytes = 0
+
+    @contextmanager
+    def request(self) -> Iterator["Held"]:
+        """One request: what it holds is free again at the end of the block."""
+        held = Held(self)
+        try:
+            yield held
+        finally:
+            self._held_bytes -= held.in_bytes + held.out_bytes
+
+    def take(self, amount_bytes: int, *, is_large: bool) -> None:
+        """Count so many more. Raises a 503 problem if they are part of something large and there
+        is no room for them."""
+        if is_large and self._held_bytes + amount_bytes > self._most_bytes:
+            raise busy()
+        self._held_bytes += amount_bytes
+
+
+class Held:
+    """What one request holds."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.in_bytes = 0
+        self.out_bytes = 0
+
+    def receive(self, amount_bytes: int) -> None:
+        """A piece of the body has come."""
+        is_large = self.in_bytes + amount_bytes > LARGE_BYTES
+        self._memory.take(amount_bytes, is_large=is_large)
+        self.in_bytes += amount_bytes
+
+    def answer(self, amount_bytes: int, *, can_refuse: bool) -> None:
+        """The answer is so large; if it only shows something, it can be asked for again."""
+        is_large = can_refuse and amount_bytes > LARGE_BYTES
+        self._memory.take(amount_bytes, is_large=is_large)
+        self.out_bytes += amount_bytes
