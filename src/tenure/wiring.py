@@ -42,6 +42,7 @@ from tenure.observing.metrics import (
     require_prometheus,
 )
 from tenure.ports import Administration, Store
+from tenure.protocol import URL_VARIABLE
 from tenure.stores.memory import MemoryStore
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tenure.wiring")
 
 DEFAULT_URL = "sqlite:///tenure.db"
-URL_VARIABLE = "TENURE_URL"
 PROJECT_FILE = "pyproject.toml"
 LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
 

@@ -34,10 +34,10 @@ from tenure.core.job import Job as JobRecord
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import EventCause, EventType
 from tenure.ports import Store
+from tenure.protocol import URL_VARIABLE
 from tenure.verify import AckWriter, heard, sent
 from tenure.wiring import (
     LEASE_BOUNDS_VARIABLE,
-    URL_VARIABLE,
     limits_from_environment,
     open_store,
 )

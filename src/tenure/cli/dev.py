@@ -18,7 +18,7 @@ import click
 
 from tenure.cli.common import DONE, CouldNotRun, url_option
 from tenure.cli.loading import app_value
-from tenure.wiring import URL_VARIABLE
+from tenure.protocol import URL_VARIABLE
 
 POLL_S = 1.0
 GRACE_S = 5

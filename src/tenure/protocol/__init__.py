@@ -13,3 +13,8 @@ REQUEST_ID_HEADER = "X-Request-Id"
 
 LEASE_HEADER = "Tenure-Lease"
 """The lease an artifact is uploaded under; the body of such a request is the file itself."""
+
+URL_VARIABLE = "TENURE_URL"
+"""The variable that tells a process where its jobs are kept: a server, or a store."""
+TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable that tells it who it is to a server."""

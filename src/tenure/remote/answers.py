@@ -15,10 +15,11 @@ from tenure.errors import (
     StoreUnavailable,
     TenureError,
 )
+from tenure.protocol import TOKEN_VARIABLE
 from tenure.protocol.codec import decode
 from tenure.protocol.replies import Problem
 from tenure.protocol.routes import Route
-from tenure.remote.settings import TOKEN_VARIABLE, Address
+from tenure.remote.settings import Address
 from tenure.remote.transport import Response
 
 _M = TypeVar("_M")

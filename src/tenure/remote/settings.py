@@ -14,9 +14,9 @@ import msgspec
 
 from tenure.core.tokens import read_token
 from tenure.errors import InvalidInput, UnknownStoreUrl
+from tenure.protocol import TOKEN_VARIABLE
 from tenure.protocol.hosts import is_loopback
 
-TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE = "TENURE_CA_FILE"
 CERTIFICATE_VARIABLE = "TENURE_CLIENT_CERT"
 KEY_VARIABLE = "TENURE_CLIENT_KEY"

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
+
 HARMLESS = (
     "PATH",
     "HOME",
@@ -24,12 +26,11 @@ HARMLESS = (
     "LD_LIBRARY_PATH",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
-    "TENURE_URL",
+    URL_VARIABLE,
     "TENURE_CA_FILE",
     "TENURE_LEASE_BOUNDS",
 )
-NEVER = ("TENURE_TOKEN*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
-URL_VARIABLE = "TENURE_URL"
+NEVER = (f"{TOKEN_VARIABLE}*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
 WITHHELD_URL = "withheld://the-worker-keeps-its-password-to-itself"
 """Stands in for a URL with a password. Without it a handler that enqueues would fall back to the
 default and write its jobs to a file of its own, where nobody ever looks."""

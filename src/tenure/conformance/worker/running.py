@@ -20,9 +20,8 @@ from tenure.conformance.worker.record import Op, Record
 from tenure.conformance.worker.report import CouldNotJudge, Report, summarise
 from tenure.conformance.worker.scenarios import KIND, QUEUE, Scenario
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
+from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
 
-TENURE_URL = "TENURE_URL"
-TENURE_TOKEN = "TENURE_TOKEN"  # noqa: S105 - the variable's name, not a token
 CLAIM_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
 TERMINATE_AFTER_S = 1.0
@@ -71,7 +70,7 @@ def _play(command: Sequence[str], scenario: Scenario) -> Record:
     listener = Listener(scenario, record, token=token)
     try:
         with tempfile.TemporaryFile() as output:
-            environment = os.environ | {TENURE_URL: listener.url, TENURE_TOKEN: token}
+            environment = os.environ | {URL_VARIABLE: listener.url, TOKEN_VARIABLE: token}
             worker = _start(command, environment, output)
             try:
                 _watch(worker, scenario, record, listener)
@@ -85,7 +84,7 @@ def _play(command: Sequence[str], scenario: Scenario) -> Record:
         ended = "" if record.exit_code is None else f", it ended with code {record.exit_code}"
         raise CouldNotJudge(
             f"the worker never asked for work{ended}",
-            hint=f"it has to ask {TENURE_URL}; it said: {record.output[-SHOWN_OUTPUT:]!r}",
+            hint=f"it has to ask {URL_VARIABLE}; it said: {record.output[-SHOWN_OUTPUT:]!r}",
         )
     if listener.script.granted_at is None and listener.script.other_claims:
         asked = "; ".join(sorted(listener.script.other_claims))
