@@ -159,7 +159,7 @@ def test_tokens_that_are_made_up_hold_up_nobody_who_is_known(
 
     stage.close()
     assert waited == [401, 401]
-    assert [(each.status, each.code) for each in (third, stranger)] == [(503, "too_busy")] * 2
+    assert [(each.status, each.code) for each in (third, stranger)] == [(503, "busy")] * 2
     assert (third.headers["retry-after"], third.json["verdict"]) == ("1", None)
     assert (friend.status, later.status) == (200, 200)
 

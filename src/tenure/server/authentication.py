@@ -19,7 +19,7 @@ from tenure.errors import TenureError
 from tenure.ports import TokenStore
 from tenure.server.blocking import Blocking
 from tenure.server.principals import Principal
-from tenure.server.problems import too_busy, unauthenticated
+from tenure.server.problems import too_many_strangers, unauthenticated
 from tenure.server.settings import ServerSettings
 
 _log = logging.getLogger("tenure.server")
@@ -95,7 +95,7 @@ class Authenticator:
         if task is None:
             is_known = token_id in self._remembered
             if not is_known and len(self._strangers) >= self._settings.max_strangers:
-                raise too_busy("too many tokens that are not known yet")
+                raise too_many_strangers()
             load = self._load if is_known else self._load_stranger
             task = asyncio.create_task(load(token_id))
             self._asking[token_id] = task

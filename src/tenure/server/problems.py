@@ -69,9 +69,10 @@ def too_many(code: str, message: str, *, hint: str) -> Refused:
     return Refused(429, code, message, hint=hint, headers=_retry())
 
 
-def too_busy(message: str) -> Refused:
-    """Nobody's fault who hears it; the same request can be sent again."""
-    return Refused(503, "too_busy", message, hint="ask again", headers=_retry())
+def too_many_strangers() -> Refused:
+    """Too many tokens to be looked up; which of them are made up is not known yet."""
+    message = "this server has too many tokens to look up"
+    return Refused(503, "busy", message, hint="ask again", headers=_retry())
 
 
 def shutting_down() -> Refused:
