@@ -121,9 +121,13 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Events by job and time, by type and time, or by correlation id; oldest first. [E4]"""
+    """Events by job and time, by type and time, or by correlation id; oldest first. [E4]
+
+    `after_seq` is the last seq of the previous page of one job's events.
+    """
 
     job_id: JobId | None = None
+    after_seq: int | None = None
     type: EventType | None = None
     correlation_id: str | None = None
     since: Instant | None = None

@@ -5,9 +5,15 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from tenure.conformance.harness import CLIENT
+from tenure.conformance.spec import spec
 from tenure.core.job import Job
+from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import ResolutionKind
+from tenure.protocol.records import event_of, event_record
+from tenure.protocol.requests import MAX_PAGE
+from tests.remote.over_http import RemoteKit
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.script import Script, World, job_id, new_job
 from tests.remote.serving import ThreadedServer
@@ -42,6 +48,19 @@ def test_a_lost_answer_to_many_new_jobs_costs_one_more_request(server: ThreadedS
         assert {_answered(reply).replayed for reply in replies} == {True}
         assert [_job(reply).payload for reply in replies] == [each.payload for each in commands]
         assert proxy.answers == [BATCH, BATCH]
+
+
+@spec("H12")
+def test_a_long_log_is_asked_for_page_by_page(kit: RemoteKit) -> None:
+    job = kit.running_job()
+    beats = [kit.beat(job, number) for number in range(1, MAX_PAGE + 3)]
+    for first in range(0, len(beats), MAX_PER_JOB):
+        kit.coordinator.submit_many(beats[first : first + MAX_PER_JOB]).result()
+
+    events = kit.far.of(CLIENT).load_events(job.id)
+
+    assert events == [event_of(event_record(event)) for event in kit.events(job)]
+    assert len(events) == MAX_PAGE + 5
 
 
 def test_what_became_of_repeated_jobs_is_asked_for_together(server: ThreadedServer) -> None:

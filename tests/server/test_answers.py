@@ -8,14 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, StoreUnavailable
-from tenure.protocol.routes import MAX_BODY_BYTES
-from tenure.server import system_routes
+from tenure.protocol.codec import encode
+from tenure.protocol.replies import ClaimReply, claim_reply
+from tenure.protocol.routes import BY_NAME, MAX_BODY_BYTES
+from tenure.server import calls, system_routes, worker_routes
 from tests.server.harness import JOB, Stage
+from tests.server.test_roles import send
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
 
@@ -456,6 +460,72 @@ def test_lists_come_in_pages(stage: Stage) -> None:
     assert [job["id"] for job in first["jobs"]] == [JOB.format(3), JOB.format(2)]
     assert [job["id"] for job in rest["jobs"]] == [JOB.format(1)]
     assert rest["next_before"] is None
+
+
+@spec("H12")
+def test_a_log_comes_in_pages(stage: Stage) -> None:
+    lease = stage.leased()
+    stage.call("start", _report(lease, "s"), role=W)
+    stage.call("complete", _report(lease, "c"), role=W)
+    path = f"/v1/jobs/{lease['job_id']}/events"
+
+    pages = [
+        stage.ask("GET", f"{path}{query}", token=stage.of(V)).json
+        for query in ("?limit=3", "?limit=3&after_seq=3", "?after_seq=4", "?limit=4", "")
+    ]
+    wrong = [
+        stage.ask("GET", f"{path}?{query}", token=stage.of(V)).json["field"]
+        for query in ("limit=501", "limit=0", "after_seq=-1")
+    ]
+
+    shown = [([each["seq"] for each in page["events"]], page["next_after_seq"]) for page in pages]
+    assert shown == [
+        ([1, 2, 3], 3),
+        ([4], None),
+        ([], None),
+        ([1, 2, 3, 4], 4),
+        ([1, 2, 3, 4], None),
+    ]
+    assert wrong == ["limit", "limit", "after_seq"]
+
+
+@pytest.mark.parametrize(
+    "name", ["enqueue-many", "lookup", "jobs", "dead-letters", "events", "logs", "artifacts"]
+)
+def test_what_may_be_large_is_not_made_on_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stage.enqueue()
+    made_on: list[threading.Thread] = []
+
+    def noted(message: object) -> bytes:
+        made_on.append(threading.current_thread())
+        return encode(message)
+
+    monkeypatch.setattr(calls, "encode", noted)
+    answer = send(stage, BY_NAME[name], token=stage.of(C))
+
+    assert answer.status == 200
+    assert len(made_on) == 1
+    assert threading.main_thread() not in made_on
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_large_grants_are_not_put_into_words_on_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    stage.enqueue(payload="x" * size)
+    made_on: list[threading.Thread] = []
+
+    def noted(found: ClaimAnswer) -> ClaimReply:
+        made_on.append(threading.current_thread())
+        return claim_reply(found)
+
+    monkeypatch.setattr(worker_routes, "claim_reply", noted)
+    [grant] = stage.claim()
+
+    assert len(grant["payload"]) == size
+    assert (threading.main_thread() in made_on) == (size == 10)
 
 
 @spec("H12")

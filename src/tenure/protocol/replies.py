@@ -323,9 +323,10 @@ class DeadLetterPage(Record, frozen=True, kw_only=True):
 
 
 class EventsReply(Record, frozen=True, kw_only=True):
-    """A job's log in order of seq."""
+    """A job's log in order of seq; `next_after_seq` asks for the next page, null at the end."""
 
     events: tuple[EventRecord, ...]
+    next_after_seq: int | None = None
 
 
 class ArtifactsReply(Record, frozen=True, kw_only=True):

@@ -306,6 +306,13 @@ class NamespaceQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
+class EventsQuery(Request, frozen=True, kw_only=True):
+    """Which part of a log is shown; `after_seq` is the last seq of the previous page. [H12]"""
+
+    after_seq: Exact = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
 class JobsQuery(Request, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the last id of the previous page."""
 

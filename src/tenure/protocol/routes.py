@@ -245,6 +245,7 @@ ROUTES: tuple[Route, ...] = (
         C,
         O,
         V,
+        query=requests.EventsQuery,
         reply=replies.EventsReply,
         finds="job",
     ),

@@ -57,7 +57,7 @@ from tenure.protocol.replies import (
     claim_answer,
     staging_of,
 )
-from tenure.protocol.requests import LONGEST_WAIT_S
+from tenure.protocol.requests import LONGEST_WAIT_S, EventsQuery
 from tenure.remote.administering import RemoteAdministered
 from tenure.remote.answers import NotFound
 from tenure.remote.calling import Call, Caller
@@ -126,12 +126,19 @@ class RemoteCoordinator(RemoteAdministered):
         return load_jobs(self._caller, ids)
 
     def load_events(self, job_id: JobId) -> list[Event]:
-        """A job's history in order of seq."""
-        call = Call(name="events", parts={"job_id": job_id})
+        """A job's history in order of seq, asked for page by page."""
+        found: list[Event] = []
+        after_seq: int | None = 0
         try:
-            return [event_of(record) for record in self._caller.ask(call, EventsReply).events]
+            while after_seq is not None:
+                query = EventsQuery(after_seq=after_seq)
+                call = Call(name="events", parts={"job_id": job_id}, query=query)
+                page = self._caller.ask(call, EventsReply)
+                found += [event_of(record) for record in page.events]
+                after_seq = page.next_after_seq
         except NotFound:
             return []
+        return found
 
     def now(self) -> Instant:
         """The store's clock."""

@@ -1,7 +1,7 @@
 """One request on its way: who asks, what for, and what an answer is made of."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
@@ -139,6 +139,11 @@ class Call:
                 raise
             raise _located(wrong, within, commands, self.coordinator.limits) from wrong
         return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def large_answer(self, build: Callable[[], object]) -> Response:
+        """A message of many parts as a response: made on a thread, so that nobody waits for it."""
+        body = await self.services.blocking(lambda: encode(build()))
+        return Pieces(body, media_type="application/json")
 
 
 def _located(

@@ -10,7 +10,7 @@ from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
 from tenure.errors import UnknownJob
-from tenure.ports import JobFilter
+from tenure.ports import EventFilter, JobFilter
 from tenure.protocol.commands import (
     cancel_command,
     dead_letter_command,
@@ -43,6 +43,7 @@ from tenure.protocol.requests import (
     DiscardMessage,
     EnqueueManyMessage,
     EnqueueMessage,
+    EventsQuery,
     JobsQuery,
     LookupMessage,
     RedriveMessage,
@@ -73,8 +74,11 @@ async def enqueue_many(call: Call) -> Response:
     commands = [await _enqueue_of(call, each) for each in messages]
     replies = await _enqueued(call, commands, within="jobs")
     now = await call.services.now()
-    made = tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
-    return answer(JobsReply(replies=made))
+    return await call.large_answer(
+        lambda: JobsReply(
+            replies=tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
+        )
+    )
 
 
 async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
@@ -195,8 +199,8 @@ async def lookup(call: Call) -> Response:
     resolutions = {}
     if dead:
         resolutions = await call.services.blocking(lambda: call.store.load_resolutions(dead))
-    return answer(
-        JobPage(
+    return await call.large_answer(
+        lambda: JobPage(
             jobs=tuple(job_record(job, now=now, bodies=bodies) for job in seen),
             resolutions=tuple(map(resolution_record, resolutions.values())),
         )
@@ -218,8 +222,12 @@ async def jobs(call: Call) -> Response:
     )
     found = await call.services.blocking(lambda: call.store.list_jobs(wanted))
     now = await call.services.now()
-    records = tuple(job_record(job, now=now, bodies=bodies) for job in found)
-    return answer(JobPage(jobs=records, next_before=_next([job.id for job in found], query.limit)))
+    return await call.large_answer(
+        lambda: JobPage(
+            jobs=tuple(job_record(job, now=now, bodies=bodies) for job in found),
+            next_before=_next([job.id for job in found], query.limit),
+        )
+    )
 
 
 async def dead_letters(call: Call) -> Response:
@@ -241,14 +249,18 @@ async def dead_letters(call: Call) -> Response:
     ids = [job.id for job in found]
     resolutions = await call.services.blocking(lambda: call.store.load_resolutions(ids))
     now = await call.services.now()
-    letters = tuple(
-        DeadLetterRecord(
-            job=job_record(job, now=now, bodies=bodies),
-            resolution=resolution_record(resolutions.get(job.id)),
+    return await call.large_answer(
+        lambda: DeadLetterPage(
+            dead_letters=tuple(
+                DeadLetterRecord(
+                    job=job_record(job, now=now, bodies=bodies),
+                    resolution=resolution_record(resolutions.get(job.id)),
+                )
+                for job in found
+            ),
+            next_before=_next(ids, query.limit),
         )
-        for job in found
     )
-    return answer(DeadLetterPage(dead_letters=letters, next_before=_next(ids, query.limit)))
 
 
 def _next(ids: list[JobId], limit: int) -> JobId | None:
@@ -258,22 +270,33 @@ def _next(ids: list[JobId], limit: int) -> JobId | None:
 async def events(call: Call) -> Response:
     """Read a job's log."""
     await call.job()
-    found = await call.services.blocking(lambda: call.coordinator.load_events(call.job_id))
-    return answer(EventsReply(events=tuple(event_record(event) for event in found)))
+    query = call.query(EventsQuery)
+    wanted = EventFilter(job_id=call.job_id, after_seq=query.after_seq, limit=query.limit)
+    found = await call.services.blocking(lambda: call.store.list_events(wanted))
+    return await call.large_answer(
+        lambda: EventsReply(
+            events=tuple(event_record(event) for event in found),
+            next_after_seq=found[-1].seq if len(found) == query.limit else None,
+        )
+    )
 
 
 async def logs(call: Call) -> Response:
     """Read what its attempts wrote."""
     await call.job()
     found = await call.services.blocking(lambda: call.coordinator.load_attempt_logs(call.job_id))
-    return answer(LogsReply(logs=tuple(output_record(log) for log in found)))
+    return await call.large_answer(
+        lambda: LogsReply(logs=tuple(output_record(log) for log in found))
+    )
 
 
 async def artifacts(call: Call) -> Response:
     """List a job's artifacts."""
     await call.job()
     found = await call.services.blocking(lambda: call.coordinator.list_artifacts(call.job_id))
-    return answer(ArtifactsReply(artifacts=tuple(artifact_record(each) for each in found)))
+    return await call.large_answer(
+        lambda: ArtifactsReply(artifacts=tuple(artifact_record(each) for each in found))
+    )
 
 
 async def artifact(call: Call) -> Response:

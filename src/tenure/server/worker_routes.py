@@ -45,6 +45,7 @@ from tenure.protocol.requests import (
     StartMessage,
 )
 from tenure.server.calls import Call, Pieces, answer
+from tenure.server.memory import LARGE_BYTES
 from tenure.server.polls import Waiter
 from tenure.server.problems import too_many
 
@@ -104,11 +105,19 @@ async def claim(call: Call) -> Response:
                 request, waiter, _Claimer(call), wait_s=message.wait_s
             )
         call.asked.about(grant.job.trace_id for grant in found.grants)
-        return _Delivery(encode(claim_reply(found)), waiter, finish)
+        return _Delivery(await _told(call, found), waiter, finish)
     except BaseException:
         waiter.leave()  # nobody will be told of what was granted
         finish()
         raise
+
+
+async def _told(call: Call, found: ClaimAnswer) -> bytes:
+    """The answer as it travels. A large one is made on a thread, so that nobody waits for it."""
+    jobs = [grant.job for grant in found.grants]
+    if sum(len(job.payload) + len(job.checkpoint or b"") for job in jobs) <= LARGE_BYTES:
+        return encode(claim_reply(found))
+    return await call.services.blocking(lambda: encode(claim_reply(found)))
 
 
 async def _watch(call: Call, waiter: Waiter) -> None:

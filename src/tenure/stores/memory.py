@@ -405,6 +405,7 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                 for events in self._events.values()
                 for event in events
                 if wanted.job_id in (None, event.job_id)
+                and (wanted.after_seq is None or event.seq > wanted.after_seq)
                 and wanted.type in (None, event.type)
                 and wanted.correlation_id in (None, event.correlation_id)
                 and (wanted.since is None or event.ts >= wanted.since)

@@ -91,6 +91,9 @@ def test_events_are_found_by_job_and_time(kit: Kit) -> None:
     assert found(since=since, until=until) == [started]
     assert found(until=since) == [enqueued, claimed]
     assert found(limit=2) == [enqueued, claimed]
+    assert found(after_seq=0, limit=1) == [enqueued]
+    assert found(after_seq=2, limit=1) == [started]
+    assert found(after_seq=4) == []
     assert found(type=EventType.STARTED) == [started]
 
 

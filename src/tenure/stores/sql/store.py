@@ -88,6 +88,7 @@ _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 _EVENT_CLAUSES = {
     "job_id": "job_id = :job_id",
+    "after_seq": "seq > :after_seq",
     "type": "type = :type",
     "correlation_id": "correlation_id = :correlation_id",
     "since": "ts >= :since",
@@ -488,6 +489,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
         """A page of events, oldest first."""
         given = {
             "job_id": wanted.job_id,
+            "after_seq": wanted.after_seq,
             "type": None if wanted.type is None else wanted.type.value,
             "correlation_id": wanted.correlation_id,
             "since": wanted.since,
