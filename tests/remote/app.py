@@ -1,4 +1,5 @@
-"""Handlers whose leases are long: a lost one would be waited for until the test gives up."""
+"""Handlers whose leases are long, but for one: a lost one would be waited for until the test gives
+up."""
 
 import sqlite3
 import time
@@ -27,6 +28,15 @@ def idle(ctx: Context) -> None:
     while True:
         ctx.check()
         time.sleep(0.05)
+
+
+@app.job(lease="2s", retry=Retry(max_attempts=2, initial="100ms"))
+def second_time(ctx: Context) -> int:
+    """Ends at its second attempt, and never at its first."""
+    while ctx.attempt == 1:
+        ctx.check()
+        time.sleep(0.05)
+    return ctx.attempt
 
 
 @app.job(retry=Retry(max_attempts=1))

@@ -26,6 +26,7 @@ from tenure.remote.settings import Patience, parse_address, trust_from_environme
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
 from tenure.server.services import Services
+from tenure.server.serving import ServeOptions, listen
 from tenure.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(poll_every_s=0.02)
@@ -71,7 +72,7 @@ class ThreadedServer:
     server takes longer than most tests do."""
 
     def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = listen(ServeOptions(port=0))
         self._started = threading.Event()
         self._app: ASGIApp | None = None
         self._loop = asyncio.new_event_loop()

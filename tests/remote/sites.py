@@ -6,7 +6,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tenure.core.vocabulary import Role
 from tests.e2e.workers import APP, ROOT, TENURE, Site
+from tests.remote.serving import new_token
 from tests.server.processes import Process
 
 SECRET = re.compile(r"tenure_[0-9a-f]{16}_[0-9a-f]{64}")
@@ -24,9 +26,7 @@ class RemoteSite(Site):
 
     def token(self, role: str, name: str) -> str:
         """The text of a new token."""
-        made = self.tenure("tokens", "create", name, "--role", role)
-        assert made.returncode == 0, made
-        return made.stdout.decode().strip()
+        return new_token(self.store, Role(role), name)
 
     def serve(self, port: int = 0) -> Process:
         """A server; the first one is everybody's unless another is named."""

@@ -13,7 +13,7 @@ from tests.e2e.workers import is_gone
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite
 
-LONG_LEASES = "tests.remote.app:app"
+OURS = "tests.remote.app:app"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -71,8 +71,9 @@ def test_cancels_reach_a_far_handler_softly_and_hard(site: RemoteSite, tmp_path:
 
 def test_a_server_that_is_away_longer_than_the_lease_costs_the_attempt(site: RemoteSite) -> None:
     server = site.serve()
-    site.work("worker", server.address)
-    job_id = site.enqueue("linger", seconds=8)
+    site.deploy(OURS)
+    site.work("worker", server.address, OURS)
+    job_id = site.enqueue("second_time")
     site.until_status(job_id, JobStatus.RUNNING)
 
     server.stop(signal.SIGKILL)
@@ -119,7 +120,7 @@ def test_two_servers_share_a_database_and_every_job_is_done_once(
 def test_a_worker_whose_answers_get_lost_loses_no_job_and_no_lease(site: RemoteSite) -> None:
     server = site.serve()
     proxy = SwallowingProxy(server.port, lambda number, name: number % 3 == 0)
-    site.work("worker", proxy.url, LONG_LEASES)
+    site.work("worker", proxy.url, OURS)
     with Tenure(proxy.url, token=site.token("client", "shop")) as client:
         jobs = [client.enqueue("patient", {"number": number}) for number in range(20)]
 
