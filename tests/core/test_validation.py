@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from tenure.conformance import lives
 from tenure.conformance.driver import QUEUE
 from tenure.conformance.spec import spec
+from tenure.core.applying import compensation_id
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Command, Discard
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     SYSTEM,
+    JobId,
     RequestId,
     client_actor,
     operator_actor,
@@ -512,6 +514,16 @@ class Number(float):
 )
 def test_a_value_of_another_type_is_refused_by_its_field(command: Command, field: str) -> None:
     assert refused(command).field == field
+
+
+@spec("J3", "M1")
+def test_an_id_that_follows_from_another_job_is_nobodys_to_choose() -> None:
+    victim = JobId("01930000-0000-7000-8000-000000000001")
+
+    error = refused(changed("enqueue", job_id=compensation_id(victim)))
+
+    assert error.field == "job_id"
+    assert "version 8" in str(error)
 
 
 # --- Claims --------------------------------------------------------------------------------------

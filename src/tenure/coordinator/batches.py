@@ -202,7 +202,7 @@ class Executor:
         if rows is None:
             return
         outcomes = self._decide_all(wave, rows)
-        applied = _one_per_job(outcomes)
+        applied = [(asked, each) for asked, each in outcomes if isinstance(each, Applied)]
         if applied:
             self._save(applied, rows)
         if not rows.is_fresh:
@@ -303,18 +303,6 @@ class _Rows:
     def subject(self, command: Command) -> Job | None:
         """The job a decision about `command` looks at."""
         return self.met.get(command.job_id) or self.jobs.get(command.job_id)
-
-
-def _one_per_job(outcomes: list[tuple[Asked, Outcome]]) -> list[tuple[Asked, Applied]]:
-    """The changes to save. A redrive and an enqueue may want the same new id: the second of them
-    has lost its race before it began, and meets the first in the next round."""
-    chosen: dict[JobId, tuple[Asked, Applied]] = {}
-    for asked, outcome in outcomes:
-        if isinstance(outcome, Applied):
-            change = outcome.change
-            if chosen.setdefault(change.job.id, (asked, outcome))[0] is not asked:
-                asked.missed = change
-    return list(chosen.values())
 
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:

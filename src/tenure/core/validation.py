@@ -31,7 +31,13 @@ from tenure.core.commands import (
     Sweep,
     WorkerCommand,
 )
-from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, SYSTEM, role_of
+from tenure.core.ids import (
+    DERIVED_VERSION,
+    JOB_ID_PATTERN,
+    LEASE_ID_PATTERN,
+    SYSTEM,
+    role_of,
+)
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError, Progress
@@ -257,6 +263,13 @@ def check_body(field: str, value: object, limits: Limits) -> None:
 
 def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> None:
     check_job_id("job_id", command.job_id)
+    if command.job_id[14] == DERIVED_VERSION:
+        # Else whoever knows a job's id could take the place of its compensation. [M1]
+        raise InvalidInput(
+            "job_id",
+            f"{command.job_id} is a UUID of version 8: such ids follow from other jobs",
+            hint="leave it out, or use a UUID of version 7 or 4",
+        )
     if not isinstance(before, Enqueue) or not _is_addressed_alike(command, before):
         check_name("namespace", command.namespace)
         check_name("queue", command.queue)

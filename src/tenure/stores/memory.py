@@ -176,6 +176,9 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         seqs = {event.seq for event in self._events.get(job.id, ())}
         if any(event.seq in seqs for event in change.events):
             raise StoreRefused(f"job {job.id}: an event with this seq is already there")
+        for spawned in change.spawned:
+            if spawned.job.id in self._jobs:
+                raise StoreRefused(f"job {spawned.job.id} is already there")
 
     def _write(self, change: Change) -> None:
         job = change.job
@@ -191,8 +194,7 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         if change.resolution is not None:
             self._keep_resolution(change.resolution)
         for spawned in change.spawned:
-            if spawned.job.id not in self._jobs:
-                self._write(spawned)
+            self._write(spawned)
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Keep refused results, at most ten per lease."""

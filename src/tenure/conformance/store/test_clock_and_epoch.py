@@ -63,16 +63,18 @@ def test_two_processes_may_record_the_same_outage(kit: Kit) -> None:
 def test_a_failure_of_more_than_five_seconds_is_an_outage(kit: Kit) -> None:
     began = kit.now()
     watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
-    watch.answered(kit.now(), kit.monotonic())
+    watch.answered(kit.now(), kit.monotonic(), asked_us=kit.monotonic())
     watch.failed(kit.monotonic())
     kit.advance(seconds=5)
-    assert watch.answered(kit.now(), kit.monotonic()) is None
+    assert watch.answered(kit.now(), kit.monotonic(), asked_us=kit.monotonic()) is None
 
     began = kit.now()
     watch.failed(kit.monotonic())
     kit.advance(seconds=5, microseconds=1)
 
-    assert watch.answered(kit.now(), kit.monotonic()) == Outage(began, kit.now())
+    assert watch.answered(kit.now(), kit.monotonic(), asked_us=kit.monotonic()) == Outage(
+        began, kit.now()
+    )
 
 
 @spec("O2")

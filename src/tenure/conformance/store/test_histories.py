@@ -11,7 +11,6 @@ from tenure.core.ids import RequestId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError
 from tenure.core.requests import redriven_id
-from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,
@@ -23,6 +22,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     VerdictKind,
 )
+from tenure.errors import InvalidInput
 
 
 @spec("A2", "E1")
@@ -270,21 +270,19 @@ def test_a_redrive_meets_the_holder_of_its_key(kit: Kit) -> None:
     assert reply.job == holder
 
 
-@spec("T23", "D3", "I16")
-def test_a_redrive_and_an_enqueue_of_its_id_in_one_batch_make_one_job(kit: Kit) -> None:
+@spec("T23", "J3")
+def test_the_id_of_a_redrive_cannot_be_taken_before_it(kit: Kit) -> None:
     job = kit.running_job()
     kit.cancel_hard(job)
     redrive = Redrive(job_id=job.id, actor=OPERATOR, request_id=RequestId("d"))
-    enqueue = kit.new(job_id=redriven_id(redrive), payload=b'"mine"')
-    fresh = kit.coordinate(kit.store)  # one that has heard no clock yet decides both together
 
-    first, second = fresh.submit_many([enqueue, redrive]).result()
+    with pytest.raises(InvalidInput, match=r"^job_id: .* version 8"):
+        kit.coordinator.submit_many([kit.new(job_id=redriven_id(redrive)), redrive])
 
-    assert isinstance(first, Reply)
-    assert isinstance(second, Reply)
-    assert first.job is not None
-    assert kit.reload(first.job) == first.job
-    assert second.cause is Cause.IDEMPOTENCY_KEY_REUSE
+    assert not kit.exists(redriven_id(redrive))
+    made = kit.reply(redrive)
+    assert made.job is not None
+    assert made.job.id == redriven_id(redrive)
 
 
 @spec("Q5", "K5")

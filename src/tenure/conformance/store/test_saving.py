@@ -247,6 +247,18 @@ def test_a_change_brings_its_spawned_job_along(kit: Kit) -> None:
     assert kit.events(spawned.job) == list(spawned.events)
 
 
+@spec("K3", "M1")
+def test_a_change_whose_spawned_job_is_already_there_is_refused_as_a_whole(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(compensation=UNDO))
+    kit.save(kit.change(kit.new(job_id=compensation_id(job.id))))
+    change = kit.change(kit.cancellation(job, mode=CancelMode.HARD))
+
+    with pytest.raises(StoreRefused, match=compensation_id(job.id)):
+        kit.save(change)
+
+    assert kit.reload(job) == job
+
+
 @spec("K3")
 def test_a_change_that_does_not_stick_brings_nothing_along(kit: Kit) -> None:
     job = kit.running_job(policy=policy(compensation=UNDO))

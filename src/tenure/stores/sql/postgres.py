@@ -17,7 +17,7 @@ from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
-from tenure.errors import OutcomeUnknown
+from tenure.errors import OutcomeUnknown, StoreRefused
 from tenure.ports import HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts
@@ -315,7 +315,10 @@ class PostgresStore(SqlStore):
         for change in with_more:
             if change.job.id in stuck:
                 for spawned in groups_of(change.spawned):
-                    tx.fetch(self._ask_group(spawned, epoch, held=True))
+                    [[(_, ids)]] = tx.fetch(self._ask_group(spawned, epoch, held=True))
+                    missing = {each.job.id for each in spawned.changes} - {*_stuck(spawned, ids)}
+                    for job_id in missing:
+                        raise StoreRefused(f"job {job_id} is already there")
                 self._keep(tx, change.observations)
                 if change.resolution is not None:
                     self._keep_resolutions(tx, [change.resolution])

@@ -18,7 +18,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
-from tenure.errors import Closed, StoreError
+from tenure.errors import Closed, StoreError, StoreRefused
 from tenure.ports import Clock, HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.batches import groups_of
@@ -255,8 +255,9 @@ class SqliteStore(SqlStore):
     def _spawn(self, tx: _SqliteTransaction, spawned: Sequence[Change]) -> None:
         if spawned:
             ids = self._pack([change.job.id for change in spawned])
-            present = {row[0] for row in tx.fetch(self._ask("load_revs", ids=ids))[0]}
-            self._put(tx, [change for change in spawned if change.job.id not in present])
+            for job_id, *_ in tx.fetch(self._ask("load_revs", ids=ids))[0]:
+                raise StoreRefused(f"job {job_id} is already there")
+            self._put(tx, spawned)
 
     def _write_claimed(
         self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
