@@ -61,6 +61,27 @@ def test_a_changed_file_is_served_soon(dev: "subprocess.Popen[bytes]", tmp_path:
     assert not (tmp_path / "wrong.db").exists()
 
 
+def test_a_syntax_error_is_shown_briefly_and_the_next_save_is_served(
+    dev: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    assert dev.stderr is not None
+    with Tenure(f"sqlite:///{tmp_path}/dev.db") as client:
+        client.enqueue("greet", {}).wait(timeout=PATIENCE_S)
+        (tmp_path / "greeting.py").write_text("def greet(:\n")
+        talk = []
+        while "waiting for a change" not in (line := dev.stderr.readline().decode()):
+            assert line, "it ended"
+            talk.append(line)
+        (tmp_path / "greeting.py").write_text(SOURCE.format(word="mended"))
+        served = client.enqueue("greet", {}).result(timeout=PATIENCE_S)
+
+    said = talk[talk.index("tenure: greeting:app cannot be imported\n") :]
+    assert served == "mended"
+    assert 'greeting.py", line 1' in said[1]
+    assert said[-1].startswith("SyntaxError: ")
+    assert len(said) <= 5
+
+
 def test_every_kind_of_change_is_seen_once(tmp_path: Path) -> None:
     kept, gone = tmp_path / "kept.py", tmp_path / "gone.py"
     kept.touch()
