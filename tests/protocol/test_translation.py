@@ -319,8 +319,11 @@ def test_a_grant_brings_what_a_worker_needs() -> None:
         job_id=job.id, lease_id=LEASE, attempt=3, fence=1 << 32, ttl_us=seconds(12.5), job=job
     )
 
-    reply = over_the_wire(replies.claim_reply(ClaimAnswer(grants=(grant,), is_repeat=True)))
-    [back] = replies.claim_answer(reply).grants
+    answer = ClaimAnswer(grants=(grant,), is_repeat=True, waited_us=seconds(1.5))
+    heard = replies.claim_answer(over_the_wire(replies.claim_reply(answer)))
+    [back] = heard.grants
+
+    assert (heard.is_repeat, heard.waited_us) == (True, seconds(1.5))
 
     assert msgspec.structs.replace(back, job=job) == grant
     for field in ("kind", "queue", "payload", "checkpoint", "hb_seq", "correlation_id", "status"):

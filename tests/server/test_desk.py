@@ -224,6 +224,60 @@ def test_grants_of_a_coordinator_that_is_closed_are_left_to_their_leases(
     assert "grants could not be taken back" in caplog.text
 
 
+# --- time ----------------------------------------------------------------------------------------
+
+
+class Hours:
+    """The loop's clock, which a test moves on."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        plain = loop.time
+        self.ahead_s = 0.0
+
+        def later() -> float:
+            return plain() + self.ahead_s
+
+        loop.time = later  # type: ignore[method-assign]  # of this loop only
+
+
+@spec("H10", "WP12")
+def test_an_answer_says_how_long_the_claim_was_held_before_the_store_was_asked() -> None:
+    async def scenario() -> None:
+        scene, hours = Scene(), Hours()
+        at_once, held = scene.serve(request("a")), request("b")
+        await scene.answered("a", granted(1))
+        task = await scene.waiting(held)
+
+        hours.ahead_s += 1800
+        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        await until(lambda: scene.workers[-1] == "b" and not scene.coordination.asked[-1][1].done())
+        hours.ahead_s += 600  # the store takes its time: there may be a lease already
+        await scene.answered("b", granted(2))
+
+        assert (await at_once).waited_us < seconds(600)
+        assert seconds(1800) <= (await task).waited_us < seconds(2400)
+
+    run(scenario())
+
+
+@spec("H10")
+def test_the_time_of_a_claim_begins_when_it_comes() -> None:
+    async def scenario() -> None:
+        scene, hours = Scene(), Hours()
+        task = scene.serve(request("a"), wait_s=600)
+        await until(lambda: scene.workers == ["a"])
+
+        hours.ahead_s += 601  # its first look at the store took that long
+        await scene.answered("a")
+        await scene.quiet()
+
+        assert task.done()
+        assert scene.workers == ["a"], "it did not begin to wait"
+
+    run(scenario())
+
+
 # --- the line ------------------------------------------------------------------------------------
 
 

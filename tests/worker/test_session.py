@@ -1,7 +1,9 @@
 """The worker's side of the contract, in virtual time against a real coordinator."""
 
+import pytest
 from msgspec.structs import replace
 
+from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Complete, Fail, Heartbeat, Release
 from tenure.core.instants import seconds
@@ -14,6 +16,7 @@ from tenure.worker.attempts import fence_at, margin_us
 from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Answered,
+    Began,
     CheckpointSaved,
     ClaimAnswered,
     ClockJumped,
@@ -38,6 +41,7 @@ from tenure.worker.outcomes import (
 from tests.worker.drive import Drive
 
 LEASE = Policy().lease_us
+SHORT = Policy(lease_us=seconds(30))
 
 
 # --- a job's way -------------------------------------------------------------------------------
@@ -188,6 +192,55 @@ def test_the_lease_of_a_repeated_claim_counts_from_its_own_sending() -> None:
     drive.advance(31)
 
     assert drive.stats.fenced == 1
+
+
+@spec("WP12")
+def test_the_lease_of_a_claim_that_was_held_counts_from_when_the_holding_ended() -> None:
+    drive = Drive()
+    drive.enqueue(SHORT)
+
+    held_claim(drive, held_s=40, said_s=40)
+
+    drive.advance(1)
+    assert drive.stats.started == 1
+
+
+@spec("WP12")
+def test_nothing_is_believed_of_a_holding_that_was_longer_than_the_waiting() -> None:
+    drive = Drive(prepares=False)
+    drive.enqueue(SHORT)
+
+    held_claim(drive, held_s=0, said_s=3600)
+    drive.network.cut()
+    drive.advance(30)
+
+    assert drive.stats.fenced == 1
+
+
+@spec("WP12")
+@pytest.mark.parametrize(("late_s", "becomes"), [(28, JobStatus.QUEUED), (30, JobStatus.CLAIMED)])
+def test_a_grant_that_comes_too_late_is_handed_back_unless_its_lease_is_over(
+    late_s: float, becomes: JobStatus
+) -> None:
+    drive = Drive()
+    job_id = drive.enqueue(SHORT)
+
+    held_claim(drive, held_s=0, said_s=0, late_s=late_s)
+
+    assert drive.status(job_id) is becomes
+    assert drive.grants() == [], "it was not begun"
+    assert len(drive.commands(Release)) == 1
+    assert drive.job(job_id).failures == 0
+
+
+def held_claim(drive: Drive, *, held_s: float, said_s: float, late_s: float = 0) -> None:
+    """The session's claim is held, then granted; the answer says so, and is on its way for long."""
+    [asked] = drive.session.handle(Began(), drive.now)
+    assert isinstance(asked, SendClaim)
+    drive.world.clock.now += seconds(held_s)  # type: ignore[assignment]  # both count microseconds
+    answer = drive.world.coordinator.claim(asked.request)
+    drive.world.clock.now += seconds(late_s)  # type: ignore[assignment]  # both count microseconds
+    drive.feed(ClaimAnswered(asked.ticket, replace(answer, waited_us=seconds(said_s))))
 
 
 def test_a_rejected_claim_ends_the_worker() -> None:

@@ -23,7 +23,7 @@ from tenure.core.ids import (
     WorkerId,
     epoch_of,
 )
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide, grant_of
 from tenure.core.outcomes import Applied, Change, History, Moment
@@ -111,11 +111,13 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim hears: grants, or why not."""
+    """What one claim hears: grants, or why not. `waited_us` is how long it was held before the
+    store was asked for these: a lease did not begin before that, whatever its ttl. [WP12]"""
 
     grants: tuple[Grant, ...] = ()
     cause: Cause | None = None
     is_repeat: bool = False
+    waited_us: Duration = Duration(0)
 
 
 class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):

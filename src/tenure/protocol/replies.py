@@ -149,12 +149,16 @@ class GrantRecord(Record, frozen=True, kw_only=True):
 
 
 class ClaimReply(Record, frozen=True, kw_only=True):
-    """Grants, perhaps none; or REJECTED and why. `repeated`: these were granted before. [Q1]"""
+    """Grants, perhaps none; or REJECTED and why. `repeated`: these were granted before. [Q1]
+
+    `waited_s`: so long was the claim held before these were granted; their leases count from
+    the sending of the claim and that. [WP12]"""
 
     verdict: VerdictKind
     grants: tuple[GrantRecord, ...] = ()
     cause: Cause | None = None
     repeated: bool = False
+    waited_s: float = 0.0
 
 
 def grant_record(grant: Grant) -> GrantRecord:
@@ -237,6 +241,7 @@ def claim_reply(answer: ClaimAnswer) -> ClaimReply:
         grants=tuple(grant_record(grant) for grant in answer.grants),
         cause=answer.cause,
         repeated=answer.is_repeat,
+        waited_s=in_seconds(answer.waited_us),
     )
 
 
@@ -246,6 +251,7 @@ def claim_answer(reply: ClaimReply) -> ClaimAnswer:
         grants=tuple(grant_of(record) for record in reply.grants),
         cause=reply.cause,
         is_repeat=reply.repeated,
+        waited_us=seconds(reply.waited_s),
     )
 
 

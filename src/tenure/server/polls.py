@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Protocol
 
+import msgspec
+
 from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, SessionKey
 from tenure.core.commands import Release
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
+from tenure.core.instants import seconds
 from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import TenureError
@@ -28,11 +31,18 @@ _Asked = tuple[SessionKey, RequestId]
 
 
 class Waiter:
-    """One claim whose caller waits: what may end the wait, and whether the caller has gone."""
+    """One claim whose caller waits: what may end the wait, and whether the caller has gone. Made
+    when the claim comes, on the loop."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.is_gone = False
+        self.came_at = asyncio.get_running_loop().time()
+
+    @property
+    def waited_s(self) -> float:
+        """How long it is here."""
+        return asyncio.get_running_loop().time() - self.came_at
 
     def leave(self) -> None:
         """The caller hung up."""
@@ -131,7 +141,7 @@ class ClaimDesk:
         *,
         wait_s: float,
     ) -> ClaimAnswer:
-        """The answer to a claim, after at most `wait_s`.
+        """The answer to a claim, at the latest `wait_s` after it came or when the store has said.
 
         Whatever comes of it, `finish` has to be called.
         """
@@ -141,7 +151,7 @@ class ClaimDesk:
         if not await host.reserve(request.limit):
             return await host.without_room(request)
         answer = await self._claim(request, waiter, host)
-        if not _is_final(answer) and wait_s > 0:
+        if not _is_final(answer) and waiter.waited_s < wait_s:
             answer = await self._wait(request, waiter, host, wait_s)
         return answer
 
@@ -161,14 +171,12 @@ class ClaimDesk:
         host: Host,
         wait_s: float,
     ) -> ClaimAnswer:
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + wait_s
         line = self._lines.setdefault(request.scope, _Line(self._every_s))
         line.join(waiter)
         answer = ClaimAnswer()
         is_my_turn = False
         try:
-            while not self._is_over(waiter) and (left_s := ends_at - loop.time()) > 0:
+            while not self._is_over(waiter) and (left_s := wait_s - waiter.waited_s) > 0:
                 is_my_turn = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
                 if self._is_over(waiter):
                     break
@@ -200,13 +208,14 @@ class ClaimDesk:
 
     async def _claim(self, request: ClaimRequest, waiter: Waiter, host: Host) -> ClaimAnswer:
         granted = 0
+        waited_us = seconds(waiter.waited_s)  # until now: from here on a lease may begin [WP12]
         try:
             future = self._coordination.submit_claim(request)
             answer = await self._heard(request, waiter, future)
             granted = len(answer.grants)
         finally:
             host.settle(request.limit, granted)
-        return answer
+        return msgspec.structs.replace(answer, waited_us=waited_us)
 
     async def _heard(
         self, request: ClaimRequest, waiter: Waiter, future: "Future[ClaimAnswer]"

@@ -255,17 +255,21 @@ class Session:
             return
         self._claimer.heard(len(answer.grants), self._now, waited_us=self._now - sent_at)
         self._wake_by(self._claimer.next_at)
+        # While the coordinator held it there was no lease yet to count. [WP12]
+        begun_at = Boot(sent_at + min(answer.waited_us, self._now - sent_at))
         for grant in answer.grants:
             if grant.lease_id not in self._leases:
-                self._granted(grant, sent_at)
+                self._granted(grant, begun_at)
 
-    def _granted(self, grant: Grant, sent_at: Boot) -> None:
+    def _granted(self, grant: Grant, begun_at: Boot) -> None:
+        """Take a grant whose lease began no earlier than `begun_at`."""
         self.stats.granted += 1
         self._runs += 1
-        attempt = Attempt(self._runs, grant, actor=self._actor, sent_at=sent_at)
+        attempt = Attempt(self._runs, grant, actor=self._actor, sent_at=begun_at)
         self._attempts[attempt.run] = attempt
         self._leases.add(grant.lease_id)
-        if self._drain is not None:
+        # Too late to begin is rarely too late to hand back, and that costs the job nothing.
+        if self._drain is not None or self._now >= attempt.fence_at:
             self._report(attempt, attempt.release())
             return
         self._wake_by(min(attempt.fence_at, attempt.heartbeat_at))
