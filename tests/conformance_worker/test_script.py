@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -12,7 +13,7 @@ from tenure.conformance.worker.listening import Listener
 from tenure.conformance.worker.record import Record
 from tenure.conformance.worker.scenarios import BY_NAME, KIND, QUEUE
 from tenure.core.vocabulary import Role
-from tests.server.harness import Stage
+from tests.server.harness import JOB, Stage
 
 TOKEN = "tenure_0_0"
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -42,9 +43,14 @@ def real() -> Iterator[Ask]:
 
 
 @pytest.fixture
-def scripted() -> Iterator[Ask]:
+def listener() -> Iterator[Listener]:
     with closing(Listener(BY_NAME["success"], Record(), token=TOKEN)) as listener:
-        connection = http.client.HTTPConnection(listener.url.removeprefix("http://"), timeout=60)
+        yield listener
+
+
+@pytest.fixture
+def scripted(listener: Listener) -> Iterator[Ask]:
+    with closing(connect(listener)) as connection:
 
         def ask(name: str, message: dict[str, Any]) -> dict[str, Any]:
             headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -53,8 +59,11 @@ def scripted() -> Iterator[Ask]:
             assert isinstance(found, dict)
             return found
 
-        with closing(connection):
-            yield ask
+        yield ask
+
+
+def connect(listener: Listener) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(listener.url.removeprefix("http://"), timeout=60)
 
 
 def seen(answer: dict[str, Any]) -> dict[str, Any]:
@@ -99,3 +108,83 @@ def test_the_scripted_coordinator_answers_as_the_real_one(
     real: Ask, scripted: Ask, report: str, body: dict[str, Any]
 ) -> None:
     assert life(scripted, report, body) == life(real, report, body)
+
+
+# --- what no worker should send ------------------------------------------------------------------
+
+
+BODY = b'{"worker":"w","queues":["q"],"claim_seq":1,"request_id":"r"}'
+JSON = {"content-type": "application/json"}
+FILE = f"/v1/jobs/{JOB.format(1)}/artifacts/a"
+
+WRONG: dict[str, tuple[str, str, dict[str, str], bytes]] = {
+    "no JSON": ("POST", "/v1/claim", JSON, b"{"),
+    "no text": ("POST", "/v1/claim", JSON, b"\xff"),
+    "no object": ("POST", "/v1/claim", JSON, b"[]"),
+    "a field too few": ("POST", "/v1/claim", JSON, b"{}"),
+    "a field too many": ("POST", "/v1/claim", JSON, BODY[:-1] + b',"colour":1}'),
+    "a form": ("POST", "/v1/claim", {"content-type": "application/x-www-form-urlencoded"}, BODY),
+    "nearly JSON": ("POST", "/v1/claim", {"content-type": "application/json-seq"}, BODY),
+    "an unknown route": ("POST", "/v1/clam", JSON, BODY),
+    "another method": ("PUT", "/v1/claim", JSON, BODY),
+    "a client's route": ("POST", "/v1/jobs", JSON, b"{"),
+    "an operator's route": ("POST", "/v1/queues/q/pause", {}, b""),
+    "a file without a lease": ("PUT", FILE, {"content-type": "text/plain"}, b"x"),
+    "a wrong token": ("POST", "/v1/claim", {**JSON, "authorization": "Bearer tenure_1_1"}, BODY),
+}
+
+
+def heard(status: int, body: bytes) -> tuple[int, str, str | None]:
+    problem = json.loads(body)
+    return status, problem["code"], problem["verdict"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_hears_the_same_words_from_both(listener: Listener, wrong: str) -> None:
+    method, path, headers, body = WRONG[wrong]
+    with closing(Stage()) as stage:
+        token = None if "authorization" in headers else stage.of(Role.WORKER)
+        real = stage.ask(method, path, token=token, headers=headers, pieces=[body])
+
+    with closing(connect(listener)) as connection:
+        shown = {"authorization": f"Bearer {TOKEN}", **headers}
+        connection.request(method, path, body, shown)
+        scripted = connection.getresponse()
+        answer = heard(scripted.status, scripted.read())
+
+    assert answer == heard(real.status, real.body)
+    assert len(listener.record.malformed) == 1
+
+
+@pytest.mark.parametrize(
+    ("framing", "status", "code"),
+    [
+        (b"Content-Length: -1\r\n\r\n", 400, "malformed"),
+        (b"Content-Length: \xb2\r\n\r\n", 400, "malformed"),
+        (b"Content-Length: 99999999\r\n\r\n", 413, "too_large"),
+        (b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400, "malformed"),
+        (b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, "malformed"),
+        (b"Transfer-Encoding: chunked\r\n\r\n\r\n", 400, "malformed"),
+        (b"Transfer-Encoding: chunked\r\n\r\n" + b"0" * 40 + b"\r\n", 400, "malformed"),
+    ],
+)
+def test_a_body_that_cannot_be_is_answered_and_the_connection_ends(
+    listener: Listener, framing: bytes, status: int, code: str
+) -> None:
+    host, _, port = listener.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as strange:
+        strange.sendall(b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n" + framing)
+        head, _, body = b"".join(iter(lambda: strange.recv(65536), b"")).partition(b"\r\n\r\n")
+
+    assert heard(int(head.split()[1]), body) == (status, code, "REJECTED")
+    assert len(listener.record.malformed) == 1
+
+
+def test_a_body_in_chunks_is_read(listener: Listener) -> None:
+    with closing(connect(listener)) as connection:
+        headers = {**JSON, "authorization": f"Bearer {TOKEN}"}
+        pieces = iter([BODY[:10], BODY[10:]])
+        connection.request("POST", "/v1/claim", pieces, headers, encode_chunked=True)
+
+        assert connection.getresponse().status == 200
+    assert listener.record.malformed == []

@@ -27,6 +27,7 @@ from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode, decode_query
 from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
+from tenure.protocol.words import Word
 from tenure.server import job_routes, problems, system_routes, worker_routes
 from tenure.server.calls import Call
 from tenure.server.memory import LARGE_BYTES, Held
@@ -99,7 +100,9 @@ class _Shell:
 
         # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H12]
         if _head_bytes(scope) > self._settings.max_header_bytes:
-            refused = Refused(400, "head_too_large", "the head is over its limit", headers=_CLOSE)
+            refused = Refused(
+                400, Word.HEAD_TOO_LARGE, "the head is over its limit", headers=_CLOSE
+            )
             await problems.response(refused, request_id)(scope, receive, finish)
             return
         try:
@@ -179,7 +182,7 @@ class _Address:
 def _not_allowed(methods: Iterable[str]) -> Refused:
     return Refused(
         405,
-        "method_not_allowed",
+        Word.METHOD_NOT_ALLOWED,
         "not with this method",
         hint="/openapi.json describes what there is",
         headers={"Allow": ", ".join(sorted(methods))},
@@ -224,7 +227,7 @@ def _check_version(declared: str | None) -> None:
     if declared is not None and declared != str(PROTOCOL_VERSION):
         raise Refused(
             400,
-            "unsupported_protocol",
+            Word.UNSUPPORTED_PROTOCOL,
             f"this server speaks version {PROTOCOL_VERSION} of the protocol",
             field=VERSION_HEADER,
             hint="upgrade the server, or ask in a version it speaks",
@@ -245,13 +248,13 @@ async def _body(route: Route, services: Services, http: Request, held: Held) -> 
     if route.request_shape is Shape.NONE:
         return b""
     if http.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "unsupported_media_type", "bodies are sent as they are")
+        raise Refused(415, Word.UNSUPPORTED_MEDIA_TYPE, "bodies are sent as they are")
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     # A page in a browser cannot send this type without asking first. [H28]
     if route.request_shape is Shape.JSON and media_type != "application/json":
         raise Refused(
             415,
-            "unsupported_media_type",
+            Word.UNSUPPORTED_MEDIA_TYPE,
             "the body has to be JSON",
             hint="send `Content-Type: application/json`",
         )
@@ -273,7 +276,7 @@ async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes
                 held.receive(len(piece))
     except TimeoutError as late:
         raise Refused(
-            408, "too_slow", f"the body took longer than {within_s:g} s", headers=_CLOSE
+            408, Word.TOO_SLOW, f"the body took longer than {within_s:g} s", headers=_CLOSE
         ) from late
     return bytes(body)
 
@@ -281,7 +284,7 @@ async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes
 def _too_large(most: int) -> Refused:
     return Refused(
         413,
-        "too_large",
+        Word.TOO_LARGE,
         f"the body is over the limit of {most} bytes",
         hint="send less at a time; put large data into an object store",
         headers=_CLOSE,
@@ -293,13 +296,16 @@ def check_local(host: str, origin: str | None) -> None:
     page in a browser can be made to ask 127.0.0.1, also under a name of its own. [H28]"""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     if not is_loopback(name):
-        raise Refused(403, "out_of_scope", "this server answers requests to localhost only")
+        raise Refused(403, Word.OUT_OF_SCOPE, "this server answers requests to localhost only")
     if origin is not None and origin.partition("://")[2] != host:
-        raise Refused(403, "out_of_scope", "this server answers no other site's pages")
+        raise Refused(403, Word.OUT_OF_SCOPE, "this server answers no other site's pages")
 
 
 async def _not_mounted(http: Request, problem: Exception) -> Response:
     refused = Refused(
-        404, "unknown_route", "there is nothing here", hint="/openapi.json describes what there is"
+        404,
+        Word.UNKNOWN_ROUTE,
+        "there is nothing here",
+        hint="/openapi.json describes what there is",
     )
     return problems.response(refused, http.scope["tenure.request_id"])

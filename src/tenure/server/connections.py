@@ -15,6 +15,7 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import Problem
+from tenure.protocol.words import Word
 from tenure.server.problems import RETRY_AFTER_S
 from tenure.server.settings import ServerSettings
 
@@ -27,13 +28,13 @@ _BUILT_ON = (
 )
 
 _MALFORMED = Problem(
-    code="malformed",
+    code=Word.MALFORMED,
     message="this is not HTTP/1.1, or its head is too large",
     verdict=VerdictKind.REJECTED,
     nothing_changed=True,
 )
 _FULL = Problem(
-    code="too_many_connections",
+    code=Word.TOO_MANY_CONNECTIONS,
     message="the server has too many connections",
     nothing_changed=True,
 )

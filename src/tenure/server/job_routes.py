@@ -49,6 +49,7 @@ from tenure.protocol.requests import (
     RedriveMessage,
     RequeueMessage,
 )
+from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
 from tenure.server.worker_routes import Handler
@@ -305,7 +306,7 @@ async def artifact(call: Call) -> Response:
     name = call.path["name"]
     found = await call.services.blocking(lambda: call.coordinator.load_artifact(call.job_id, name))
     if found is None:
-        raise Refused(404, "unknown_artifact", f"job {call.job_id} has no artifact {name}")
+        raise Refused(404, Word.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}")
     headers = {
         "Content-Disposition": f'attachment; filename="{name.rpartition("/")[2] or "artifact"}"',
         "Content-Security-Policy": "default-src 'none'; sandbox",

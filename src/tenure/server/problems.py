@@ -19,6 +19,7 @@ from tenure.errors import (
 )
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import Problem
+from tenure.protocol.words import Word
 
 _log = logging.getLogger("tenure.server")
 
@@ -34,7 +35,7 @@ class Refused(TenureError):
     def __init__(
         self,
         status: int,
-        code: str,
+        code: Word,
         message: str,
         *,
         hint: str = "",
@@ -52,7 +53,7 @@ def unauthenticated(message: str) -> Refused:
     """No token, or none that is valid; which of the two is nobody's business."""
     return Refused(
         401,
-        "unauthenticated",
+        Word.UNAUTHENTICATED,
         message,
         hint="send `Authorization: Bearer TOKEN`; `tenure tokens create` makes one",
         headers={"WWW-Authenticate": "Bearer"},
@@ -61,10 +62,10 @@ def unauthenticated(message: str) -> Refused:
 
 def out_of_scope(message: str, *, field: str | None = None) -> Refused:
     """Not within what the token may do."""
-    return Refused(403, "out_of_scope", message, field=field, hint="see `tenure tokens ls`")
+    return Refused(403, Word.OUT_OF_SCOPE, message, field=field, hint="see `tenure tokens ls`")
 
 
-def too_many(code: str, message: str, *, hint: str) -> Refused:
+def too_many(code: Word, message: str, *, hint: str) -> Refused:
     """Too much at once; the same request can be sent again."""
     return Refused(429, code, message, hint=hint, headers=_retry())
 
@@ -72,13 +73,13 @@ def too_many(code: str, message: str, *, hint: str) -> Refused:
 def too_many_strangers() -> Refused:
     """Too many tokens to be looked up; which of them are made up is not known yet."""
     message = "this server has too many tokens to look up"
-    return Refused(503, "busy", message, hint="ask again", headers=_retry())
+    return Refused(503, Word.BUSY, message, hint="ask again", headers=_retry())
 
 
 def shutting_down() -> Refused:
     """Not any more."""
     return Refused(
-        503, "shutting_down", "this server is shutting down", hint="ask again", headers=_retry()
+        503, Word.SHUTTING_DOWN, "this server is shutting down", hint="ask again", headers=_retry()
     )
 
 
@@ -86,7 +87,7 @@ def busy() -> Refused:
     """Too many large bodies at once."""
     return Refused(
         503,
-        "busy",
+        Word.BUSY,
         "this server has too many large bodies on their way",
         hint="ask again",
         headers=_retry() | {"Connection": "close"},
@@ -129,7 +130,7 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             return 503, _plain(problem), _retry()
         case _:
             body = Problem(
-                code="internal_error",
+                code=Word.INTERNAL_ERROR,
                 message="the server failed",
                 hint="its log has more under this request id",
             )

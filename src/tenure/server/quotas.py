@@ -15,6 +15,7 @@ from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.ports import TokenStore
+from tenure.protocol.words import Word
 from tenure.server.blocking import Blocking
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many
@@ -61,7 +62,7 @@ class Quotas:
             return
         if self._polls[token.id] >= token.max_polls:
             raise too_many(
-                "too_many_polls",
+                Word.TOO_MANY_POLLS,
                 f"this token has {token.max_polls} claims open already",
                 hint="wait for one to end, or make a token with a higher --max-polls",
             )

@@ -14,6 +14,7 @@ from tenure.protocol.openapi import openapi
 from tenure.protocol.records import queue_record, worker_record
 from tenure.protocol.replies import DrainReply, HealthReply, QueuesReply, TimeReply, WorkersReply
 from tenure.protocol.requests import LimitMessage
+from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused, shutting_down
 from tenure.server.worker_routes import Handler
@@ -69,7 +70,7 @@ async def drain(call: Call) -> Response:
     known = await call.services.blocking(lambda: call.store.list_workers(namespace))
     named = [each for each in known if each.worker == worker]
     if not any(call.principal.sees_any_queue(each.queues) for each in named):
-        raise Refused(404, "unknown_worker", f"there is no worker {worker}")
+        raise Refused(404, Word.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
         call.principal.check_queues(each.queues)
     await call.services.blocking(lambda: call.store.request_drain(namespace, worker))
@@ -112,7 +113,7 @@ async def readyz(call: Call) -> Response:
         async with asyncio.timeout(READY_WITHIN_S):
             await call.services.blocking(call.coordinator.now)
     except (TenureError, TimeoutError) as failure:
-        raise Refused(503, "not_ready", "the store does not answer") from failure
+        raise Refused(503, Word.NOT_READY, "the store does not answer") from failure
     return answer(HealthReply(status="ready"))
 
 

@@ -44,6 +44,7 @@ from tenure.protocol.requests import (
     ReportsMessage,
     StartMessage,
 )
+from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.memory import LARGE_BYTES
 from tenure.server.polls import Waiter
@@ -78,7 +79,7 @@ class _Claimer:
         if found.grants:
             return found
         raise too_many(
-            "too_many_leases",
+            Word.TOO_MANY_LEASES,
             "this token would have too many leases",
             hint="report on some, claim fewer, or make a token with a higher --max-leases",
         )

@@ -4,6 +4,7 @@ Reads requests by the table of routes, times them, and writes, delays, doubles o
 the script says. Judges nothing.
 """
 
+import re
 import socket
 import threading
 import time
@@ -19,10 +20,11 @@ from tenure.conformance.worker.scenarios import Scenario
 from tenure.conformance.worker.script import Answer, Script
 from tenure.core.ids import JobId
 from tenure.core.instants import Instant
-from tenure.core.vocabulary import LeaseNews, VerdictKind
-from tenure.errors import InvalidInput
+from tenure.core.vocabulary import LeaseNews, Role, VerdictKind
+from tenure.errors import InvalidInput, MalformedBody
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import decode, encode
+from tenure.protocol.openapi import openapi
 from tenure.protocol.records import ArtifactRecord
 from tenure.protocol.replies import (
     AliveReply,
@@ -39,10 +41,14 @@ from tenure.protocol.requests import (
     LookMessage,
     ReportsMessage,
 )
-from tenure.protocol.routes import ROUTES, Route, Shape
+from tenure.protocol.routes import ROUTES, Route
+from tenure.protocol.words import Word
 
 MAX_BODY_BYTES = 16 << 20
+MAX_CHUNK_LINE_BYTES = 32
 EFFECTS = "/effects"
+
+_CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,16} *(;[^\r\n]*)?\r?\n")
 
 
 class Listener:
@@ -83,7 +89,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Refused(Exception):
-    """A request that the protocol does not have."""
+    """A request that the protocol does not have, in the words of a real coordinator."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -141,37 +147,48 @@ class _Handler(BaseHTTPRequestHandler):
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             return self._read_chunks()
         length = self.headers.get("Content-Length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        if not length.isdecimal():
             self.close_connection = True
-            raise _Refused(400, "malformed_body", "its Content-Length cannot be")
+            raise _Refused(400, Word.MALFORMED, "its Content-Length cannot be")
+        if int(length) > MAX_BODY_BYTES:
+            self.close_connection = True
+            raise _Refused(413, Word.TOO_LARGE, "its body is too large")
         return self.rfile.read(int(length))
 
     def _read_chunks(self) -> bytes:
         body = b""
         while len(body) <= MAX_BODY_BYTES:
-            size = int(self.rfile.readline(32).split(b";")[0].strip() or b"0", 16)
-            body += self.rfile.read(size)
+            line = self.rfile.readline(MAX_CHUNK_LINE_BYTES)
+            if not _CHUNK_SIZE.match(line):
+                self.close_connection = True
+                raise _Refused(400, Word.MALFORMED, "the size of a chunk cannot be")
+            size = int(line.partition(b";")[0], 16)
+            body += self.rfile.read(min(size, MAX_BODY_BYTES + 1))
             self.rfile.readline(2)
             if size == 0:
                 return body
         self.close_connection = True
-        raise _Refused(413, "too_large", "its body never ends")
+        raise _Refused(413, Word.TOO_LARGE, "its body never ends")
 
     def _answer(self, body: bytes, at: float) -> tuple[list[Said], Answer]:
         route, parts = _route(self.command, self.path.partition("?")[0])
         listener = self.server.listener
         if not route.is_public and self.headers.get("Authorization") != f"Bearer {listener.token}":
-            raise _Refused(401, "unauthenticated", "it does not show the token of TENURE_TOKEN")
+            raise _Refused(401, Word.UNAUTHENTICATED, "it does not show the token of TENURE_TOKEN")
         if listener.token in self.path:
-            raise _Refused(400, "malformed", "a token never travels in an address")
+            raise _Refused(400, Word.MALFORMED, "a token never travels in an address")
+        if not route.is_public and Role.WORKER not in route.roles:
+            raise _Refused(403, Word.OUT_OF_SCOPE, "this is nothing for a worker's token")
         if route.request is None:
             return [], Answer(body=encode(_aside(route, parts, self.headers, body)))
-        if "application/json" not in self.headers.get("Content-Type", ""):
-            raise _Refused(415, "unsupported_media_type", "its body is not application/json")
+        media_type = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise _Refused(415, Word.UNSUPPORTED_MEDIA_TYPE, "its body is not application/json")
         try:
             message = decode(route.request, body)
         except InvalidInput as wrong:
-            raise _Refused(422, "invalid_input", str(wrong)) from wrong
+            status = 400 if isinstance(wrong, MalformedBody) else 422
+            raise _Refused(status, wrong.code, str(wrong)) from wrong
         with listener.lock:
             return self._ask_script(route, message, at)
 
@@ -238,19 +255,25 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _route(method: str, path: str) -> tuple[Route, dict[str, str]]:
     segments = path.split("/")
+    is_known = False
     for route in ROUTES:
         pattern = route.path.split("/")
-        if route.method != method or len(pattern) != len(segments):
+        if len(pattern) != len(segments):
             continue
         pairs = list(zip(pattern, segments, strict=True))
-        if all(there == here or there.startswith("{") for there, here in pairs):
+        if not all(there == here or there.startswith("{") for there, here in pairs):
+            continue
+        if route.method == method:
             return route, {there[1:-1]: here for there, here in pairs if there.startswith("{")}
-    raise _Refused(404, "not_found", "there is no such route")
+        is_known = True
+    if is_known:
+        raise _Refused(405, Word.METHOD_NOT_ALLOWED, "not with this method")
+    raise _Refused(404, Word.UNKNOWN_ROUTE, "there is no such route")
 
 
 def _aside(
     route: Route, parts: dict[str, str], headers: Any, body: bytes
-) -> msgspec.Struct | dict[str, str]:
+) -> msgspec.Struct | dict[str, Any]:
     """The answer to what is not about an attempt's authority: no faults, nothing to judge."""
     now = datetime.now(UTC)
     match route.name:
@@ -262,7 +285,9 @@ def _aside(
             return KeptReply(verdict=VerdictKind.OK)
         case "healthz" | "readyz":
             return HealthReply(status="ok")
-        case "upload-artifact" if route.request_shape is Shape.BYTES and LEASE_HEADER in headers:
+        case "upload-artifact":
+            if LEASE_HEADER not in headers:
+                raise _Refused(422, InvalidInput.code, f"it has no {LEASE_HEADER}")
             artifact = ArtifactRecord(
                 job_id=JobId(parts["job_id"]),
                 attempt=1,
@@ -273,5 +298,7 @@ def _aside(
                 ts=now,
             )
             return StagingReply(verdict=VerdictKind.OK, artifact=artifact)
+        case "openapi":
+            return openapi()
         case _:
-            raise _Refused(403, "out_of_scope", "this is nothing for a worker's token")
+            raise AssertionError(f"{route.name} is for workers and has no answer here")

@@ -1,0 +1,30 @@
+"""The words for what is refused before any rule of the lifecycle is asked: a problem's `code`. [H8]
+
+Errors that have a class of their own bring their own word, such as `invalid_input`.
+"""
+
+from enum import StrEnum
+
+
+class Word(StrEnum):
+    """Why a request got no further."""
+
+    BUSY = "busy"
+    HEAD_TOO_LARGE = "head_too_large"
+    INTERNAL_ERROR = "internal_error"
+    MALFORMED = "malformed"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_READY = "not_ready"
+    OUT_OF_SCOPE = "out_of_scope"
+    SHUTTING_DOWN = "shutting_down"
+    TOO_LARGE = "too_large"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    TOO_MANY_LEASES = "too_many_leases"
+    TOO_MANY_POLLS = "too_many_polls"
+    TOO_SLOW = "too_slow"
+    UNAUTHENTICATED = "unauthenticated"
+    UNKNOWN_ARTIFACT = "unknown_artifact"
+    UNKNOWN_ROUTE = "unknown_route"
+    UNKNOWN_WORKER = "unknown_worker"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    UNSUPPORTED_PROTOCOL = "unsupported_protocol"
