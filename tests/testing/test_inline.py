@@ -1,6 +1,7 @@
 """Inline jobs: the real lifecycle in this process, in virtual time."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -341,3 +342,76 @@ def test_artifacts_are_seen_if_and_only_if_the_attempt_succeeds(app: Tenure) -> 
         assert good.artifact("other.txt") is None
         assert [file.size for file in good.artifacts()] == [9]
         assert bad.artifacts() == []
+
+
+# --- transactions ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def till() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE entry (amount INTEGER NOT NULL)")
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+def entries(till: sqlite3.Connection) -> list[int]:
+    return [amount for (amount,) in till.execute("SELECT amount FROM entry")]
+
+
+def test_a_job_enqueued_in_a_transaction_is_there_at_once(
+    app: Tenure, jobs: Inline, till: sqlite3.Connection
+) -> None:
+    @app.job
+    def double(n: int) -> int:
+        return 2 * n
+
+    till.execute("INSERT INTO entry VALUES (1)")
+    job = double.enqueue(21, connection=till)
+    till.rollback()
+
+    assert job.result() == 42
+
+
+def test_a_handlers_own_transaction_commits_with_its_result(
+    app: Tenure, jobs: Inline, till: sqlite3.Connection
+) -> None:
+    @app.job
+    def post(amount: int, ctx: Context) -> int:
+        with ctx.transaction(till) as tx:
+            till.execute("INSERT INTO entry VALUES (?)", (amount,))
+            return tx.complete(amount)
+
+    assert post.enqueue(40).result() == 40
+    assert entries(till) == [40]
+
+
+def test_a_handlers_own_transaction_that_fails_leaves_nothing(
+    app: Tenure, jobs: Inline, till: sqlite3.Connection
+) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    def post(amount: int, ctx: Context) -> int:
+        with ctx.transaction(till):
+            till.execute("INSERT INTO entry VALUES (?)", (amount,))
+            raise RuntimeError("the till is stuck")
+
+    with pytest.raises(JobDeadLettered):
+        post.enqueue(40).result()
+
+    assert entries(till) == []
+
+
+def test_a_handlers_own_transaction_is_fenced(
+    app: Tenure, jobs: Inline, till: sqlite3.Connection
+) -> None:
+    @app.job(lease="30s", retry=Retry(max_attempts=2))
+    def post(amount: int, ctx: Context) -> int:
+        if ctx.attempt == 1:
+            jobs.clock.advance("31s")
+        with ctx.transaction(till) as tx:
+            till.execute("INSERT INTO entry VALUES (?)", (amount,))
+            return tx.complete(ctx.attempt)
+
+    assert post.enqueue(40).result() == 2
+    assert entries(till) == [40]

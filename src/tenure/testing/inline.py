@@ -27,18 +27,22 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.ports import JobFilter
 from tenure.stores.memory import MemoryStore
+from tenure.testing.transacting import InMemory
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import FromChild
 from tenure.worker.reporting import report_of
 from tenure.worker.staging import Parts, stage
+from tenure.worker.transacting import Authority
 from tenure.worker.wire import (
     ArtifactEnd,
     ArtifactPart,
+    LeaseWanted,
     Progressed,
     Run,
     Saved,
+    Settled,
     ToSupervisor,
 )
 
@@ -110,9 +114,14 @@ class Inline:
     ) -> None:
         self.clock = clock
         self.store = store
+        self._transactions = InMemory(coordinator)
         self.link = Link(
             coordination=coordinator,
             close=lambda: None,
+            enqueue_within=self._transactions.enqueue_within,
+            aenqueue_within=self._transactions.aenqueue_within,
+            transaction_on=self._transactions.transaction_on,
+            atransaction_on=self._transactions.atransaction_on,
             monotonic=lambda: clock() / MICROSECONDS_PER_SECOND,
             pause=self._pause,
             apause=self._apause,
@@ -208,6 +217,7 @@ class Inline:
             _run_of(grant),
             send=lambda said: self._heard(said, attempt, execution, next(beats), parts),
             limits=self._coordinator.limits,
+            transactions=self._transactions,
         )
         report = report_of(attempt, _perform(execution))
         if report is not None:
@@ -228,6 +238,10 @@ class Inline:
         elif isinstance(said, ArtifactEnd):
             left = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
             execution.context.staged(stage(self._coordinator, left, ACTOR))
+        elif isinstance(said, LeaseWanted):
+            execution.context.lend(Authority(attempt.grant.lease_id, ACTOR))
+        elif isinstance(said, Settled):
+            attempt.settled = said.result
         if not isinstance(said, Saved | Progressed):
             return
         beat = Heartbeat(

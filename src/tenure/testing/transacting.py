@@ -1,0 +1,60 @@
+"""Callers' and handlers' own transactions, in a test without Tenure's database.
+
+What a handler writes on its connection is committed and rolled back for real; Tenure's part is in
+memory. So a job enqueued with `connection=` is there at once, whatever becomes of the transaction,
+and a completion does not wait for the commit: that they stand and fall together needs a store.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from tenure.core.commands import Complete, Enqueue
+from tenure.core.verdicts import Reply, Verdict
+from tenure.ports import Coordination
+from tenure.stores.sql.owning import own_async_transaction, own_transaction
+
+
+class InMemory:
+    """`tenure.worker.transacting.Transactions`, and the two ways to enqueue within one."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    def enqueue_within(self, _connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+        """Enqueue now."""
+        answers = self._coordination.submit_many(commands).result()
+        return [answer for answer in answers if isinstance(answer, Reply)]
+
+    async def aenqueue_within(self, connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+        """Enqueue now: nothing here takes long enough to hold up a loop."""
+        return self.enqueue_within(connection, commands)
+
+    @contextmanager
+    def transaction_on(self, connection: Any) -> Iterator[Callable[[Complete], Verdict]]:
+        """The handler's own transaction."""
+        with own_transaction(connection) as check_open:
+
+            def settle(command: Complete) -> Verdict:
+                check_open()
+                return self._settle(command)
+
+            yield settle
+
+    @asynccontextmanager
+    async def atransaction_on(
+        self, connection: Any
+    ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
+        """The same on an asynchronous connection."""
+        async with own_async_transaction(connection) as check_open:
+
+            async def settle(command: Complete) -> Verdict:
+                check_open()
+                return self._settle(command)
+
+            yield settle
+
+    def _settle(self, command: Complete) -> Verdict:
+        [verdict] = self._coordination.submit_many([command]).result()
+        assert isinstance(verdict, Verdict)
+        return verdict
