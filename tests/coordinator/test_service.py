@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Signal
-from threading import Thread
+from threading import Semaphore, Thread
 
 import pytest
 
 from tenure.conformance.spec import spec
 from tenure.coordinator.batches import LARGEST_REMEMBERED_BYTES, MAX_TRIES
-from tenure.coordinator.service import Coordinator, _Claim
+from tenure.coordinator.service import ALWAYS_FLYING, Coordinator, _Claim
 from tenure.core.claims import SessionKey
 from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat
 from tenure.core.events import Event
@@ -103,6 +103,35 @@ def test_calls_that_wait_for_a_flight_share_one_transaction(
 
     assert all(isinstance(answer, Reply) and answer.is_ok for answer in answers)
     assert store.saves == [1, 1, 64]
+
+
+def test_flights_that_hang_keep_nobody_else_on_the_ground(store: ScriptedStore) -> None:
+    clock = store._clock
+    assert isinstance(clock, VirtualClock)
+    world = World(store, clock, flights=ALWAYS_FLYING + 1)
+    world.enqueue()
+    stuck, go_on = Semaphore(0), Signal()
+    held = [enqueue_command(world) for _ in range(ALWAYS_FLYING)]
+    slow = {command.job_id for command in held}
+
+    def hold(changes: Sequence[Change]) -> None:
+        if changes[0].job.id in slow:
+            stuck.release()
+            go_on.wait(300)
+
+    store.before_save = hold
+    late = []
+    for command in held:
+        late.append(world.coordinator.submit(command))
+        assert stuck.acquire(timeout=30)
+    quick = world.coordinator.submit(enqueue_command(world))
+
+    try:
+        assert isinstance(quick.result(30)[0], Reply)
+    finally:
+        go_on.set()
+    assert all(isinstance(future.result(30)[0], Reply) for future in late)
+    world.coordinator.close()
 
 
 def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore) -> None:

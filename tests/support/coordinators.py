@@ -49,12 +49,20 @@ class VirtualClock:
 class World:
     """A store, a coordinator and short words for what tests do with them."""
 
-    def __init__(self, store: Store | None = None, clock: VirtualClock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        clock: VirtualClock | None = None,
+        *,
+        flights: int | None = None,
+    ) -> None:
         self.clock = clock or VirtualClock()
         self.store: Store = store or MemoryStore(clock=self.clock)
         self._luck = count(1)
         self._requests = count(1)
-        self.coordinator = Coordinator(self.store, entropy=self.entropy, monotonic=self.clock)
+        self.coordinator = Coordinator(
+            self.store, entropy=self.entropy, monotonic=self.clock, flights=flights
+        )
 
     def entropy(self, size: int) -> bytes:
         """Different bytes each time, the same in every run."""

@@ -7,6 +7,7 @@ sync callers wait on the future, async callers wrap it (ADR 0004).
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -43,6 +44,11 @@ WORTHWHILE = 100
 price of its own, two milliseconds of CPU, that a load shares."""
 ALWAYS_FLYING = 2
 """So many flights leave with whatever there is: one is decided while another is being written."""
+
+
+PATIENCE_S = 0.05
+"""How long a small load waits at most for the flights before it: one may wait for a row that a
+caller's own transaction holds, up to the store's lock time-out."""
 
 
 class _Commands:
@@ -122,6 +128,8 @@ class Coordinator(BesideTheLog, Administered):
         self._idle = 0
         self._airborne = 0
         self._gathered = 0  # commands and wanted jobs that wait for a flight
+        self._waiting_since = 0.0  # at the longest: the last departure
+        self._is_watched = False
         self._closed = False
         self._threads = [
             threading.Thread(target=self._fly, name=f"tenure-coordinator-{number}", daemon=True)
@@ -217,13 +225,12 @@ class Coordinator(BesideTheLog, Administered):
                     if self._closed and not self._gathered:
                         self._condition.notify_all()  # those who wait for a load that never comes
                         return
-                    self._idle += 1
-                    self._condition.wait()
-                    self._idle -= 1
+                    self._wait()
                 takes_claims = bool(self._claims) and (claims_first or not self._commands)
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
                 self._airborne += 1
+                self._waiting_since = time.monotonic()
                 self._wake()
             claims_first = not takes_claims
             if claims:
@@ -236,11 +243,26 @@ class Coordinator(BesideTheLog, Administered):
     def _is_worth_leaving(self) -> bool:
         if not (self._commands or self._claims):
             return False
-        return self._airborne < ALWAYS_FLYING or self._gathered >= WORTHWHILE
+        return (
+            self._airborne < ALWAYS_FLYING
+            or self._gathered >= WORTHWHILE
+            or time.monotonic() - self._waiting_since >= PATIENCE_S
+        )
+
+    def _wait(self) -> None:
+        """Called with the lock held. While others fly, one of those who wait looks at the clock:
+        a flight that hangs must not keep everybody on the ground."""
+        watches = self._airborne > 0 and not self._is_watched
+        self._is_watched |= watches
+        self._idle += 1
+        self._condition.wait(PATIENCE_S if watches else None)
+        self._idle -= 1
+        if watches:
+            self._is_watched = False
 
     def _wake(self) -> None:
         """Called with the lock held. What is left lying is taken by the next flight that lands."""
-        if self._idle and self._is_worth_leaving():
+        if self._idle and (self._is_worth_leaving() or (self._airborne and not self._is_watched)):
             self._condition.notify()
 
     def _take_commands(self) -> list[_Commands]:
