@@ -527,6 +527,23 @@ def test_a_claim_whose_answer_was_lost_is_repeated_although_there_is_no_room(
     ]
 
 
+@spec("H26", "H29", "Q2")
+@pytest.mark.parametrize("other", [{"queues": ["other"]}, {"kinds": ["z"]}, {"limit": 2}])
+def test_another_claim_of_the_same_id_hears_nothing_of_its_grants_without_room(
+    stage: Stage, other: dict[str, Any]
+) -> None:
+    token = stage.token(W, "fleet", max_leases=1)
+    rotated = stage.token(W, "fleet", max_leases=1, queues=(QueueName("q"), QueueName("other")))
+    stage.enqueue()
+    message = stage.claim_message()
+    stage.ask("POST", "/v1/claim", message, token=token)
+
+    heard = stage.ask("POST", "/v1/claim", message | other, token=rotated).json
+
+    assert (heard["verdict"], heard["cause"]) == ("REJECTED", "idempotency_key_reuse")
+    assert heard["grants"] == []
+
+
 @pytest.mark.parametrize(
     "fields",
     [

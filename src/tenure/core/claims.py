@@ -192,19 +192,28 @@ def repeated_claim(
     request: ClaimRequest, leased: Iterable[tuple[Job, History]], at: Moment
 ) -> ClaimAnswer:
     """What is left of the grants an earlier, equal claim received: those of its leases that are
-    still valid, never other jobs and never a revived lease. [Q1]"""
-    grants = []
+    still valid, never other jobs and never a revived lease. [Q1] What another body received under
+    the same id is not shown: it may be out of the scope that this one was checked for. [Q2]"""
+    asked_by = claim_fingerprint(request)
+    grants: list[Grant] = []
+    is_reused = False
     for job, history in leased:
         lease = job.lease
         if lease is None or not lease.is_live(at.now) or epoch_of(lease.id) != at.epoch:
             continue
-        granted_by = [
-            event.request_id
+        granted_to = {
+            event.fingerprint
             for event in history
-            if event.type is EventType.CLAIMED and event.lease_id == lease.id
-        ]
-        if granted_by == [request.request_id]:
+            if event.type is EventType.CLAIMED
+            and event.lease_id == lease.id
+            and event.request_id == request.request_id
+        }
+        if granted_to == {asked_by}:
             grants.append(grant_of(job, at))
+        elif granted_to:
+            is_reused = True
+    if is_reused and not grants:
+        return ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE)
     return ClaimAnswer(grants=tuple(grants), is_repeat=True)
 
 

@@ -76,7 +76,7 @@ class _Claimer:
         # A claim whose answer was lost comes again: its grants are what takes up the room.
         coordinator = self._call.coordinator
         found = await self._call.services.blocking(lambda: coordinator.repeat_claim(request))
-        if found.grants:
+        if found.grants or found.cause is not None:
             return found
         raise too_many(
             Word.TOO_MANY_LEASES,

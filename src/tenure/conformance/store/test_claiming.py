@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenure.conformance.harness import KIND, QUEUE, Kit, ids, policy
@@ -244,6 +245,21 @@ def test_a_claim_repeated_through_another_process_returns_the_same_grants(kit: K
     (repeated,) = kit.rival().claim(request).grants
 
     assert (repeated.job_id, repeated.lease_id) == (job.id, granted.lease_id)
+
+
+@spec("Q1", "Q2")
+def test_what_another_body_received_under_the_same_id_is_not_part_of_a_repeat(kit: Kit) -> None:
+    kit.enqueue()
+    one = kit.claim_request()
+    kit.coordinator.claim(one)
+    kit.claimed_job()  # the session's last claim is another one now
+    later = kit.enqueue()
+    request = msgspec.structs.replace(kit.claim_request(limit=2), request_id=one.request_id)
+    kit.coordinator.claim(request)
+
+    repeated = kit.coordinator.claim(request)
+
+    assert ids(repeated.grants) == [later.id]
 
 
 @spec("Q1")
