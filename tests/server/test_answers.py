@@ -567,6 +567,7 @@ def test_dead_letters_are_listed_and_dealt_with(stage: Stage) -> None:
     seen = stage.call("job", role=V, job_id=first).json
 
     assert discarded.json["resolution"]["kind"] == "discarded"
+    assert (discarded.status, redriven.status) == (200, 201)
     assert stage.job(redriven.json["job"]["id"]).payload == b'{"new": 1}'
     assert waiting["dead_letters"] == []
     assert [each["resolution"]["kind"] for each in settled["dead_letters"]] == [

@@ -121,3 +121,21 @@ def _state(stage: Stage) -> tuple[object, ...]:
     job = stage.job(PARTS["job_id"])
     queues = stage.store.queues(job.namespace)
     return job, stage.events(job.id), queues, stage.store.list_workers(job.namespace)
+
+
+@spec("H29")
+@pytest.mark.parametrize("verb", ["redrive", "rerun"])
+def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for(
+    stage: Stage, verb: str
+) -> None:
+    limited = stage.token(Role.OPERATOR, queues=(QueueName("mine"),))
+    old = stage.enqueue(1, queue="mine", dedupe_key="d")
+    killed = {"request_id": "x", "reason_code": "policy_violation"}
+    stage.call("dead-letter", killed, role=Role.OPERATOR, job_id=old)
+    stage.enqueue(2, queue="hidden", dedupe_key="d", payload="secret")
+    path, message = f"/v1/jobs/{old}/{verb}?bodies=true", {"request_id": "again"}
+
+    heard = stage.ask("POST", path, message, token=limited)
+
+    assert heard.json["job"] is None
+    assert b"secret" not in heard.body

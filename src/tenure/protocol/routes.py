@@ -281,8 +281,8 @@ ROUTES: tuple[Route, ...] = (
     # --- operators
     _decide("requeue", "Let a held job go on", requests.RequeueMessage, O),
     _decide("dead-letter", "Take a job out of circulation", requests.DeadLetterMessage, O),
-    _decide("redrive", "Make a new job of a dead letter", requests.RedriveMessage, O),
-    _decide("rerun", "Make a new job of a finished one", requests.RedriveMessage, O),
+    _decide("redrive", "Make a new job of a dead letter", requests.RedriveMessage, O, success=201),
+    _decide("rerun", "Make a new job of a finished one", requests.RedriveMessage, O, success=201),
     _get(
         "dead-letters",
         "/v1/dead-letters",

@@ -62,10 +62,9 @@ async def enqueue(call: Call) -> Response:
     bodies = call.check_bodies_wanted()
     command = await _enqueue_of(call, call.message(EnqueueMessage))
     [reply] = await _enqueued(call, [command])
-    made = job_reply(reply, now=await call.services.now(), bodies=bodies)
-    if reply.cause is not None:
-        return answer(made, 409)
-    return answer(made, 200 if reply.deduplicated or reply.replayed else 201)
+    return answer(
+        job_reply(reply, now=await call.services.now(), bodies=bodies), _status(call, reply)
+    )
 
 
 async def enqueue_many(call: Call) -> Response:
@@ -115,6 +114,13 @@ def _shown(call: Call, reply: Reply) -> Reply:
     if reply.job is None or call.principal.sees(reply.job):
         return reply
     return msgspec.structs.replace(reply, job=None)
+
+
+def _status(call: Call, reply: Reply) -> int:
+    """[H5]"""
+    if reply.cause is not None:
+        return 409
+    return 200 if reply.deduplicated or reply.replayed else call.route.success
 
 
 # --- Deciding about jobs -----------------------------------------------------------------------
@@ -169,8 +175,9 @@ async def _decided(call: Call, command: Command) -> Response:
         raise UnknownJob(call.job_id)
     if reply.job is not None and reply.job.status is JobStatus.QUEUED:
         call.services.desk.enqueued(reply.job.namespace, [reply.job.queue])
-    status = 200 if reply.cause is None else 409
-    return answer(job_reply(reply, now=await call.services.now(), bodies=bodies), status)
+    # What is told of may be another job than the one that was asked about: a redrive's. [H29]
+    shown = job_reply(_shown(call, reply), now=await call.services.now(), bodies=bodies)
+    return answer(shown, _status(call, reply))
 
 
 # --- Looking at jobs ---------------------------------------------------------------------------
