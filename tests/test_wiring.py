@@ -1,9 +1,12 @@
 """Wiring: URLs and settings, and errors that never show a password."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from tenure import wiring
 from tenure.conformance.spec import spec
 from tenure.core.instants import parse_duration, seconds
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
@@ -12,6 +15,9 @@ from tenure.wiring import (
     ProjectSettings,
     Tenure,
     limits_from_environment,
+    open_administration,
+    open_coordinator,
+    open_link,
     open_store,
     project_settings,
     shown_url,
@@ -155,3 +161,37 @@ def test_anything_else_is_no_duration(text: str) -> None:
 def test_a_withheld_url_says_who_keeps_it_and_what_to_do() -> None:
     with pytest.raises(StoreError, match="--pass-env TENURE_URL"):
         open_store(WITHHELD_URL)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise RuntimeError("no coordinator today")
+
+
+@pytest.mark.parametrize("opening", [open_coordinator, open_administration, open_link])
+def test_a_store_is_closed_if_no_coordinator_can_be_made_over_it(
+    opening: Callable[[str], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    store = MemoryStore()
+    monkeypatch.setattr(store, "close", lambda: closed.append("store"))
+    monkeypatch.setattr(wiring, "open_store", lambda *_, **__: store)
+    monkeypatch.setattr(wiring, "Coordinator", refuse)
+
+    with pytest.raises(RuntimeError, match="no coordinator today"), opening("sqlite:///any.db"):
+        pass
+
+    assert closed == ["store"]
+
+
+def test_settings_that_are_refused_leave_no_store_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_LEASE_BOUNDS", "never")
+
+    with (
+        pytest.raises(InvalidInput, match="TENURE_LEASE_BOUNDS"),
+        open_coordinator(f"sqlite:///{tmp_path / 'new.db'}"),
+    ):
+        pass
+
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import logging
 import os
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -23,7 +23,7 @@ from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.estimate import StoreClock, host_monotonic
 from tenure.coordinator.retention import Retention
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.sweeper import Sweeper
+from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_duration
@@ -41,7 +41,7 @@ from tenure.observing.metrics import (
     counts_of,
     require_prometheus,
 )
-from tenure.ports import Administration, Store
+from tenure.ports import Administration, Observer, Store
 from tenure.protocol import URL_VARIABLE
 from tenure.stores.memory import MemoryStore
 from tenure.worker.environment import WITHHELD_URL
@@ -225,15 +225,22 @@ def open_administration(url: str, *, create: bool = False) -> Iterator[Administr
         finally:
             remote.close()
         return
-    store = open_store(url, create=create)
-    try:
-        coordinator = Coordinator(store, limits=limits_from_environment())
-        try:
-            yield coordinator
-        finally:
-            coordinator.close()
-    finally:
-        store.close()
+    with open_coordinator(url, create=create) as coordinator:
+        yield coordinator
+
+
+@contextmanager
+def open_coordinator(
+    url: str, *, create: bool = True, observer: Observer | None = None
+) -> Iterator[Coordinator]:
+    """A coordinator in this process over the store that a URL names. Both are closed in the end,
+    whatever becomes of them before."""
+    limits = limits_from_environment()  # before a store is made that nobody will use
+    with (
+        closing(open_store(url, create=create)) as store,
+        closing(Coordinator(store, limits=limits, observer=observer)) as coordinator,
+    ):
+        yield coordinator
 
 
 class Tenure(Application):
@@ -289,22 +296,14 @@ def open_link(url: str, *, token: str | None = None) -> Link:
     if is_server(url):
         remote = open_remote(url, token=token)
         return Link(coordination=remote, close=remote.close, tries=1)
-    store = open_store(url)
-    try:
-        coordinator = Coordinator(store, limits=limits_from_environment())
-    except BaseException:
-        store.close()
-        raise
-
-    def close() -> None:
-        coordinator.close()
-        store.close()
-
+    opened = ExitStack()
+    coordinator = opened.enter_context(open_coordinator(url))
+    store = coordinator.store
     if isinstance(store, MemoryStore):
-        return Link(coordination=coordinator, close=close)
+        return Link(coordination=coordinator, close=opened.close)
     return Link(
         coordination=coordinator,
-        close=close,
+        close=opened.close,
         enqueue_within=partial(enqueue_within, coordinator),
         aenqueue_within=partial(aenqueue_within, coordinator),
         transaction_on=partial(transaction_on, store, coordinator.limits),
@@ -423,26 +422,36 @@ def run_worker(
                 return work(remote, import_string, options, stats=stats)
         finally:
             remote.close()
-    limits = limits_from_environment()
     created = ", created" if is_new(url) else ""
-    store = open_store(url)
-    _log.info("store %s%s", shown_url(url), created)
-    counts = None if expose is None else Counts()
-    coordinator = Coordinator(store, limits=limits, observer=counts)
+    counts = None if expose is None else _counts()
     hint = _Hint()
-    sweeper, retention = Sweeper(coordinator, on_requeued=hint.ready_in), Retention(store)
-    metrics = Metrics(counts, gauge=_gauge(store), worker=lambda: counts_of(stats))
-    try:
-        with _exposed(expose, metrics):
-            sweeper.start()
-            retention.start()
-            options = replace(options, limits=limits)
+    with open_coordinator(url, observer=counts) as coordinator:
+        _log.info("store %s%s", shown_url(url), created)
+        gauge = _gauge(coordinator.store)
+        metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
+        options = replace(options, limits=coordinator.limits)
+        with _exposed(expose, metrics), _kept(coordinator, on_requeued=hint.ready_in):
             return work(coordinator, import_string, options, stats=stats, made=hint.take)
+
+
+@contextmanager
+def _kept(
+    coordinator: Coordinator, *, on_requeued: Callable[[Duration], None] | None = None
+) -> Iterator[None]:
+    """Sweep and forget while the block runs."""
+    retention = Retention(coordinator.store)
+    sweeper = Sweeper(coordinator, on_requeued=on_requeued)
+    try:
+        sweeper.start()
+        retention.start()
+        yield
     finally:
         sweeper.stop()
         retention.stop()
-        coordinator.close()
-        store.close()
+
+
+def _counts() -> Counts:
+    return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
 
 
 class _Hint:
@@ -490,17 +499,7 @@ def run_server(url: str, options: "ServeOptions", announce: Callable[[str], None
     require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
-        store = open_store(url)
-        counts = Counts()
-        coordinator = Coordinator(store, limits=limits_from_environment(), observer=counts)
-        sweeper, retention = Sweeper(coordinator), Retention(store)
-        metrics = Metrics(counts, gauge=_gauge(store))
-        try:
-            sweeper.start()
-            retention.start()
+        counts = _counts()
+        with open_coordinator(url, observer=counts) as coordinator, _kept(coordinator):
+            metrics = Metrics(counts, gauge=_gauge(coordinator.store))
             serve(coordinator, options, announce=announce, metrics=metrics.text)
-        finally:
-            sweeper.stop()
-            retention.stop()
-            coordinator.close()
-            store.close()

@@ -53,7 +53,7 @@ class Observed(Kit):
 
     def __init__(self, factory: StoreFactory, counts: Counts | None = None) -> None:
         super().__init__(factory)
-        self.counts = counts or Counts()
+        self.counts = counts or Counts(sweep_interval_s=1.0)
         self.metrics = Metrics(self.counts)
         self.coordinator = self.observed()
 
@@ -204,7 +204,9 @@ def test_quantiles_can_be_read_per_kind(kit: Observed) -> None:
 def test_kinds_beyond_the_limit_are_counted_under_other(
     tenure_store_factory: StoreFactory,
 ) -> None:
-    kit = Observed(tenure_store_factory, Counts(tallies=Tallies(kinds=3, namespaces=2)))
+    kit = Observed(
+        tenure_store_factory, Counts(sweep_interval_s=1.0, tallies=Tallies(kinds=3, namespaces=2))
+    )
     for number in range(6):
         kit.enqueue(kind=Kind(f"k{number}"))
     kit.enqueue(kind=Kind("k1"))
@@ -229,7 +231,7 @@ def test_kinds_beyond_the_limit_are_counted_under_other(
 @spec("OB2")
 @pytest.mark.parametrize("name", ["other", "later"])
 def test_a_namespace_without_numbers_of_its_own_sees_none(name: str) -> None:
-    kit = Observed(MemoryFactory(), Counts(tallies=Tallies(namespaces=1)))
+    kit = Observed(MemoryFactory(), Counts(sweep_interval_s=1.0, tallies=Tallies(namespaces=1)))
     kit.enqueue()
     for namespace in ("secret", name):
         kit.enqueue(namespace=Namespace(namespace))
@@ -311,7 +313,7 @@ def test_a_store_that_fails_costs_its_gauges_and_not_the_counters() -> None:
     def measure() -> Measures:
         raise StoreUnavailable("gone")
 
-    counts = Counts()
+    counts = Counts(sweep_interval_s=1.0)
     counts.swept(seconds(3))
     text = Metrics(counts, gauge=Gauge(measure)).text()
 
@@ -351,7 +353,7 @@ def test_what_an_application_commits_in_its_own_transaction_is_in_the_log_alone(
 ) -> None:
     file = tmp_path / "own.db"
     store = open_store(f"sqlite:///{file}", create=True)
-    counts = Counts()
+    counts = Counts(sweep_interval_s=1.0)
     coordinator = Coordinator(store, limits=LIMITS, observer=counts)
     connection = sqlite3.connect(file, isolation_level=None)
     job_id = new_job_id(coordinator.now(), bytes(16))

@@ -21,7 +21,7 @@ def test_the_page_is_written_from_the_table() -> None:
 
 def test_what_is_exposed_is_what_the_table_says() -> None:
     kit = Kit(MemoryFactory())
-    counts = Counts()
+    counts = Counts(sweep_interval_s=1.0)
     metrics = Metrics(
         counts,
         gauge=Gauge(lambda: kit.store.measure(queues=1, jobs=1)),

@@ -23,9 +23,8 @@ from tenure.errors import TenureError, UnknownJob
 from tenure.ports import Administration
 from tenure.wiring import (
     is_new,
-    limits_from_environment,
     open_administration,
-    open_store,
+    open_coordinator,
     shown_url,
     url_from_environment,
 )
@@ -133,16 +132,10 @@ def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinato
     """A coordinator over the chosen store; errors of Tenure end the command in one line."""
     try:
         chosen = url or url_from_environment()
-        with _told_if_created(chosen, create):
-            store = open_store(chosen, create=create)
-        try:
-            serving = Coordinator(store, limits=limits_from_environment())
-            try:
-                yield serving
-            finally:
-                serving.close()
-        finally:
-            store.close()
+        with ExitStack() as stack:
+            with _told_if_created(chosen, create):
+                serving = stack.enter_context(open_coordinator(chosen, create=create))
+            yield serving
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
 

@@ -166,7 +166,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 class Counts:
     """`tenure.ports.Observer` that counts. Thread-safe."""
 
-    def __init__(self, *, tallies: Tallies | None = None, sweep_interval_s: float = 1.0) -> None:
+    def __init__(self, *, sweep_interval_s: float, tallies: Tallies | None = None) -> None:
         self._lock = threading.Lock()
         self._tallies = tallies or Tallies()
         self._misses: dict[str, int] = {}
