@@ -13,6 +13,13 @@ tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
 printf 'Content-Type: application/json\nAuthorization: Bearer %s\n' "$TENURE_TOKEN" >"$tmp/head"
 say() { echo "$(date -u +%FT%TZ) $*" >&2; }
 halt() { [ -z "$1" ] || kill -KILL -- "-$1" 2>/dev/null || :; } # a whole process group
+# await PID: how it ended. A signal ends a `wait` early; and bash's own word on what was killed is no news.
+await() {
+  local code
+  while wait "$1"; code=$?; kill -0 "$1"; do :; done
+  wait "$1"
+  return "$code"
+} 2>/dev/null
 trap 'stopping=1; echo shutdown >>"$tmp/stop"; halt "${handler:-$asking}"' TERM INT
 
 # ask NAME TRIES SECONDS <message: sends one message until it is answered. Only what got no answer
@@ -68,10 +75,10 @@ attempt() {
     "$(jq .hb_seq <<<"$grant")" &
   beating=$!
   [ -z "$stopping" ] || halt "$handler" # told to stop before there was something to stop
-  while wait "$handler"; code=$?; kill -0 "$handler" 2>/dev/null; do :; done
-  handler=''
+  await "$handler"
+  code=$? handler=''
   case $(paste -sd' ' "$tmp/stop")/$code in
-  *lost*) halt "$beating" && return ;; # this attempt has no say any more [WP8]
+  *lost*) halt "$beating" && await "$beating"; return ;; # this attempt has no say any more [WP8]
   ?*/*) what=release ;;
   /0) what=complete more='{result: $result[0]}' ;;
   /*) what=fail more='{error: {type: "exit \($code)", message: $errors, class: $class}}' ;; # [WP2]
@@ -83,7 +90,7 @@ attempt() {
   answer=$(request "$what" | jq -c --slurpfile result "$result" --argjson code "$code" \
     --arg class "$([ "$code" = 65 ] && echo permanent || echo unclassified)" \
     --arg errors "$(tail -c 2000 "$tmp/errors")" ". + $more" | ask "$what" 6 15) || answer='not answered'
-  halt "$beating" # [WP10]
+  halt "$beating" && await "$beating" # [WP10]
   say "$name: $what: $answer"
 }
 
@@ -93,7 +100,7 @@ for ((seq = 1; !stopping; )); do
     queues: [$queue], $kinds, claim_seq: $seq, request_id: "claim-\($seq)", wait_s: 20}' >"$tmp/claim"
   ask claim 6 40 <"$tmp/claim" >"$tmp/grants" &
   asking=$!
-  wait "$asking" || continue # the same claim again: its grants may be waiting for us [WP4]
+  await "$asking" || continue # the same claim again: its grants may be waiting for us [WP4]
   asking='' seq=$((seq + 1))
   [ "$(jq -r .verdict "$tmp/grants")" = OK ] || { say "the claim: $(cat "$tmp/grants")" && exit 1; }
   while read -r grant; do attempt "$grant"; done < <(jq -c '.grants[]?' "$tmp/grants")

@@ -146,6 +146,8 @@ def test_a_reference_worker_stops_a_handler_that_was_cancelled(scene: Scene) -> 
 
     assert acknowledged["last_owner"] is not None
     assert scene.until_status(after, "succeeded")["result"] == 1
+    assert scene.stop() == 0
+    assert "Killed" not in scene.said
 
 
 def test_a_reference_worker_keeps_its_lease_and_hands_it_back_when_told_to_stop(
@@ -160,6 +162,7 @@ def test_a_reference_worker_keeps_its_lease_and_hands_it_back_when_told_to_stop(
 
     handed_back = scene.job(job)
     assert code == 0
+    assert "Killed" not in scene.said, "what was stopped on purpose is no news"
     assert handed_back["status"] == "queued"
     assert (handed_back["attempt"], handed_back["releases"], handed_back["failures"]) == (1, 1, 0)
 
