@@ -16,6 +16,8 @@ from tenure.stores.sql.sqlite import SqliteStore
 NAME = "sqlite"
 THREADS = 4
 BATCH = 200
+ENQUEUE_BATCH = 1000
+"""The same as on PostgreSQL."""
 
 
 def run(options: Options) -> list[Row]:
@@ -48,7 +50,7 @@ def ours(file: Path, *, jobs: int) -> float:
     try:
         with coordinator_of(store) as coordinator:
             service = Coordinated(coordinator)
-            elapsed_s = enqueue(service, jobs=jobs, batch=BATCH)
+            elapsed_s = enqueue(service, jobs=jobs, batch=ENQUEUE_BATCH)
             elapsed_s += drain(service, jobs=jobs, threads=THREADS, batch=BATCH)
         check_history(store, jobs=jobs, status=JobStatus.SUCCEEDED)
     finally:
