@@ -28,6 +28,7 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.protocol.replies import TimeReply
+from tenure.protocol.words import Word
 from tenure.remote.calling import Call, Caller
 from tenure.remote.coordination import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.retrying import Retries
@@ -153,7 +154,7 @@ def test_an_unknown_outcome_is_called_one(says: bytes) -> None:
         (SchemaTooOld(found=1, needed=2), True),
         (SchemaTooNew(found=2, needed=1), True),
         (shutting_down(), True),
-        (too_many("too_many_leases", "no", hint=""), True),
+        (too_many(Word.TOO_MANY_LEASES, "no", hint=""), True),
         (RuntimeError("a bug"), False),
     ],
 )
