@@ -13,6 +13,8 @@ from tenure.protocol.routes import ROUTES, Route
 from tests.server.harness import Answer, Stage
 from tests.server.test_roles import EXAMPLES, PARTS, name_of, send
 
+C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
+
 LIMITS: dict[str, dict[str, Any]] = {
     "queue": {"queues": (QueueName("mine"),)},
     "kind": {"kinds": (Kind("mine"),)},
@@ -139,3 +141,61 @@ def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for
 
     assert heard.json["job"] is None
     assert b"secret" not in heard.body
+
+
+@spec("H29")
+def test_a_token_of_some_queues_and_kinds_reaches_no_others(stage: Stage) -> None:
+    scope: dict[str, Any] = {"queues": (QueueName("q"),), "kinds": (Kind("k"),)}
+    mine = {role: stage.token(role, f"scoped-{role}", **scope) for role in Role}
+    elsewhere = [stage.enqueue(1, queue="z"), stage.enqueue(2, kind="z")]
+    new = {"queue": "q", "kind": "k"}
+    undo = {"compensation": {"kind": "k", "queue": "z"}}
+
+    enqueued = [
+        stage.ask("POST", "/v1/jobs", {**new, **change}, token=mine[C])
+        for change in ({}, {"queue": "z"}, {"kind": "z"}, {"policy": undo})
+    ]
+    claims = [
+        stage.ask("POST", "/v1/claim", stage.claim_message(**change), token=mine[W])
+        for change in ({"queues": ["q", "z"]}, {"kinds": ["k", "z"]})
+    ]
+    seen = [stage.ask("GET", f"/v1/jobs/{job_id}", token=mine[V]) for job_id in elsewhere]
+    cancelled = [
+        stage.ask("POST", f"/v1/jobs/{job_id}/cancel", {"request_id": "r"}, token=mine[O])
+        for job_id in elsewhere
+    ]
+    paused = [stage.ask("POST", f"/v1/queues/{q}/pause", token=mine[O]) for q in ("q", "z")]
+
+    assert [answer.status for answer in enqueued] == [201, 403, 403, 403]
+    refused = [*enqueued[1:], *claims, *seen, *cancelled, *paused]
+    assert {(answer.status, answer.code) for answer in refused} == {(403, "out_of_scope")}
+    assert [stage.job(job_id).status for job_id in elsewhere] == ["queued", "queued"]
+
+
+@spec("H29")
+def test_a_claim_that_names_no_kinds_gets_those_of_its_token(stage: Stage) -> None:
+    stage.enqueue(1, kind="other")
+    stage.enqueue(2, kind="k")
+    token = stage.token(W, "scoped", kinds=(Kind("k"),))
+
+    grants = stage.claim(token=token, limit=10)
+
+    assert [grant["kind"] for grant in grants] == ["k"]
+
+
+@spec("H29")
+def test_lists_are_narrowed_to_the_scope(stage: Stage) -> None:
+    stage.enqueue(1, queue="q")
+    stage.enqueue(2, queue="z")
+    one = stage.token(V, "one", queues=(QueueName("q"),))
+    two = stage.token(V, "two", queues=(QueueName("q"), QueueName("z")))
+
+    def jobs(query: str, token: str) -> Any:
+        return stage.ask("GET", f"/v1/jobs{query}", token=token)
+
+    assert [job["queue"] for job in jobs("", one).json["jobs"]] == ["q"]
+    assert (jobs("?queue=z", one).status, jobs("?queue=z", one).code) == (403, "out_of_scope")
+    assert (jobs("", two).status, jobs("", two).json["field"]) == (422, "queue")
+    assert [job["queue"] for job in jobs("?queue=z", two).json["jobs"]] == ["z"]
+    listed = stage.ask("GET", "/v1/queues", token=one).json["queues"]
+    assert [queue["name"] for queue in listed] == ["q"]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import JobId, Namespace, QueueName
 from tenure.core.instants import seconds
 from tenure.core.job import Job
 from tenure.core.tokens import (
@@ -338,64 +338,6 @@ def test_an_id_that_is_taken_elsewhere_shows_nothing_of_the_other_job(stage: Sta
 
     assert taken.status == 409
     assert taken.json["job"] is None
-
-
-@spec("H29")
-def test_a_token_of_some_queues_and_kinds_reaches_no_others(stage: Stage) -> None:
-    scope: dict[str, Any] = {"queues": (QueueName("q"),), "kinds": (Kind("k"),)}
-    mine = {role: stage.token(role, f"scoped-{role}", **scope) for role in Role}
-    elsewhere = [stage.enqueue(1, queue="z"), stage.enqueue(2, kind="z")]
-    new = {"queue": "q", "kind": "k"}
-    undo = {"compensation": {"kind": "k", "queue": "z"}}
-
-    enqueued = [
-        stage.ask("POST", "/v1/jobs", {**new, **change}, token=mine[C])
-        for change in ({}, {"queue": "z"}, {"kind": "z"}, {"policy": undo})
-    ]
-    claims = [
-        stage.ask("POST", "/v1/claim", stage.claim_message(**change), token=mine[W])
-        for change in ({"queues": ["q", "z"]}, {"kinds": ["k", "z"]})
-    ]
-    seen = [stage.ask("GET", f"/v1/jobs/{job_id}", token=mine[V]) for job_id in elsewhere]
-    cancelled = [
-        stage.ask("POST", f"/v1/jobs/{job_id}/cancel", {"request_id": "r"}, token=mine[O])
-        for job_id in elsewhere
-    ]
-    paused = [stage.ask("POST", f"/v1/queues/{q}/pause", token=mine[O]) for q in ("q", "z")]
-
-    assert [answer.status for answer in enqueued] == [201, 403, 403, 403]
-    refused = [*enqueued[1:], *claims, *seen, *cancelled, *paused]
-    assert {(answer.status, answer.code) for answer in refused} == {(403, "out_of_scope")}
-    assert [stage.job(job_id).status for job_id in elsewhere] == ["queued", "queued"]
-
-
-@spec("H29")
-def test_a_claim_that_names_no_kinds_gets_those_of_its_token(stage: Stage) -> None:
-    stage.enqueue(1, kind="other")
-    stage.enqueue(2, kind="k")
-    token = stage.token(W, "scoped", kinds=(Kind("k"),))
-
-    grants = stage.claim(token=token, limit=10)
-
-    assert [grant["kind"] for grant in grants] == ["k"]
-
-
-@spec("H29")
-def test_lists_are_narrowed_to_the_scope(stage: Stage) -> None:
-    stage.enqueue(1, queue="q")
-    stage.enqueue(2, queue="z")
-    one = stage.token(V, "one", queues=(QueueName("q"),))
-    two = stage.token(V, "two", queues=(QueueName("q"), QueueName("z")))
-
-    def jobs(query: str, token: str) -> Any:
-        return stage.ask("GET", f"/v1/jobs{query}", token=token)
-
-    assert [job["queue"] for job in jobs("", one).json["jobs"]] == ["q"]
-    assert (jobs("?queue=z", one).status, jobs("?queue=z", one).code) == (403, "out_of_scope")
-    assert (jobs("", two).status, jobs("", two).json["field"]) == (422, "queue")
-    assert [job["queue"] for job in jobs("?queue=z", two).json["jobs"]] == ["z"]
-    listed = stage.ask("GET", "/v1/queues", token=one).json["queues"]
-    assert [queue["name"] for queue in listed] == ["q"]
 
 
 @spec("H24")

@@ -1,0 +1,214 @@
+"""Looking at jobs and at the server: in pages, within limits, and at nobody else's cost."""
+
+import json
+import threading
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimAnswer
+from tenure.core.instants import Instant, seconds
+from tenure.core.vocabulary import Role
+from tenure.errors import StoreUnavailable
+from tenure.protocol.codec import encode
+from tenure.protocol.replies import ClaimReply, claim_reply
+from tenure.protocol.routes import BY_NAME
+from tenure.server import calls, system_routes, worker_routes
+from tests.server.harness import JOB, Stage
+from tests.server.test_roles import send
+
+C, W, V = Role.CLIENT, Role.WORKER, Role.VIEWER
+
+
+def test_a_job_is_looked_at_from_all_sides(stage: Stage) -> None:
+    lease = stage.leased(payload={"secret": 1})
+    job_id = lease["job_id"]
+    upload = stage.call(
+        "upload-artifact",
+        role=W,
+        job_id=job_id,
+        name="reports/a.txt",
+        headers={"Tenure-Lease": lease["lease_id"], "Content-Type": "text/plain"},
+        pieces=[b"hel", b"lo"],
+    )
+    kept = stage.call("output", {**lease, "text": "printed"}, role=W)
+    stage.call("complete", {**lease, "request_id": "c", "result": [1]}, role=W)
+
+    plain = stage.call("job", role=C, job_id=job_id)
+    events = stage.call("events", role=V, job_id=job_id).json["events"]
+    logs = stage.call("logs", role=C, job_id=job_id).json["logs"]
+    listed = stage.call("artifacts", role=V, job_id=job_id).json["artifacts"]
+    file = stage.call("artifact", role=C, job_id=job_id, name="reports/a.txt")
+    missing = stage.call("artifact", role=C, job_id=job_id, name="b")
+
+    assert (upload.json["verdict"], kept.json["verdict"]) == ("OK", "OK")
+    assert "payload" not in plain.json["job"]
+    assert [event["seq"] for event in events] == [1, 2, 3, 4]
+    assert logs[0]["text"] == "printed"
+    assert [each["name"] for each in listed] == ["reports/a.txt"]
+    assert (file.body, file.headers["content-type"]) == (b"hello", "text/plain; charset=utf-8")
+    assert file.headers["content-disposition"] == 'attachment; filename="a.txt"'
+    assert file.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert (missing.status, missing.code) == (404, "unknown_artifact")
+
+
+def test_lists_come_in_pages(stage: Stage) -> None:
+    for number in (1, 2, 3):
+        stage.enqueue(number)
+
+    first = stage.ask("GET", "/v1/jobs?limit=2&status=queued", token=stage.of(V)).json
+    rest = stage.ask("GET", f"/v1/jobs?before={first['next_before']}", token=stage.of(V)).json
+
+    assert [job["id"] for job in first["jobs"]] == [JOB.format(3), JOB.format(2)]
+    assert [job["id"] for job in rest["jobs"]] == [JOB.format(1)]
+    assert rest["next_before"] is None
+
+
+@spec("H12")
+def test_a_log_comes_in_pages(stage: Stage) -> None:
+    lease = stage.leased()
+    stage.call("start", {**lease, "request_id": "s"}, role=W)
+    stage.call("complete", {**lease, "request_id": "c"}, role=W)
+    path = f"/v1/jobs/{lease['job_id']}/events"
+
+    pages = [
+        stage.ask("GET", f"{path}{query}", token=stage.of(V)).json
+        for query in ("?limit=3", "?limit=3&after_seq=3", "?after_seq=4", "?limit=4", "")
+    ]
+    wrong = [
+        stage.ask("GET", f"{path}?{query}", token=stage.of(V)).json["field"]
+        for query in ("limit=501", "limit=0", "after_seq=-1")
+    ]
+
+    shown = [([each["seq"] for each in page["events"]], page["next_after_seq"]) for page in pages]
+    assert shown == [
+        ([1, 2, 3], 3),
+        ([4], None),
+        ([], None),
+        ([1, 2, 3, 4], 4),
+        ([1, 2, 3, 4], None),
+    ]
+    assert wrong == ["limit", "limit", "after_seq"]
+
+
+@pytest.mark.parametrize(
+    "name", ["enqueue-many", "lookup", "jobs", "dead-letters", "events", "logs", "artifacts"]
+)
+def test_what_may_be_large_is_not_made_on_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stage.enqueue()
+    made_on: list[threading.Thread] = []
+
+    def noted(message: object) -> bytes:
+        made_on.append(threading.current_thread())
+        return encode(message)
+
+    monkeypatch.setattr(calls, "encode", noted)
+    answer = send(stage, BY_NAME[name], token=stage.of(C))
+
+    assert answer.status == 200
+    assert len(made_on) == 1
+    assert threading.main_thread() not in made_on
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_large_grants_are_not_put_into_words_on_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    stage.enqueue(payload="x" * size)
+    made_on: list[threading.Thread] = []
+
+    def noted(found: ClaimAnswer) -> ClaimReply:
+        made_on.append(threading.current_thread())
+        return claim_reply(found)
+
+    monkeypatch.setattr(worker_routes, "claim_reply", noted)
+    [grant] = stage.claim()
+
+    assert len(grant["payload"]) == size
+    assert (threading.main_thread() in made_on) == (size == 10)
+
+
+@spec("H12")
+def test_an_answer_has_only_so_many_bodies(stage: Stage) -> None:
+    ids = [JOB.format(number) for number in range(51)]
+    jobs = [{"queue": "q", "kind": "k"}] * 51
+
+    answers = [
+        stage.ask("GET", "/v1/jobs?bodies=true&limit=51", token=stage.of(C)),
+        stage.ask("GET", "/v1/dead-letters?bodies=true&limit=51", token=stage.of(C)),
+        stage.ask("POST", "/v1/jobs/lookup?bodies=true", {"job_ids": ids}, token=stage.of(C)),
+        stage.ask("POST", "/v1/jobs/batch?bodies=true", {"jobs": jobs}, token=stage.of(C)),
+        stage.call("claim", stage.claim_message(limit=101), role=W),
+    ]
+    allowed = stage.ask("GET", "/v1/jobs?bodies=true&limit=50", token=stage.of(C))
+
+    assert [(answer.status, answer.json["field"]) for answer in answers] == [
+        (422, "limit"),
+        (422, "limit"),
+        (422, "job_ids"),
+        (422, "jobs"),
+        (422, "limit"),
+    ]
+    assert allowed.json["jobs"] == []
+
+
+def test_the_server_describes_itself(stage: Stage) -> None:
+    description = stage.call("openapi", role=V)
+
+    assert description.json["openapi"] == "3.1.0"
+    assert json.loads(description.body)["paths"]["/v1/claim"]["post"]["operationId"] == "claim"
+
+
+def test_ready_means_that_the_store_answers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = stage.ask("GET", "/readyz")
+
+    def fail() -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(stage.store, "now", fail)
+    not_ready = stage.ask("GET", "/readyz")
+
+    assert (ready.status, ready.json) == (200, {"status": "ready"})
+    assert (not_ready.status, not_ready.code) == (503, "not_ready")
+
+
+def test_a_store_that_hangs_is_not_ready(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(system_routes, "READY_WITHIN_S", 0.01)
+    monkeypatch.setattr(stage.store, "now", goes_on.wait)
+
+    answer = stage.ask("GET", "/readyz")
+
+    goes_on.set()
+    assert (answer.status, answer.code) == (503, "not_ready")
+
+
+def test_the_stores_clock_is_read_now_and_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[Instant] = []
+
+    def read() -> Instant:
+        readings.append(stage.clock())
+        return stage.clock()
+
+    monkeypatch.setattr(stage.coordinator, "now", read)
+    shown = []
+    for passes_s in (0, 9, 1, 1, 9):
+        stage.clock.advance(passes_s)
+        shown.append(stage.run(stage.services.now()) - stage.clock())
+
+    assert shown == [0] * 5  # between two readings it goes on by this machine's clock
+    assert [each - readings[0] for each in readings] == [0, seconds(11)]
+
+
+def test_metrics_are_what_the_server_was_given() -> None:
+    stage = Stage(metrics=lambda namespace: b"tenure_up 1\n")
+
+    answer = stage.call("metrics", role=V)
+
+    stage.close()
+    assert answer.body == b"tenure_up 1\n"
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
