@@ -27,10 +27,11 @@ def port() -> int:
 
 def test_the_examples_of_the_guide_do_what_it_says(tmp_path: Path, port: int) -> None:
     [start] = blocks("tenure serve --port")
+    [second_terminal] = blocks("=$(cat client.token)")
     asked = blocks("curl ")
     # The server in the background, its address awaited; everything else as it is written.
     start = start.replace("tenure serve --port 7717", "mkfifo up; tenure serve --port 7717 > up &")
-    script = "\n".join([start, "read address < up", *asked, "kill $!", "wait"])
+    script = "\n".join([start, "read address < up", second_terminal, *asked, "kill $!", "wait"])
     program = tmp_path / "bin" / "tenure"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenure.cli.main "$@"\n')
@@ -59,3 +60,5 @@ def test_the_examples_of_the_guide_do_what_it_says(tmp_path: Path, port: int) ->
     shown = re.search(r"^```json\n(.*?)\n```$", GUIDE.read_text(), re.MULTILINE)
     assert shown is not None
     assert refused | {"request_id": "…"} == json.loads(shown[1])
+    assert refused["hint"], "the page says that an answer says what to do"
+    assert (tmp_path / "worker.token").stat().st_mode & 0o077 == 0
