@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
+from tenure.observing.logs import TextFormatter
 from tenure.worker.confining import OOM_SCORE
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 from tests.worker.sample import SHARED
@@ -115,6 +116,7 @@ def test_coroutines_fail_together_when_their_process_dies(shop: Shop) -> None:
 def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.handler.setFormatter(TextFormatter())
     source = "import os\nos.environ['SECRET_SETTING']\nfrom tests.worker.sample import app\n"
     (tmp_path / "needy.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -125,7 +127,7 @@ def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
     shop.join(worker)
 
     assert shop.types(job_id) == ["enqueued"]
-    assert "KeyError: 'SECRET_SETTING'" in caplog.text
+    assert "\n  KeyError: 'SECRET_SETTING'" in caplog.text
     assert "children cannot start needy:app" in caplog.text
 
 
