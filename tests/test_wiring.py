@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tenure import wiring
+from tenure import wiring, worker
 from tenure.conformance.spec import spec
+from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.core.instants import parse_duration, seconds
 from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
+from tenure.ports import Store
+from tenure.server import serving
 from tenure.stores.memory import MemoryStore
 from tenure.wiring import (
     ProjectSettings,
@@ -20,6 +23,7 @@ from tenure.wiring import (
     open_link,
     open_store,
     project_settings,
+    retention_of,
     shown_url,
     sqlite_path,
     url_from_environment,
@@ -71,7 +75,9 @@ def test_a_project_without_settings_leaves_the_defaults(
 def test_settings_that_make_no_sense_are_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
 
-    with pytest.raises(InvalidInput, match=r"pyproject\.toml.*it may have url, app, queues"):
+    with pytest.raises(
+        InvalidInput, match=r"pyproject\.toml.*it may have url, app, queues, keep_finished"
+    ):
         project_settings(tmp_path)
 
 
@@ -195,3 +201,50 @@ def test_settings_that_are_refused_leave_no_store_behind(
         pass
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_jobs_are_kept_as_the_command_line_says_then_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_default = retention_of()
+    Path("pyproject.toml").write_text('[tool.tenure]\nkeep_finished = "90d"\n')
+
+    assert by_default.finished_us == seconds(30 * 86400)
+    assert retention_of().finished_us == seconds(90 * 86400)
+    assert retention_of("36h").finished_us == seconds(36 * 3600)
+
+
+@spec("G3")
+@pytest.mark.parametrize("text", ["23h", "0s", "367d", "long"])
+def test_a_retention_that_makes_no_sense_is_refused_by_the_name_it_was_given_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text(f'[tool.tenure]\nkeep_finished = "{text}"\n')
+
+    with pytest.raises(InvalidInput, match=r"^--keep-finished: .*1d to 366d"):
+        retention_of(text)
+    with pytest.raises(InvalidInput, match=r"^pyproject\.toml, \[tool\.tenure\] keep_finished: "):
+        retention_of()
+
+
+def test_a_worker_and_a_server_purge_as_they_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[RetentionPolicy | None] = []
+
+    class Noting(Retention):
+        def __init__(self, store: Store, policy: RetentionPolicy | None = None) -> None:
+            kept.append(policy)
+            super().__init__(store, policy)
+
+    monkeypatch.setattr(wiring, "Retention", Noting)
+    monkeypatch.setattr(serving, "serve", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "run_worker", lambda *_, **__: 0)
+    url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")
+
+    wiring.run_worker(url, "any:app", worker.WorkerOptions(), keeping=policy)
+    wiring.run_server(url, serving.ServeOptions(), lambda _: None, keeping=policy)
+
+    assert kept == [policy, policy]

@@ -21,7 +21,7 @@ from tenure.client.app import Application
 from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.estimate import StoreClock, host_monotonic
-from tenure.coordinator.retention import Retention
+from tenure.coordinator.retention import Retention, RetentionPolicy, check_retention
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.commands import Command, Complete, Enqueue
@@ -66,6 +66,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     url: str | None = None
     app: str | None = None
     queues: tuple[str, ...] = ()
+    keep_finished: str | None = None
 
 
 def project_settings(directory: Path | None = None) -> ProjectSettings:
@@ -191,6 +192,21 @@ def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limi
     return Limits(lease=bounds)
 
 
+def retention_of(given: str | None = None) -> RetentionPolicy:
+    """For how long finished jobs are kept: as `--keep-finished` says, else as the project does."""
+    text = given or project_settings().keep_finished
+    if text is None:
+        return RetentionPolicy()
+    try:
+        policy = RetentionPolicy(finished_us=parse_duration(text))
+        check_retention(policy)
+    except (InvalidInput, ValueError) as wrong:
+        field = "--keep-finished" if given else f"{PROJECT_FILE}, [tool.tenure] keep_finished"
+        problem = wrong.problem if isinstance(wrong, InvalidInput) else str(wrong)
+        raise InvalidInput(field, problem, hint="give 1d to 366d") from wrong
+    return policy
+
+
 def is_server(url: str) -> bool:
     """Whether a URL names a server rather than a store."""
     return url.partition(":")[0].lower() in ("http", "https")
@@ -263,6 +279,11 @@ class Tenure(Application):
         super().__init__(
             lambda: open_link(self._chosen_url(), token=token), namespace=namespace, name=name
         )
+
+    @property
+    def own_url(self) -> str | None:
+        """The URL that it was given outright, whatever the environment says."""
+        return self._url
 
     def _chosen_url(self) -> str:
         return self._url or url_from_environment()
@@ -406,13 +427,19 @@ def _verdict(answers: Sequence[Answer]) -> Verdict:
 
 
 def run_worker(
-    url: str, import_string: str, options: WorkerOptions, *, expose: MetricsAddress | None = None
+    url: str,
+    import_string: str,
+    options: WorkerOptions,
+    *,
+    keeping: RetentionPolicy | None = None,
+    expose: MetricsAddress | None = None,
 ) -> int:
     """A worker over the store a URL names, which sweeps and forgets beside its work; a server
     does that by itself."""
     from tenure.worker import run_worker as work
 
     stats = Stats()
+    options = replace(options, url=url)  # or handlers that enqueue would do it elsewhere
     if is_server(url):
         remote = open_remote(url)
         try:
@@ -430,16 +457,19 @@ def run_worker(
         gauge = _gauge(coordinator.store)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
         options = replace(options, limits=coordinator.limits)
-        with _exposed(expose, metrics), _kept(coordinator, on_requeued=hint.ready_in):
+        with _exposed(expose, metrics), _kept(coordinator, keeping, on_requeued=hint.ready_in):
             return work(coordinator, import_string, options, stats=stats, made=hint.take)
 
 
 @contextmanager
 def _kept(
-    coordinator: Coordinator, *, on_requeued: Callable[[Duration], None] | None = None
+    coordinator: Coordinator,
+    keeping: RetentionPolicy | None,
+    *,
+    on_requeued: Callable[[Duration], None] | None = None,
 ) -> Iterator[None]:
     """Sweep and forget while the block runs."""
-    retention = Retention(coordinator.store)
+    retention = Retention(coordinator.store, keeping)
     sweeper = Sweeper(coordinator, on_requeued=on_requeued)
     try:
         sweeper.start()
@@ -491,7 +521,13 @@ def _exposed(address: MetricsAddress | None, metrics: Metrics) -> Iterator[None]
         yield
 
 
-def run_server(url: str, options: "ServeOptions", announce: Callable[[str], None]) -> None:
+def run_server(
+    url: str,
+    options: "ServeOptions",
+    announce: Callable[[str], None],
+    *,
+    keeping: RetentionPolicy | None = None,
+) -> None:
     """A server over the store a URL names, which sweeps and forgets beside its work."""
     from tenure.server.serving import serve
     from tenure.server.sole import sole_server
@@ -500,6 +536,6 @@ def run_server(url: str, options: "ServeOptions", announce: Callable[[str], None
     is_file = url.partition(":")[0].lower() == "sqlite"
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
         counts = _counts()
-        with open_coordinator(url, observer=counts) as coordinator, _kept(coordinator):
+        with open_coordinator(url, observer=counts) as coordinator, _kept(coordinator, keeping):
             metrics = Metrics(counts, gauge=_gauge(coordinator.store))
             serve(coordinator, options, announce=announce, metrics=metrics.text)

@@ -64,6 +64,8 @@ def test_limits_of_children_reach_the_worker(monkeypatch: pytest.MonkeyPatch) ->
         (["--name", "a b"], "--name"),
         (["-c", "0"], "0 is not in the range"),
         (["--grace", "soon"], "soon"),
+        (["--keep-finished", "1h"], "--keep-finished: finished jobs are kept for at least a day"),
+        (["--url", "http://127.0.0.1:9", "--keep-finished", "2d"], "give it to `tenure serve`"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_by_name(

@@ -43,6 +43,15 @@ def url_option(function: _F) -> _F:
     )(function)
 
 
+def app_url_option(function: _F) -> _F:
+    """`--url` of a command that has an application."""
+    return click.option(
+        "--url",
+        help="The store or server. [default: the application's own, then $TENURE_URL, then `url`"
+        " of [tool.tenure] in pyproject.toml, then sqlite:///tenure.db]",
+    )(function)
+
+
 class JsonOption(click.Option):
     """`--json`, which knows the type of the document it prints: the reference page shows it, and
     a test holds the output against it."""
@@ -77,6 +86,17 @@ def log_format_option(function: _F) -> _F:
         default="text",
         show_default=True,
         help="Lines for people, or JSON objects for programs.",
+    )(function)
+
+
+def keep_finished_option(function: _F) -> _F:
+    """`--keep-finished`."""
+    return click.option(
+        "--keep-finished",
+        metavar="DURATION",
+        help="Purge finished jobs, with their histories, after this long: 1d or longer. Of all"
+        " processes with the store, the shortest counts. [default: `keep_finished` of"
+        " [tool.tenure] in pyproject.toml, then 30d]",
     )(function)
 
 

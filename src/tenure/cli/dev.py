@@ -16,9 +16,8 @@ from pathlib import Path
 
 import click
 
-from tenure.cli.common import DONE, CouldNotRun, url_option
+from tenure.cli.common import DONE, CouldNotRun, app_url_option
 from tenure.cli.loading import app_value
-from tenure.protocol import URL_VARIABLE
 
 POLL_S = 1.0
 GRACE_S = 5
@@ -119,7 +118,7 @@ class Reloader:
 
 
 @click.command()
-@url_option
+@app_url_option
 @click.option("--queue", "-q", "queues", multiple=True, help="As of `tenure worker`.")
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As of `tenure worker`.")
 @click.option("--pass-env", "passed", metavar="NAME", multiple=True, help="As of `tenure worker`.")
@@ -139,15 +138,15 @@ def dev(
     if here not in sys.path:
         sys.path.insert(0, here)
     words = ["worker", app, "--grace", f"{GRACE_S}s"]
+    if url is not None:
+        words += ["--url", url]  # no more to be read by others than our own command line
     for queue in queues:
         words += ["--queue", queue]
     for name in passed:
         words += ["--pass-env", name]
     if concurrency is not None:
         words += ["--concurrency", str(concurrency)]
-    # By the environment: a command line is everybody's to read, and a URL may hold a password.
-    environment = os.environ | ({} if url is None else {URL_VARIABLE: url})
     # A compiled copy is told from its source by the second: two quick saves would look the same.
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "tenure.cli.main", *words]
     raise SystemExit(Reloader(command, environment, watch_of(app)).run())

@@ -15,12 +15,12 @@ from tenure.cli.common import (
     CouldNotRun,
     accepted,
     administration,
+    app_url_option,
     client,
     duration_value,
     json_option,
-    url_option,
 )
-from tenure.cli.loading import load_app
+from tenure.cli.loading import load_app, url_for
 from tenure.cli.printing import print_json, printable
 from tenure.cli.waiting import show_end, wait_for_end
 from tenure.client.app import Application
@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@url_option
+@app_url_option
 @json_option(JobRecord)
 @click.option(
     "--app",
@@ -85,7 +85,8 @@ def enqueue(
     """
     asked = Asked(payload=payload.encode("utf-8", "surrogateescape"), **said)
     application = _application(app)
-    with administration(url, create=True) as serving:
+    chosen = url if application is None else url_for(application, url, tell=_say)
+    with administration(chosen, create=True) as serving:
         command = _command(serving, asked, application)
         reply = accepted(serving.execute(command), command.job_id)
         assert reply.job is not None

@@ -6,7 +6,7 @@ The user's frames and the message are shown, not the way there through click, Te
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 
@@ -16,8 +16,9 @@ import tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.printing import printable
 from tenure.client.app import Application
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
-from tenure.wiring import project_settings
+from tenure.wiring import Tenure, project_settings, shown_url
 from tenure.worker.serving import load_registry
 
 _FROZEN = "<frozen "
@@ -38,9 +39,9 @@ def app_value(_: click.Context, __: click.Parameter, given: str | None) -> str:
     return chosen
 
 
-def import_app(import_string: str) -> None:
-    """Import the application's module as a worker would; what its own code raises is shown in a
-    few lines and ends the command."""
+def import_app(import_string: str) -> object:
+    """The application, imported as a worker would; what its own code raises is shown in a few
+    lines and ends the command."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -54,16 +55,31 @@ def import_app(import_string: str) -> None:
         if isinstance(error, TenureError):
             raise CouldNotRun(str(error)) from error
         raise
+    module, _, attribute = import_string.partition(":")
+    found: object = attrgetter(attribute)(sys.modules[module])
+    return found
 
 
 def load_app(import_string: str) -> Application:
-    """The application itself."""
-    import_app(import_string)
-    module, _, attribute = import_string.partition(":")
-    found = attrgetter(attribute)(sys.modules[module])
+    """The application, if it can enqueue."""
+    found = import_app(import_string)
     if not isinstance(found, Application):
         raise CouldNotRun(f"{import_string[:60]!a} is not a Tenure application")
     return found
+
+
+def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> str | None:
+    """Where the jobs of an application are: as the command line says, else as the application
+    was made for; None if the environment says it. Tells if the first two differ."""
+    own = app.own_url if isinstance(app, Tenure) else None
+    if given and own and shown_url(given) != shown_url(own):
+        tell(f"--url is {shown_url(given)}; what the application enqueues goes to {shown_url(own)}")
+    return given or own
+
+
+def namespace_of(app: object) -> Namespace:
+    """Where an application enqueues."""
+    return app.namespace if isinstance(app, Application) else DEFAULT_NAMESPACE
 
 
 class BrokenApplication(CouldNotRun):

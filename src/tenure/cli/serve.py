@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from tenure.cli.common import CouldNotRun, log_format_option, url_option
+from tenure.cli.common import CouldNotRun, keep_finished_option, log_format_option, url_option
 from tenure.errors import TenureError
 from tenure.observing.logs import LogFormat, log_to_stderr
-from tenure.wiring import run_server, url_from_environment
+from tenure.wiring import retention_of, run_server, url_from_environment
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -30,6 +30,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tls-cert", type=_FILE, help="Serve TLS with this certificate chain.")
 @click.option("--tls-key", type=_FILE, help="Its key, if it is not in the same file.")
 @click.option("--tls-client-ca", type=_FILE, help="Only for clients with a certificate of this CA.")
+@keep_finished_option
 @log_format_option
 def serve(
     url: str | None,
@@ -39,6 +40,7 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    keep_finished: str | None,
     log_format: str,
 ) -> None:
     """Serve the store over HTTP until SIGTERM: claims that wait are answered, then it ends.
@@ -60,7 +62,8 @@ def serve(
             tls_client_ca=tls_client_ca,
         )
         log_to_stderr(LogFormat(log_format))
-        run_server(url or url_from_environment(), options, _announce)
+        keeping = retention_of(keep_finished)
+        run_server(url or url_from_environment(), options, _announce, keeping=keeping)
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
 

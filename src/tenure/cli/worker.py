@@ -1,16 +1,18 @@
 """`tenure worker MODULE:APP`: run jobs until told to stop."""
 
+import logging
+
 import click
 
 from tenure.cli.common import (
     CouldNotRun,
+    app_url_option,
     duration_value,
+    keep_finished_option,
     log_format_option,
-    namespace_option,
     size_value,
-    url_option,
 )
-from tenure.cli.loading import app_value, import_app
+from tenure.cli.loading import app_value, import_app, namespace_of, url_for
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
@@ -18,8 +20,16 @@ from tenure.errors import InvalidInput, TenureError
 from tenure.handlers import DEFAULT_QUEUE
 from tenure.observing.logs import LogFormat, log_to_stderr
 from tenure.observing.metrics import MetricsAddress
-from tenure.wiring import project_settings, run_worker, url_from_environment
+from tenure.wiring import (
+    is_server,
+    project_settings,
+    retention_of,
+    run_worker,
+    url_from_environment,
+)
 from tenure.worker import WorkerOptions
+
+_log = logging.getLogger("tenure.worker")
 
 
 def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[QueueName, int]:
@@ -43,8 +53,8 @@ def _queues_of_the_project() -> tuple[str, ...]:
 
 
 @click.command()
-@url_option
-@namespace_option
+@app_url_option
+@click.option("--namespace", help="[default: the application's]")
 @click.option(
     "--queue",
     "-q",
@@ -107,12 +117,13 @@ def _queues_of_the_project() -> tuple[str, ...]:
     show_default=True,
     help="The address for them. Whoever reaches it sees the names of queues and kinds.",
 )
+@keep_finished_option
 @log_format_option
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def worker(
     url: str | None,
-    namespace: str,
+    namespace: str | None,
     queues: dict[QueueName, int],
     concurrency: int,
     grace: Duration,
@@ -122,6 +133,7 @@ def worker(
     recycle_after: int,
     metrics_port: int | None,
     metrics_host: str,
+    keep_finished: str | None,
     log_format: str,
     name: str | None,
     app: str,
@@ -133,6 +145,9 @@ def worker(
     try:
         if name is not None:
             check_name("--name", name)
+        keeping = retention_of(keep_finished)
+        log_to_stderr(LogFormat(log_format))
+        application = import_app(app)  # before a store is opened: a mistyped name makes none
         options = WorkerOptions(
             queues=queues,
             concurrency=concurrency,
@@ -141,13 +156,16 @@ def worker(
             child_memory_bytes=memory_limit,
             child_rss_bytes=recycle_above,
             jobs_per_child=recycle_after,
-            namespace=Namespace(namespace),
+            namespace=Namespace(namespace) if namespace else namespace_of(application),
             worker_id=None if name is None else WorkerId(name),
         )
-        log_to_stderr(LogFormat(log_format))
-        import_app(app)  # before a store is opened: a mistyped name must not create one
+        chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
+        if keep_finished and is_server(chosen):
+            raise InvalidInput(
+                "--keep-finished", "a server forgets by itself", hint="give it to `tenure serve`"
+            )
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
-        code = run_worker(url or url_from_environment(), app, options, expose=expose)
+        code = run_worker(chosen, app, options, keeping=keeping, expose=expose)
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
     raise SystemExit(code)

@@ -54,6 +54,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     child_memory_bytes: int | None = None  # an allocation above it fails, and so does its job
     child_start_us: Duration = seconds(60)
     stubborn_us: Duration = seconds(2)  # how long a lost coroutine may take to stop
+    url: str | None = None  # what handlers find as TENURE_URL; None: as the worker does
     pass_environment: tuple[str, ...] = ()  # names or patterns besides the harmless ones
     set_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 

@@ -27,6 +27,7 @@ from tenure.observing import tracing
 from tenure.observing.lines import one_line
 from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
+from tenure.protocol import URL_VARIABLE
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
 from tenure.worker.messages import (
@@ -379,6 +380,6 @@ def _said(failure: BaseException) -> str:
     return f"{type(failure).__name__}: {failure}"
 
 
-def host_environment() -> Mapping[str, str]:
-    """The environment of this process."""
-    return os.environ
+def host_environment(url: str | None) -> Mapping[str, str]:
+    """The environment of this process, with where its jobs are."""
+    return os.environ if url is None else {**os.environ, URL_VARIABLE: url}

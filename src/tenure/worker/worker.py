@@ -88,7 +88,7 @@ class Worker:
             session,
             options if options.output_sink else replace(options, output_sink=self._keep),
             app=app,
-            environment=host_environment(),
+            environment=host_environment(options.url),
             stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
             look=lambda look, answer: self._attendant.look(look, self.actor, answer),
         )
@@ -102,12 +102,22 @@ class Worker:
             _listed(self._registry.kinds()),
             self._options.concurrency,
         )
+        self._tell_of_other_queues()
         self._attendant.start()
         try:
             return self._supervisor.run()
         finally:
             self._attendant.close()
             _log.info("worker %s has ended: %s", self.id, self.stats.summary())
+
+    def _tell_of_other_queues(self) -> None:
+        """Perhaps another worker serves them, perhaps an option was forgotten."""
+        served = self._options.queues
+        elsewhere = [each for each in self._registry if each.queue not in served]
+        if elsewhere:
+            kinds = _listed(f"{each.kind} (queue {each.queue})" for each in elsewhere)
+            words = " ".join(f"-q {name}" for name in sorted({each.queue for each in elsewhere}))
+            _log.warning("not served by this worker, by its queues: %s; %s adds them", kinds, words)
 
     def _keep(self, output: AttemptOutput) -> None:
         self._attendant.keep(output, self.actor)
