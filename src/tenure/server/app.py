@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -43,10 +44,12 @@ HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
 _BRACES = re.compile(r"\{(\w+)\}")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _CLOSE = {"Connection": "close"}
+_NAME = "tenure_name"
 
 
 def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
     """The application. Without authentication it answers this machine's own names only. [H28]"""
+    register_url_convertor(_NAME, _Name())
     addresses: dict[str, list[Route]] = {}
     for route in ROUTES:
         addresses.setdefault(route.path, []).append(route)
@@ -64,7 +67,19 @@ def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
 
 def _converter(found: re.Match[str]) -> str:
     """Names may contain slashes, and arrive decoded; job ids have none. [H3]"""
-    return found[0] if found[1] == "job_id" else f"{{{found[1]}:path}}"
+    return found[0] if found[1] == "job_id" else f"{{{found[1]}:{_NAME}}}"
+
+
+class _Name(Convertor[str]):
+    """Any text: what is no name is told so, and a line break is no reason to find nothing."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
 
 
 class _NotRead(Exception):
