@@ -21,7 +21,8 @@ GENERATED_DOCS := \
 	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json \
 	tenure.protocol.reference=docs/reference/http.md \
 	tenure.observing.reference=docs/reference/metrics.md \
-	tenure.cli.reference=docs/reference/cli.md
+	tenure.cli.reference=docs/reference/cli.md \
+	tenure.cli.python_reference=docs/reference/python.md
 
 help: ## show this help
 	@echo "Tenure: a durable job queue and orchestrator whose history you can check."

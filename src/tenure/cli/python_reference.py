@@ -1,0 +1,219 @@
+"""The reference page of the Python API, written from the public names: `python -m` prints it.
+
+One line each: a signature and the first paragraph of its docstring. The guides explain; what stands
+here and nowhere in the code are the meanings of attributes, and one without a meaning is an error.
+"""
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from types import EllipsisType, NoneType, UnionType
+from typing import Any, Literal, Union, Unpack, get_args, get_origin
+
+import tenure
+from tenure import testing
+from tenure.client.app import JobOptions
+from tenure.client.options import EnqueueOptions
+from tenure.core.job import Job as JobRecord
+
+_SENTENCE = re.compile(r" \[[A-Z]+[0-9.]+\]")
+_MADE_BY_USERS = ("Tenure", "Retry", "FakeContext")
+"""People write `Name(...)`; the others are handed to them."""
+
+_INTERNAL = ("transaction_on", "atransaction_on", "coordination", "own_url", "prepare_payload")
+"""Without an underscore because other modules of ours use them; not for applications."""
+
+_OPENING = """\
+# The Python API
+
+This page is written from the code by `make docs-generated`: the public names, a line each. How they
+are used is in [jobs](../guide/jobs.md), [workers](../guide/worker.md) and, for servers,
+[http](../guide/http.md). A name that begins with an underscore, and a module that is not named
+here, may change at any time.
+
+A duration is `"250ms"`, `"90s"`, `"5m"`, `"2h"`, `"7d"`, a `timedelta` or a number of seconds.
+"""
+
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Context": {
+        "job_id": "The job's id.",
+        "kind": "What it does: the name of its function, or as `name=` says.",
+        "queue": "The queue it came from.",
+        "attempt": "1 for the first attempt; rises with every claim.",
+        "fence": "The fencing token: higher than that of every earlier attempt of this job.",
+        "correlation_id": "As it was enqueued with, or taken over from the job that enqueued it.",
+        "traceparent": "W3C's, to hand on to whatever the handler calls; None without one.",
+        "checkpoint": "What the last attempt saved; None at first.",
+    },
+    "Job": {
+        "id": "Its id.",
+        "deduplicated": "Whether `enqueue` found the key held: then it is the earlier job.",
+    },
+    "Inline": {"clock": "A `FakeClock`: the time it is for these jobs."},
+    "FakeContext": {
+        "saved": "Checkpoints, in order.",
+        "progressed": "What `progress` was told, in order.",
+        "logged": "Lines, in order.",
+        "completed": "Results of committed `ctx.transaction` blocks.",
+        "artifacts": "Files by name.",
+    },
+}
+"""Attributes that only an instance has, or that have no docstring."""
+
+_FIXTURE = """\
+`pytest_plugins = ["tenure.testing.fixtures"]` gives pytest a fixture `tenure_inline`, which is
+`inline(app)` for one test; it needs a fixture `tenure_app` of yours that returns the application.
+"""
+
+_BY_USING = "Beside a function's own arguments `job_id` is given by `using(job_id=…)` only."
+
+
+def page() -> str:
+    """The whole page."""
+    public = {name: getattr(tenure, name) for name in tenure.__all__}
+    errors = {name: each for name, each in public.items() if _is_error(each)}
+    lines = [_OPENING]
+    lines += _class("Tenure", "## ")
+    lines += _options("Options of `@app.job`", JobOptions)
+    lines += _options("Options of `enqueue`, `prepare` and `using`", EnqueueOptions)
+    lines += [_BY_USING, ""]
+    for name in ("JobFunction", "Prepared", "Retry", "Job", "JobStatus", "Context"):
+        lines += _class(name, "## ")
+    lines += ["## Errors", "", *_errors(errors), ""]
+    lines += ["## `tenure.testing`", "", _paragraph(testing), ""]
+    block = _signature("inline", testing.inline).partition(" -> ")[0]
+    lines += [f"- `with {block} as jobs`: {_paragraph(testing.inline)}", ""]
+    for name in ("Inline", "FakeClock", "FakeContext"):
+        lines += _class(name, "### ")
+    lines += [_FIXTURE]
+    return "\n".join(lines)
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, tenure.TenureError)
+
+
+def _class(name: str, heading: str) -> Iterator[str]:
+    cls = getattr(tenure, name, None) or getattr(testing, name)
+    yield f"{heading}`{name}`"
+    yield ""
+    if name in _MADE_BY_USERS:
+        yield f"`{_signature(name, cls)}`"
+        yield ""
+    yield _paragraph(cls)
+    yield ""
+    if issubclass(cls, StrEnum):
+        yield ", ".join(f"`{each.value}`" for each in cls) + "."
+    else:
+        yield from _members(cls)
+    yield ""
+
+
+def _members(cls: type) -> Iterator[str]:
+    for name, meaning in ATTRIBUTES.get(cls.__name__, {}).items():
+        yield f"- `{name}`: {meaning}"
+    for name in _in_order(cls):
+        member = inspect.getattr_static(cls, name)
+        if isinstance(member, property):
+            assert member.fget is not None
+            returned = inspect.signature(member.fget).return_annotation
+            yield f"- `{name}: {_plain(returned)}`: {_paragraph(member.fget)}"
+        elif inspect.isfunction(member):
+            word = "await " if inspect.iscoroutinefunction(member) else ""
+            yield f"- `{word}{_signature(name, member)}`: {_paragraph(member)}"
+
+
+def _in_order(cls: type) -> list[str]:
+    """What a class and its bases here have, each as it is written, its own first."""
+    ours = [each for each in cls.__mro__ if each.__module__.startswith("tenure.")]
+    names = dict.fromkeys(name for each in ours for name in vars(each))
+    return [name for name in names if not name.startswith("_") and name not in _INTERNAL]
+
+
+def _options(title: str, options: Any) -> Iterator[str]:
+    yield f"### {title}"
+    yield ""
+    for name, annotation in inspect.get_annotations(options).items():
+        yield f"- `{name}: {_plain(annotation)}`"
+    yield ""
+    yield "[What they mean](../guide/jobs.md), and the defaults."
+    yield ""
+
+
+def _errors(errors: Mapping[str, type[tenure.TenureError]]) -> Iterator[str]:
+    yield "Every error has a stable `code`, a `message`, a `hint`, and `nothing_changed`: whether it"
+    yield "is certain that nothing was done."
+    yield ""
+    for name, error in errors.items():
+        base = next(each.__name__ for each in error.__mro__[1:])
+        kind = "" if base in ("Exception", "TenureError") else f", a `{base}`"
+        yield f"- `{name}` (`{error.code}`{kind}): {_paragraph(error)}"
+
+
+def _signature(name: str, called: Any) -> str:
+    """A call as people read it, without `self`; the same in every version of Python."""
+    signature = inspect.signature(called)
+    words: list[str] = []
+    before = ""
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        kind = parameter.kind.name
+        if before == "POSITIONAL_ONLY" != kind:
+            words.append("/")
+        if kind == "KEYWORD_ONLY" and before not in ("KEYWORD_ONLY", "VAR_POSITIONAL"):
+            words.append("*")
+        words.append(_parameter(parameter))
+        before = kind
+    returned = "" if inspect.isclass(called) else f" -> {_plain(signature.return_annotation)}"
+    return f"{name}({', '.join(words)}){returned}"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
+    text = f"{stars}{parameter.name}: {_plain(parameter.annotation)}"
+    if parameter.default is inspect.Parameter.empty:
+        return text
+    default = parameter.default
+    return f"{text} = {json.dumps(default) if isinstance(default, str) else repr(default)}"
+
+
+def _plain(annotation: Any) -> str:
+    """A type as people write it: short names, and our names for plain types as what they are."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    match annotation:
+        case str():
+            return annotation.strip("'\"")
+        case None | EllipsisType():
+            return "None" if annotation is None else "..."
+        case _ if annotation is NoneType:
+            return "None"
+        case _ if annotation is JobRecord:
+            return "JobRecord"
+    if origin is Literal:
+        return " | ".join(json.dumps(part) for part in parts)
+    if origin in (Union, UnionType):
+        return " | ".join(_plain(part) for part in parts)
+    if origin is Unpack:
+        return _plain(parts[0])
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(_plain(part) for part in parts)}]"
+    if hasattr(annotation, "__forward_arg__"):
+        return str(annotation.__forward_arg__)
+    if hasattr(annotation, "__supertype__"):
+        return _plain(annotation.__supertype__)
+    return str(annotation.__name__)
+
+
+def _paragraph(documented: Any) -> str:
+    """The first paragraph of a docstring, on one line, without the ids of sentences."""
+    text = inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0]
+    assert text, f"{documented} says nothing of itself"
+    return _SENTENCE.sub("", " ".join(text.split()))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
