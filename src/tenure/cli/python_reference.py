@@ -144,7 +144,7 @@ def _options(title: str, options: Any) -> Iterator[str]:
 
 
 def _errors(errors: Mapping[str, type[tenure.TenureError]]) -> Iterator[str]:
-    yield "Every error has a stable `code`, a `message`, a `hint`, and `nothing_changed`: whether it"
+    yield "Every error has a stable `code`, a `message`, a `hint` and `nothing_changed`: whether it"
     yield "is certain that nothing was done."
     yield ""
     for name, error in errors.items():
