@@ -156,6 +156,20 @@ def test_a_token_revoked_by_the_command_ends_its_waiting_claim(sqlite_house: Hou
     assert server.ask("GET", "/v1/time", token=worker).status == 401
 
 
+@spec("H8", "H12")
+@pytest.mark.parametrize("size_bytes", [2_000_000, 20_000_000])
+def test_a_caller_that_writes_before_it_reads_hears_that_it_was_too_much(
+    sqlite_house: House, size_bytes: int
+) -> None:
+    token = sqlite_house.token("client")
+    server = sqlite_house.serve()
+    message = {"queue": "q", "kind": "k", "payload": "x" * size_bytes}
+
+    answers = [server.ask("POST", "/v1/jobs", message, token=token) for _ in range(5)]
+
+    assert [(each.status, each.code) for each in answers] == [(413, "too_large")] * 5
+
+
 @spec("H27")
 def test_a_second_server_on_one_sqlite_file_is_refused(sqlite_house: House) -> None:
     first = sqlite_house.serve()

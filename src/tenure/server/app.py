@@ -280,14 +280,14 @@ async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes
     """The body, counted as it comes: what its header says of it is only a hint. [H12] [H13]"""
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
-        raise _too_large(most)
+        raise _too_large(most, http)
     body = bytearray()
     try:
         async with asyncio.timeout(within_s):
             async for piece in http.stream():
                 body += piece
                 if len(body) > most:
-                    raise _too_large(most)
+                    raise _too_large(most, http)
                 held.receive(len(piece))
     except TimeoutError as late:
         raise Refused(
@@ -296,13 +296,17 @@ async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes
     return bytes(body)
 
 
-def _too_large(most: int) -> Refused:
+def _too_large(most: int, http: Request) -> Refused:
+    """Many callers write all of it before they read, and a connection that is closed on them
+    meanwhile is a reset, not an answer: the rest is read and dropped, for as long as a head may
+    take. Whoever asked first has not begun, and need not. [H12]"""
+    has_asked = "expect" in http.headers
     return Refused(
         413,
         Word.TOO_LARGE,
         f"the body is over the limit of {most} bytes",
         hint="send less at a time; put large data into an object store",
-        headers=_CLOSE,
+        headers=_CLOSE if has_asked else {},
     )
 
 
