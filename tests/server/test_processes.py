@@ -184,6 +184,18 @@ def test_a_second_server_on_one_sqlite_file_is_refused(sqlite_house: House) -> N
 
 
 @spec("H27")
+def test_a_sqlite_file_with_two_names_is_served_under_none(
+    sqlite_house: House, tmp_path: Path
+) -> None:
+    (tmp_path / "other.db").hardlink_to(tmp_path / "house.db")
+
+    refused = sqlite_house.tenure("serve", "--port", "0")
+
+    assert refused.returncode == 2
+    assert "has other names" in refused.stderr
+
+
+@spec("H27")
 def test_two_servers_share_a_postgresql_database(postgres_house: House) -> None:
     client, worker = postgres_house.token("client"), postgres_house.token("worker")
     one, two = postgres_house.serve(), postgres_house.serve()

@@ -1,5 +1,6 @@
 """One server per SQLite file: a second one is refused, with a message that says so. [H27]
 
+A file with several names is refused: each of them has its own lock, and to SQLite its own journal.
 The lock is on a file beside the database, never on the database itself: closing any handle of that
 would drop SQLite's own locks. It ends with the process, however that ends.
 """
@@ -19,6 +20,11 @@ SUFFIX = ".serve-lock"
 def sole_server(database: Path) -> Iterator[None]:
     """Be the only server of this file. Raises `StoreError` if another one is."""
     real = database.resolve()
+    if real.exists() and real.stat().st_nlink > 1:
+        raise StoreError(
+            f"{real} has other names, under which somebody else could serve it",
+            hint="remove its other hard links; SQLite would keep a journal for each of them",
+        )
     try:
         handle = os.open(f"{real}{SUFFIX}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as failure:
