@@ -1,6 +1,7 @@
 """Connections that are slow, too many or no HTTP at all, over real sockets."""
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,19 @@ def rest_of(connection: socket.socket) -> bytes:
     while piece := connection.recv(65536):
         received += piece
     return received
+
+
+def send_for_ever(connection: socket.socket, chunk: bytes) -> None:
+    """For longer than anybody reads."""
+    for _ in range(100_000):
+        connection.sendall(chunk)
+
+
+def check_named(received: bytes) -> None:
+    """The answer has a request id, and its body the same one. [H9]"""
+    found = re.search(rb"\r\nx-request-id: ([0-9a-f]{16})\r\n", received)
+    assert found is not None
+    assert b'"request_id":"%s"' % found[1] in received
 
 
 def test_a_uvicorn_that_has_changed_inside_is_refused_at_the_start() -> None:
@@ -103,8 +117,7 @@ def test_a_body_over_its_limit_is_not_read_for_ever(server: Process) -> None:
         chunk = b"10000\r\n" + b"[" * 65536 + b"\r\n"
 
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            for _ in range(100_000):
-                bomb.sendall(chunk)
+            send_for_ever(bomb, chunk)
 
     assert server.ask("GET", "/healthz").status == 200
 
@@ -120,7 +133,7 @@ def test_whoever_asks_first_is_not_let_send_a_body_over_the_limit(server: Proces
     assert b"connection: close" in received.lower()
 
 
-@spec("H8", "H12")
+@spec("H8", "H9", "H12")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -139,6 +152,7 @@ def test_what_is_no_http_gets_the_shape_of_every_problem(server: Process, sent: 
     assert received.startswith(b"HTTP/1.1 400 ")
     assert b'"code":"malformed"' in received
     assert b'"verdict":"REJECTED"' in received
+    check_named(received)
 
 
 @spec("H8", "H12")
@@ -154,7 +168,7 @@ def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Pro
     assert b'"code":"head_too_large"' in received
 
 
-@spec("H12")
+@spec("H9", "H12")
 def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> None:
     with ExitStack() as many:
         for _ in range(SETTINGS.max_connections):
@@ -166,6 +180,7 @@ def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> No
     assert received.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1" in received.lower()
     assert b'"code":"too_many_connections"' in received
+    check_named(received)
 
 
 @spec("H13")

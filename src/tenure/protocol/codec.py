@@ -3,6 +3,7 @@
 Requests are read strictly, answers leniently; that is a property of their types. [H2]
 """
 
+import json
 import re
 from collections.abc import Hashable, Iterable
 from functools import cache
@@ -35,6 +36,35 @@ def decode(kind: type[_T], body: bytes) -> _T:
     except RecursionError as wrong:
         raise InvalidInput("body", "is nested too deeply") from wrong
     return decoded
+
+
+def decode_request(kind: type[_T], body: bytes) -> _T:
+    """The message that a request's `body` is. What says a thing twice is refused too: some reader
+    between here and its author may have taken the other one. [H2]"""
+    message = decode(kind, body)
+    try:
+        _twice_looker.decode(body.decode("utf-8", "replace"))
+    except json.JSONDecodeError as wrong:
+        raise MalformedBody(f"is not JSON: {wrong}") from wrong
+    except RecursionError as wrong:
+        raise InvalidInput("body", "is nested too deeply") from wrong
+    return message
+
+
+def _check_once(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(ascii(twice[:40])[1:-1], "is given twice")
+
+
+def _unread(digits: str) -> None:
+    """A number, however long: what it is has been read, or will be."""
+
+
+_twice_looker = json.JSONDecoder(
+    object_pairs_hook=_check_once, parse_int=_unread, parse_float=_unread, strict=False
+)
 
 
 @cache

@@ -4,6 +4,7 @@ The core's validation has the last word on all of them; what is said here is wha
 the protocol can say. Durations are seconds and instants are RFC 3339 in UTC. [H3]
 """
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -34,7 +35,13 @@ from tenure.core.validation import (
 
 MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
 
-_NAME = Meta(pattern=f"^{NAME_PATTERN.pattern}$", max_length=MAX_NAME)
+
+def _whole(pattern: "re.Pattern[str]") -> str:
+    """The pattern for a whole text: Python's `$` lets a line feed follow, others' does not."""
+    return rf"^{pattern.pattern}$(?!\n)"
+
+
+_NAME = Meta(pattern=_whole(NAME_PATTERN), max_length=MAX_NAME)
 
 Name = Annotated[str, _NAME]
 NamespaceField = Annotated[Namespace, _NAME]
@@ -42,8 +49,8 @@ QueueField = Annotated[QueueName, _NAME]
 KindField = Annotated[Kind, _NAME]
 WorkerField = Annotated[WorkerId, _NAME]
 RequestIdField = Annotated[RequestId, _NAME]
-JobIdField = Annotated[JobId, Meta(pattern=f"^{JOB_ID_PATTERN.pattern}$")]
-LeaseIdField = Annotated[LeaseId, Meta(pattern=f"^{LEASE_ID_PATTERN.pattern}$")]
+JobIdField = Annotated[JobId, Meta(pattern=_whole(JOB_ID_PATTERN))]
+LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
 
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]

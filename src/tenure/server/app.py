@@ -7,7 +7,6 @@ and how much of it; then its handler. Whatever goes wrong on the way becomes a p
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +24,7 @@ from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
 from tenure.observing.tracing import HEADER, Asked, answering
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
-from tenure.protocol.codec import convert_text, decode, decode_query
+from tenure.protocol.codec import convert_text, decode_query, decode_request
 from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 from tenure.protocol.words import Word
@@ -54,15 +53,21 @@ def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
     for route in ROUTES:
         addresses.setdefault(route.path, []).append(route)
     mounted = [
-        StarletteRoute(
-            _BRACES.sub(_converter, path),
-            _Address(routes, services, authenticated=authenticated),
-        )
+        _mounted(path, _Address(routes, services, authenticated=authenticated))
         for path, routes in addresses.items()
     ]
     app = Starlette(routes=mounted, exception_handlers={HTTPException: _not_mounted})
     app.router.redirect_slashes = False
     return _Shell(app, services.settings)
+
+
+def _mounted(path: str, address: "_Address") -> StarletteRoute:
+    """An address at its path and no other: Starlette's `$` lets a line feed follow. [H1]"""
+    route = StarletteRoute(_BRACES.sub(_converter, path), address)
+    pattern = route.path_regex.pattern
+    assert pattern.endswith("$")
+    route.path_regex = re.compile(pattern.removesuffix("$") + r"\Z")
+    return route
 
 
 def _converter(found: re.Match[str]) -> str:
@@ -144,7 +149,7 @@ def _head_bytes(scope: Scope) -> int:
 
 def _request_id(given: str | None) -> str:
     is_usable = given is not None and len(given) <= MAX_NAME and NAME_PATTERN.fullmatch(given)
-    return given if given is not None and is_usable else os.urandom(8).hex()
+    return given if given is not None and is_usable else problems.new_request_id()
 
 
 class _Address:
@@ -254,9 +259,9 @@ async def _message(route: Route, services: Services, body: bytes) -> Any:
     if route.request is None:
         return body
     if len(body) <= LARGE_BYTES:
-        return decode(route.request, body)
+        return decode_request(route.request, body)
     kind = route.request
-    return await services.blocking(lambda: decode(kind, body))
+    return await services.blocking(lambda: decode_request(kind, body))
 
 
 async def _body(route: Route, services: Services, http: Request, held: Held) -> bytes:

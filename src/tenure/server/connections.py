@@ -9,14 +9,16 @@ import asyncio
 from typing import Any
 
 import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
+from tenure.protocol import REQUEST_ID_HEADER
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import Problem
 from tenure.protocol.words import Word
-from tenure.server.problems import RETRY_AFTER_S
+from tenure.server.problems import RETRY_AFTER_S, new_request_id
 from tenure.server.settings import ServerSettings
 
 LAST_WORDS_S = 5.0
@@ -103,13 +105,15 @@ class GuardedProtocol(H11Protocol):
             self._end()
 
     def _refuse(self, status: int, problem: Problem, headers: list[tuple[bytes, bytes]]) -> None:
-        body = encode(problem)
+        request_id = new_request_id()
+        body = encode(msgspec.structs.replace(problem, request_id=request_id))
         head = h11.Response(
             status_code=status,
             headers=[
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
                 (b"connection", b"close"),
+                (REQUEST_ID_HEADER.lower().encode(), request_id.encode()),
                 *headers,
             ],
         )

@@ -1,6 +1,7 @@
 """What goes wrong, as answers: one shape for all of it, and never a traceback. [H8]"""
 
 import logging
+import os
 
 import msgspec
 from starlette.responses import Response
@@ -92,6 +93,11 @@ def busy() -> Refused:
         hint="ask again",
         headers=_retry() | {"Connection": "close"},
     )
+
+
+def new_request_id() -> str:
+    """For a request that brought none. [H9]"""
+    return os.urandom(8).hex()
 
 
 def response(problem: BaseException, request_id: str) -> Response:

@@ -1,0 +1,52 @@
+"""What nearly is a request of the protocol: refused, not guessed at."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.vocabulary import Role
+from tests.server.harness import Stage
+
+
+@spec("H1")
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/time\n", 404),
+        ("/healthz\n", 404),
+        ("/v1/queues/mail/pause\n", 404),
+        ("/v1/queues/mail\n/pause", 422),
+    ],
+)
+def test_a_path_with_a_line_feed_is_not_the_one_without(
+    stage: Stage, path: str, status: int
+) -> None:
+    method = "POST" if "pause" in path else "GET"
+
+    heard = stage.ask(method, path, token=stage.of(Role.OPERATOR))
+
+    assert heard.status == status
+    assert stage.store.queues(DEFAULT_NAMESPACE) == []
+
+
+@spec("H2")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"queue": "q", "kind": "k", "queue": "z"}', "queue"),
+        (b'{"queue": "q", "kind": "k", "\\u0071ueue": "z"}', "queue"),
+        (b'{"queue": "q", "kind": "k", "policy": {"lease_s": 60, "lease_s": 30}}', "lease_s"),
+        (b'{"queue": "q", "kind": "k", "payload": {"a": 1, "b": {"a": 1, "a": 2}}}', "a"),
+    ],
+)
+def test_what_is_said_twice_is_refused(stage: Stage, body: bytes, field: str) -> None:
+    refused = stage.ask(
+        "POST",
+        "/v1/jobs",
+        token=stage.of(Role.CLIENT),
+        headers={"content-type": "application/json"},
+        pieces=[body],
+    )
+
+    assert (refused.status, refused.json["field"]) == (422, field)
+    assert "is given twice" in refused.json["message"]
