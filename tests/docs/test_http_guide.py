@@ -4,16 +4,15 @@ Its ```python server blocks run in order, as those of other pages do, with the s
 in place of the guide's; its shell blocks run with a worker of their own.
 """
 
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.docs.commands import environment_with_tenure, run_shell
 from tests.docs.test_examples import run_page
 from tests.server.processes import House, Process, until
 
@@ -55,16 +54,11 @@ def test_the_python_examples_run(house: House, server: Process) -> None:
 def test_the_shell_examples_run(house: House, server: Process, tmp_path: Path) -> None:
     _, work, look = _FENCE.findall(page(server))
     (tmp_path / "shop.py").write_text(SHOP)
-    program = tmp_path / "bin" / "tenure"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenure.cli.main "$@"\n')
-    program.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{program.parent}:{os.environ['PATH']}",
+    tokens = {
         "WORKER_TOKEN": house.token("worker", "fleet"),
         "CLIENT_TOKEN": house.token("client", "shop"),
-        "TENURE_URL": server.address,
     }
+    environment = environment_with_tenure(tmp_path, {**tokens, "TENURE_URL": server.address})
     work = work.replace("\ntenure worker", "\nexec tenure worker")
     made = house.tenure("enqueue", "welcome", '{"to": "ada"}', "--queue", "mail")
     assert made.returncode == 0, made
@@ -79,14 +73,6 @@ def test_the_shell_examples_run(house: House, server: Process, tmp_path: Path) -
 
 
 def _said(script: str, directory: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        ["sh", "-eu", "-c", script],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_shell(script, directory, environment)
     assert done.returncode == 0, done
     return done.stdout

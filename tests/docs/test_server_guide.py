@@ -1,14 +1,13 @@
 """The shell examples of the server's guide, run as they stand against a server of their own."""
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.docs.commands import environment_with_tenure, run_shell
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "server.md"
 _FENCE = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,25 +31,9 @@ def test_the_examples_of_the_guide_do_what_it_says(tmp_path: Path, port: int) ->
     # The server in the background, its address awaited; everything else as it is written.
     start = start.replace("tenure serve --port 7717", "mkfifo up; tenure serve --port 7717 > up &")
     script = "\n".join([start, "read address < up", second_terminal, *asked, "kill $!", "wait"])
-    program = tmp_path / "bin" / "tenure"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenure.cli.main "$@"\n')
-    program.chmod(0o755)
+    script = script.replace("7717", str(port)).replace("\ncurl -s", "\necho; curl -s")
 
-    done = subprocess.run(
-        [
-            "sh",
-            "-eu",
-            "-c",
-            script.replace("7717", str(port)).replace("\ncurl -s", "\necho; curl -s"),
-        ],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_shell(script, tmp_path, environment_with_tenure(tmp_path, {}))
 
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(answers) == len(asked) == 3, done

@@ -1,0 +1,129 @@
+"""The guide to production: its commands run, its units and images start commands that exist, and
+its alerts ask for metrics that there are. Its Python examples run with those of other guides."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from tenure.core.instants import parse_duration
+from tenure.observing.catalogue import METRICS
+from tenure.worker.stats import Stats
+from tests.docs.commands import check_command, environment_with_tenure, run_shell
+from tests.server.processes import House
+from tests.support.postgres import PostgresCluster
+
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "production.md").read_text()
+INSTRUCTIONS = {"FROM", "COPY", "RUN", "WORKDIR", "USER", "ENTRYPOINT", "CMD"}
+
+
+def blocks(language: str) -> list[str]:
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return fence.findall(PAGE)
+
+
+def shell(beginning: str) -> str:
+    [block] = [block for block in blocks("sh") if beginning in block]
+    return block
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(f"sqlite:///{tmp_path / 'house.db'}", tmp_path)
+    yield house
+    house.close()
+
+
+def test_a_database_is_set_up_as_the_page_says(
+    durable_postgres: PostgresCluster, tmp_path: Path
+) -> None:
+    script = shell("tenure migrate").replace(
+        "postgresql://jobs@db.internal/jobs", shlex.quote(durable_postgres.create_database())
+    )
+
+    ran = run_shell(script, tmp_path, environment_with_tenure(tmp_path, {}))
+
+    assert ran.returncode == 0, ran
+    assert (tmp_path / "schema.sql").read_text().startswith("BEGIN;")
+    assert re.search(r"^epoch +1 +ok$", ran.stdout, re.MULTILINE)
+
+
+def test_a_server_is_asked_and_a_token_replaced_as_the_page_says(
+    house: House, tmp_path: Path
+) -> None:
+    server = house.serve()
+    old = house.token("worker", "fleet", "--queue", "mail")
+    [known] = json.loads(house.tenure("tokens", "ls", "--json").stdout)
+    script = shell("curl").replace("http://127.0.0.1:7717", server.address) + shell("tokens revoke")
+    environment = {"TENURE_URL": house.url, "OLD_TOKEN_ID": known["id"]}
+
+    ran = run_shell(script, tmp_path, environment_with_tenure(tmp_path, environment))
+
+    assert ran.returncode == 0, ran
+    assert ran.stdout.startswith('{"status":"ready"}')
+    assert (tmp_path / "new.token").read_text().strip() != old
+    states = [each["state"] for each in json.loads(house.tenure("tokens", "ls", "--json").stdout)]
+    assert sorted(states) == ["revoked", "valid"]
+
+
+def units() -> list[ConfigParser]:
+    found = []
+    for text in blocks("ini"):
+        unit = ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+        unit.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says
+        unit.read_string(text)
+        found.append(unit)
+    return found
+
+
+def test_units_start_commands_that_exist() -> None:
+    started = [unit["Service"]["ExecStart"] for unit in units() if unit.has_section("Service")]
+
+    assert len(started) == 3
+    for command in started:
+        program, *words = shlex.split(command)
+        assert program.endswith("/bin/tenure")
+        check_command(words)
+
+
+def test_whoever_stops_a_worker_waits_longer_than_its_grace() -> None:
+    [worker] = [
+        unit["Service"]
+        for unit in units()
+        if unit.has_section("Service") and "tenure worker" in unit["Service"]["ExecStart"]
+    ]
+    [compose] = blocks("yaml")
+
+    [grace] = re.findall(r"--grace (\S+)", worker["ExecStart"])
+    assert parse_duration(grace) < parse_duration(worker["TimeoutStopSec"] + "s")
+    [in_container] = re.findall(r'"--grace", "(\S+)"', compose)
+    [stop] = re.findall(r"stop_grace_period: (\S+)", compose)
+    assert parse_duration(in_container) < parse_duration(stop)
+
+
+def test_images_start_commands_that_exist() -> None:
+    [dockerfile], [compose] = blocks("dockerfile"), blocks("yaml")
+    lines = [line for line in dockerfile.splitlines() if not line.startswith("#")]
+    instructions = dict(line.split(" ", 1) for line in lines)
+
+    assert set(instructions) == INSTRUCTIONS
+    assert json.loads(instructions["ENTRYPOINT"]) == ["tenure"]
+    check_command(json.loads(instructions["CMD"]))
+    commands = re.findall(r"^ +command: (\[.*\])$", compose, re.MULTILINE)
+    assert len(commands) == compose.count("command:") == compose.count("build:")
+    for command in commands:
+        check_command(json.loads(command))
+
+
+def test_alerts_ask_for_metrics_that_there_are() -> None:
+    asked = re.findall(r"\btenure_\w+", PAGE)
+    events = re.findall(r'event="(\w+)"', PAGE)
+
+    assert len(asked) >= 7
+    assert set(asked) <= {metric.name for metric in METRICS}
+    assert events
+    assert set(events) <= set(Stats.__struct_fields__)
