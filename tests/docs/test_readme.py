@@ -1,14 +1,17 @@
 """The README: its program runs, its commands exist, its links lead somewhere."""
 
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tenure.cli.main import main
+from tests.docs.commands import check_command
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -39,16 +42,32 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_in_the_readme_exists(line: str) -> None:
-    words = line.split()[1:]
-    path = [words[0]]
-    if words[0] in ("jobs", "queues"):
-        path.append(words[1])
+    check_command(line.split()[1:])
 
-    shown = CliRunner().invoke(main, [*path, "--help"])
 
-    assert shown.exit_code == 0
-    for option in re.findall(r"(?<!\S)\[?(--?[a-z-]+)", line):
-        assert option in shown.output
+def test_a_periodic_job_is_enqueued_once_while_the_last_one_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'jobs.db'}")
+    url, line = (line.strip() for line in blocks("crontab")[0].strip().splitlines())
+    *times, command = line.split(maxsplit=5)
+    _, *words = shlex.split(command)
+
+    runs = [CliRunner().invoke(main, words) for _ in range(2)]
+
+    assert url.startswith("TENURE_URL=")
+    assert len(times) == 5
+    assert "%" not in line, "cron would make a new line of it"
+    assert [run.exit_code for run in runs] == [0, 0], runs
+    assert runs[0].stdout == runs[1].stdout
+
+
+def test_the_extras_in_the_readme_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"^\| .*`tenure\[(\w+)\]`", README, flags=re.MULTILINE)
+
+    assert set(named) == {"postgres", "server", "http", "otel"}
+    assert set(named) <= set(project["optional-dependencies"])
 
 
 def test_make_targets_in_the_readme_exist() -> None:
@@ -58,12 +77,23 @@ def test_make_targets_in_the_readme_exist() -> None:
         assert f"\n{target}:" in makefile
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/spec/index.md"]
-)
+def pages() -> list[str]:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", pages())
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     path = ROOT / page
 
-    for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", path.read_text()):
         if "://" not in target:
-            assert (path.parent / target).exists(), target
+            linked = path.parent / target if target else path
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
