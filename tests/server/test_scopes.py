@@ -23,13 +23,18 @@ LIMITS: dict[str, dict[str, Any]] = {
 NAMED_BY_HAND = {
     "queue": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
+        *("start", "complete", "fail", "release", "heartbeat", "report"),
+        *("look", "output", "upload-artifact"),
         *("pause", "resume", "limit", "drain"),
         *("job", "events", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },
     "kind": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
+        *("start", "complete", "fail", "release", "heartbeat", "report"),
+        *("look", "output", "upload-artifact"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
+        "drain",
         *("job", "events", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },
@@ -47,14 +52,11 @@ def fields_of(message: type[msgspec.Struct]) -> set[str]:
 
 
 def names(route: Route, word: str) -> bool:
-    """Whether a request of this route says which queue, or which kind, it is about. A report does
-    by its lease, which is its principal's; its own `kind` is another thing."""
-    if route.roles == (Role.WORKER,) and {"reports", "lease_id"} & _said(route):
-        return False
-    if route.name == "upload-artifact":
-        return False
-    whole = {"queue": {"queue", "worker", "job_id"}, "kind": {"queue", "job_id"}}[word]
-    return bool({word, f"{word}s"} & _said(route) or whole & {*route.path_fields})
+    """Whether a request of this route says which queue, or which kind, it is about; a report does
+    by its job, and a list of jobs to look up is narrowed instead."""
+    said = _said(route) | {*route.path_fields}
+    whole = {"queue", "worker", "job_id", "reports"}
+    return bool({word, f"{word}s", *whole} & said)
 
 
 def _said(route: Route) -> set[str]:
@@ -117,6 +119,56 @@ def test_a_worker_is_drained_by_whoever_has_all_of_its_queues(stage: Stage) -> N
     }
     listed = stage.ask("GET", "/v1/workers", token=limited).json["workers"]
     assert {each["worker"]: each["draining"] for each in listed} == {"both": False, "mine": True}
+
+
+@spec("H29")
+def test_a_worker_is_drained_by_whoever_has_all_of_its_kinds(stage: Stage) -> None:
+    about = msgspec.to_builtins(EXAMPLES["alive"])
+    kinds = {"both": ["mine", "k"], "all": [], "mine": ["mine"]}
+    for worker, names_of in kinds.items():
+        stage.call("alive", {**about, "kinds": names_of}, role=Role.WORKER, worker=worker)
+    limited = stage.token(Role.OPERATOR, "limited", **LIMITS["kind"])
+
+    heard = {
+        worker: stage.ask("POST", f"/v1/workers/{worker}/drain", token=limited).status
+        for worker in kinds
+    }
+
+    assert heard == {"both": 403, "all": 403, "mine": 200}
+
+
+REPORTS: dict[str, dict[str, Any]] = {
+    "start": {"request_id": "r"},
+    "complete": {"request_id": "r"},
+    "fail": {"request_id": "r", "error": {"class": "transient"}},
+    "release": {"request_id": "r"},
+    "output": {"text": "hello"},
+}
+
+
+@spec("H6", "H29", "R1")
+@pytest.mark.parametrize("name", [*REPORTS, "heartbeat", "report", "look", "upload-artifact"])
+@pytest.mark.parametrize("word", [*LIMITS])
+def test_a_lease_of_the_same_holder_is_out_of_reach_for_its_limited_token(
+    stage: Stage, name: str, word: str
+) -> None:
+    lease = stage.leased(1)
+    limited = stage.token(Role.WORKER, "worker-1", **LIMITS[word])  # the same principal
+    before = stage.job(lease["job_id"])
+    message, more = {**lease, **REPORTS.get(name, {})}, dict[str, Any]()
+    if name in ("heartbeat", "look"):
+        message = {"leases": [{**lease, **({"hb_seq": 1} if name == "heartbeat" else {})}]}
+    elif name == "report":
+        message = {"reports": [{"op": "start", **lease, "request_id": "r"}]}
+    method, path = "POST", f"/v1/{name}"
+    if name == "upload-artifact":
+        method, path = "PUT", f"/v1/jobs/{lease['job_id']}/artifacts/a"
+        more = {"headers": {"Tenure-Lease": lease["lease_id"]}, "pieces": [b"x"]}
+
+    refused = stage.ask(method, path, None if more else message, token=limited, **more)
+
+    assert (refused.status, refused.code) == (403, "out_of_scope")
+    assert stage.job(lease["job_id"]) == before
 
 
 def _state(stage: Stage) -> tuple[object, ...]:

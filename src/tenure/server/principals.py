@@ -26,6 +26,11 @@ class Principal(msgspec.Struct, frozen=True):
 
     token: Token | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are jobs in its namespace that are not its own to decide about."""
+        return self.token is not None and bool(self.token.queues or self.token.kinds)
+
     def check_route(self, route: Route) -> None:
         """Raise unless this role may ask this."""
         if self.token is not None and self.token.role not in route.roles:
@@ -70,6 +75,13 @@ class Principal(msgspec.Struct, frozen=True):
         for kind in kinds:
             if not self._has_kind(kind):
                 raise out_of_scope(f"the kind {kind} is not this token's", field="kind")
+
+    def check_worker(self, queues: Sequence[QueueName], kinds: Sequence[Kind]) -> None:
+        """Raise unless it may decide about a worker of these; one that names no kinds runs all."""
+        self.check_queues(queues)
+        self.check_kinds(kinds)
+        if not kinds and self.token is not None and self.token.kinds:
+            raise out_of_scope("this token is limited to some kinds", field="kind")
 
     def claimed_kinds(self, kinds: tuple[Kind, ...] | None) -> tuple[Kind, ...] | None:
         """The kinds a claim is for: those it names, or all that the token has."""

@@ -72,7 +72,7 @@ async def drain(call: Call) -> Response:
     if not any(call.principal.sees_any_queue(each.queues) for each in named):
         raise Refused(404, Word.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
-        call.principal.check_queues(each.queues)
+        call.principal.check_worker(each.queues, each.kinds)
     await call.services.blocking(lambda: call.store.request_drain(namespace, worker))
     return answer(DrainReply(worker=worker))
 

@@ -205,6 +205,7 @@ async def _verdicts(
     call: Call, messages: Sequence[WorkerMessage], within: str = ""
 ) -> list[Verdict]:
     commands = [worker_command(message, call.actor) for message in messages]
+    await _check_scope(call, [message.job_id for message in messages])
     answers = await call.decide(commands, within=within)
     verdicts = [verdict for verdict in answers if isinstance(verdict, Verdict)]
     causes = await _seen_from_here(
@@ -218,6 +219,20 @@ async def _verdicts(
         _NOT_HERE if cause is Cause.UNKNOWN_JOB else verdict
         for cause, verdict in zip(causes, verdicts, strict=True)
     ]
+
+
+async def _check_scope(call: Call, job_ids: Sequence[JobId]) -> None:
+    """Raise a 403 problem if one of these is not the token's, though its lease may be the holder's
+    by another token. A lease does not say its queue or kind: for a token that is limited to some,
+    and only then, the jobs are looked up. [R1] [H29]"""
+    if not call.principal.is_limited:
+        return
+    ids = sorted(set(job_ids))
+    jobs = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
+    for job in jobs.values():
+        if call.principal.is_here(job):
+            call.principal.check_queues([job.queue])
+            call.principal.check_kinds([job.kind])
 
 
 async def _seen_from_here(
@@ -256,6 +271,7 @@ async def upload_artifact(call: Call) -> Response:
         body=call.raw_body,
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
+    await _check_scope(call, [call.job_id])
     staging = await call.services.blocking(lambda: call.coordinator.stage_artifact(upload))
     await _check_known(call, call.job_id, staging.cause)
     return answer(staging_reply(staging))
@@ -264,6 +280,7 @@ async def upload_artifact(call: Call) -> Response:
 async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B11]"""
     kept = attempt_output(call.message(OutputMessage), call.actor)
+    await _check_scope(call, [kept.job_id])
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
     await _check_known(call, kept.job_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
@@ -272,6 +289,7 @@ async def output(call: Call) -> Response:
 async def look(call: Call) -> Response:
     """See which leases have news. [C2]"""
     leases = [HeldLease(each.job_id, each.lease_id) for each in call.message(LookMessage).leases]
+    await _check_scope(call, [each.job_id for each in leases])
     news = await call.services.blocking(lambda: call.coordinator.look(leases, call.actor))
     return answer(LookReply(news=tuple(news)))
 
