@@ -52,6 +52,21 @@ def test_a_database_is_set_up_as_the_page_says(
     assert re.search(r"^epoch +1 +ok$", ran.stdout, re.MULTILINE)
 
 
+def test_a_restored_database_begins_a_new_epoch_as_the_page_says(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    script = shell("raise-epoch").replace(
+        "postgresql://jobs@restored.internal/jobs", shlex.quote(postgres_url)
+    )
+    environment = environment_with_tenure(tmp_path, {"TENURE_URL": postgres_url})
+    assert run_shell("tenure migrate", tmp_path, environment).returncode == 0
+
+    ran = run_shell(script, tmp_path, environment)
+
+    assert ran.returncode == 0, ran
+    assert ran.stdout.startswith("2\n")
+
+
 def test_a_server_is_asked_and_a_token_replaced_as_the_page_says(
     house: House, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "tokens": ("tenure.cli.tokens:tokens", "Make tokens for a server, list them, revoke them."),
     "doctor": ("tenure.cli.doctor:doctor", "Examine the store, and say what to do."),
     "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
+    "raise-epoch": ("tenure.cli.epoch:raise_epoch", "End all leases of a store that was restored."),
     "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),
     "conform": ("tenure.cli.conform:conform_command", "Hold a worker or a store to the contract."),
 }

@@ -45,8 +45,9 @@ the working directory, else `sqlite:///tenure.db`:
 | `postgresql://user@host/database` | a database |
 | `http://host:7717`, `https://host` | a server, asked under the token in `TENURE_TOKEN` |
 
-`migrate`, `serve`, `tokens`, `verify` and `doctor` need the store itself. All other commands work
-through a server too; only the depth of queues is not told there, and is at its `/metrics` instead.
+`migrate`, `raise-epoch`, `serve`, `tokens`, `verify` and `doctor` need the store itself. All other
+commands work through a server too; only the depth of queues is not told there, and is at its
+`/metrics` instead.
 A SQLite file that is not there is created by `enqueue`, `worker`, `dev`, `serve`, `tokens create`
 and `migrate`, which say so, and by nothing else.
 

@@ -1,0 +1,51 @@
+"""`tenure raise-epoch` on a real store."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TENURE_URL", "sqlite:///tenure.db")
+
+    def invoke(*words: str, answer: str | None = None) -> Result:
+        return CliRunner().invoke(main, list(words), input=answer, catch_exceptions=False)
+
+    return invoke
+
+
+def test_each_call_begins_a_new_epoch(run: Run) -> None:
+    run("migrate")
+
+    assert run("raise-epoch", "--yes").stdout == "2\n"
+    assert run("raise-epoch", answer="y\n").stdout == "3\n"
+    assert "epoch           3" in run("doctor").stdout
+
+
+def test_without_a_yes_nothing_is_raised(run: Run) -> None:
+    run("migrate")
+
+    refused = run("raise-epoch", answer="n\n")
+
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "epoch           1" in run("doctor").stdout
+
+
+def test_a_store_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None:
+    assert run("raise-epoch", "--yes").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_not_possible_through_a_server(run: Run) -> None:
+    refused = run("raise-epoch", "--yes", "--url", "http://127.0.0.1:1")
+
+    assert refused.exit_code == 2
+    assert "run this where the store is" in refused.stderr
