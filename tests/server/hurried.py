@@ -8,7 +8,12 @@ from tenure.server.settings import ServerSettings
 from tenure.stores.memory import MemoryStore
 
 SETTINGS = ServerSettings(
-    head_within_s=0.5, body_within_s=0.5, idle_s=1, max_connections=20, max_header_bytes=4096
+    head_within_s=0.5,
+    body_within_s=0.5,
+    idle_s=1,
+    max_connections=20,
+    max_connections_per_address=15,
+    max_header_bytes=4096,
 )
 
 

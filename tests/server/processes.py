@@ -52,9 +52,10 @@ class Process:
             )
         return http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
 
-    def socket(self) -> socket.socket:
-        """A bare one."""
-        return socket.create_connection((self.host, self.port), timeout=PATIENCE_S)
+    def socket(self, *, source: str | None = None) -> socket.socket:
+        """A bare one, perhaps from another of this machine's addresses."""
+        here = None if source is None else (source, 0)
+        return socket.create_connection((self.host, self.port), PATIENCE_S, here)
 
     def ask(
         self, method: str, path: str, message: object = None, *, token: str | None = None

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tenure.conformance.spec import spec
 from tenure.errors import TenureError
 from tenure.server.connections import check_protocol
+from tenure.server.settings import ServerSettings
 from tests.server.hurried import SETTINGS
 from tests.server.processes import Process
 
@@ -51,7 +52,7 @@ def check_named(received: bytes) -> None:
 def test_a_uvicorn_that_has_changed_inside_is_refused_at_the_start() -> None:
     class Changed(H11Protocol):
         def __init__(self) -> None:
-            self.conn = self.connections = self.loop = self.transport = None  # type: ignore[assignment]  # only their names count
+            self.conn = self.connections = self.client = self.loop = self.transport = None  # type: ignore[assignment]  # only their names count
 
     with pytest.raises(TenureError, match=r"has no timeout_keep_alive_task, cycle in its"):
         check_protocol(Changed)
@@ -171,9 +172,9 @@ def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Pro
 @spec("H9", "H12")
 def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> None:
     with ExitStack() as many:
-        for _ in range(SETTINGS.max_connections):
-            many.enter_context(server.socket())
-        newcomer = many.enter_context(server.socket())
+        for number in range(SETTINGS.max_connections):
+            many.enter_context(server.socket(source=f"127.0.0.{1 + number % 2}"))
+        newcomer = many.enter_context(server.socket(source="127.0.0.3"))
 
         received = rest_of(newcomer)
 
@@ -181,6 +182,34 @@ def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> No
     assert b"retry-after: 1" in received.lower()
     assert b'"code":"too_many_connections"' in received
     check_named(received)
+
+
+@spec("H12")
+def test_one_address_cannot_take_all_connections(server: Process) -> None:
+    with ExitStack() as many:
+        for _ in range(SETTINGS.max_connections_per_address):
+            many.enter_context(server.socket(source="127.0.0.2"))
+        one_more = many.enter_context(server.socket(source="127.0.0.2"))
+        somebody = many.enter_context(server.socket())
+        somebody.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+        refused, served = rest_of(one_more), rest_of(somebody)
+
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"too_many_connections"' in refused
+    assert served.startswith(b"HTTP/1.1 200 ")
+    with server.socket(source="127.0.0.2") as later:
+        later.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert rest_of(later).startswith(b"HTTP/1.1 200 "), "those that left are not counted"
+
+
+@spec("H13")
+def test_the_largest_page_is_not_kept_for_long_for_whoever_does_not_read() -> None:
+    settings = ServerSettings()
+
+    longest_s = settings.send_within_s + (50 << 20) / settings.slowest_bytes_per_s
+
+    assert longest_s <= 180
 
 
 @spec("H13")

@@ -1,11 +1,12 @@
 """Connections: uvicorn's HTTP/1.1 protocol with the deadlines and limits that it leaves out.
 
 A head that is not complete in time ends its connection, however slowly it drips [H13]; past the
-limit of connections a newcomer is told so at once [H12]; what cannot be parsed gets the same shape
-of answer as everything else [H8].
+limit of connections, of all or of its address, a newcomer is told so at once [H12]; what cannot be
+parsed gets the same shape of answer as everything else [H8].
 """
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import h11
@@ -26,7 +27,7 @@ LAST_WORDS_S = 5.0
 _BUILT_ON = (
     *("connection_made", "data_received", "connection_lost"),
     *("send_400_response", "timeout_keep_alive_handler", "timeout_keep_alive_task"),
-    *("connections", "conn", "cycle", "loop", "transport"),
+    *("connections", "client", "conn", "cycle", "loop", "transport"),
 )
 
 _MALFORMED = Problem(
@@ -37,24 +38,28 @@ _MALFORMED = Problem(
 )
 _FULL = Problem(
     code=Word.TOO_MANY_CONNECTIONS,
-    message="the server has too many connections",
+    message="the server has too many connections, or too many from this address",
     nothing_changed=True,
 )
 
 
 class GuardedProtocol(H11Protocol):
-    """One connection. `settings` is filled in by `guarded`."""
+    """One connection. `settings`, and how many there are of each address, are `guarded`'s."""
 
     settings: ServerSettings
+    addresses: Counter[str]
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._head_timer: asyncio.TimerHandle | None = None
+        self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Let it in, if there is room."""
         super().connection_made(transport)
-        if len(self.connections) > self.settings.max_connections:
+        self._address = self.client[0] if self.client else ""
+        self.addresses[self._address] += 1
+        if self._is_crowded():
             self._refuse(503, _FULL, [(b"retry-after", str(RETRY_AFTER_S).encode())])
             return
         self._expect_head()
@@ -72,6 +77,9 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
         self._forget_timer()
+        self.addresses[self._address] -= 1
+        if not self.addresses[self._address]:
+            del self.addresses[self._address]
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -86,6 +94,11 @@ class GuardedProtocol(H11Protocol):
         """Close, and do not wait for a client that does not read what is left."""
         self.transport.close()
         self.loop.call_later(LAST_WORDS_S, self.transport.abort)
+
+    def _is_crowded(self) -> bool:
+        from_there = self.addresses[self._address]
+        is_full = len(self.connections) > self.settings.max_connections
+        return is_full or from_there > self.settings.max_connections_per_address
 
     def _is_serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -137,4 +150,5 @@ def check_protocol(base: type[asyncio.Protocol]) -> None:
 def guarded(settings: ServerSettings) -> type[GuardedProtocol]:
     """The protocol with these settings."""
     check_protocol(H11Protocol)
-    return type("GuardedProtocol", (GuardedProtocol,), {"settings": settings})
+    shared = {"settings": settings, "addresses": Counter()}
+    return type("GuardedProtocol", (GuardedProtocol,), shared)

@@ -7,13 +7,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and deadlines of one server. [H12] [H13]"""
 
     max_connections: int = 4096
+    max_connections_per_address: int = 3072
+    """So that one address cannot take all of them; a proxy in front has one address too."""
     max_header_bytes: int = 16 << 10
     max_memory_bytes: int = 256 << 20
     """What large bodies may take together, coming and going. [H14]"""
     head_within_s: float = 10.0
     body_within_s: float = 30.0
     send_within_s: float = 60.0
-    slowest_bytes_per_s: int = 64 << 10
+    slowest_bytes_per_s: int = 512 << 10
     """How fast an answer has to be read once that time is over."""
     idle_s: int = 75
     shutdown_within_s: int = 10
