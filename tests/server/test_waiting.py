@@ -14,6 +14,8 @@ from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
 from tenure.server import worker_routes
+from tenure.server.app import make_app
+from tenure.server.services import Services
 from tests.server.harness import SETTINGS, Answer, Stage, until
 
 C, W, O = Role.CLIENT, Role.WORKER, Role.OPERATOR  # noqa: E741 - as in the table
@@ -282,6 +284,38 @@ def test_a_grant_that_the_same_claim_received_meanwhile_is_not_taken_back(stage:
 
     assert [grant["job_id"] for grant in again[0].json["grants"]] == [job_id]
     assert stage.job(job_id).status is JobStatus.CLAIMED
+
+
+@spec("H11", "T11")
+@pytest.mark.parametrize("is_started", [True, False])
+def test_what_another_server_delivered_is_taken_back_until_it_is_started(
+    stage: Stage, is_started: bool
+) -> None:
+    job_id, token = stage.enqueue(), stage.of(W)
+    message = stage.claim_message()
+    lost = stage.caller("POST", "/v1/claim", message, token=token)
+    others = Services(stage.coordinator, SETTINGS, monotonic=stage.clock)
+    other = make_app(others, authenticated=True)
+
+    async def start_elsewhere(part: Message) -> None:
+        if part.get("body"):
+            again = await stage.caller("POST", "/v1/claim", message, token=token).run(other)
+            [grant] = again.json["grants"]
+            start = {"job_id": job_id, "lease_id": grant["lease_id"], "request_id": "s"}
+            if is_started:
+                await stage.caller("POST", "/v1/start", start, token=token).run(other)
+            lost.hang_up()
+
+    async def scenario() -> None:
+        await stage.app(lost.scope, lost.receive, start_elsewhere)
+        # Whatever was sent to take it back has been decided when this has.
+        await stage.aask("POST", "/v1/jobs", {"queue": "z", "kind": "k"}, token=stage.of(C))
+
+    stage.run(scenario())
+    others.close()
+
+    assert stage.job(job_id).status is (JobStatus.RUNNING if is_started else JobStatus.QUEUED)
+    assert stage.job(job_id).failures == 0
 
 
 @spec("H25")
