@@ -5,7 +5,7 @@ revision still matches, and it says which changes stuck. Every method takes many
 the store's own; nobody else's clock is ever written.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeAlias
 
@@ -330,12 +330,13 @@ class Store(TokenStore, Protocol):
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq; an unknown job has none."""
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the
         live dedupe key exists), the clock is before `not_after`, and the store is still in
         `epoch`. Row, events, observations and spawned jobs together; one transaction for all
         changes, one change per job. [K1] [K2] [K3] A change's resolution is written with it
-        unless the dead letter has one already. [B1]"""
+        unless the dead letter has one already. [B1] They may come one by one, later ones being
+        decided while the store writes the first; an iterator is taken once."""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
         """Record each unless its job has a resolution already or is gone; which were. [B1]"""

@@ -1,6 +1,6 @@
 """Stores that are wrong on purpose, one rule each. The kit must catch every one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -74,7 +74,7 @@ class ForgetsSpawnedJobs(MemoryStore):
 class IgnoresTheEpoch(MemoryStore):
     """Takes changes that were decided before a fail-over. [A5]"""
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         return super().save(changes, epoch=self._epoch)
 
 

@@ -1,6 +1,6 @@
 """The service: coalescing, lost races, and errors that reach exactly those they concern."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Event as Signal
 from threading import Semaphore, Thread
 
@@ -53,10 +53,11 @@ class ScriptedStore(MemoryStore):
         self.loads.append(len(ids))
         return super().load(ids)
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
-        self.saves.append(len(changes))
-        self.before_save(changes)
-        return super().save(changes, epoch=epoch)
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        whole = list(changes)
+        self.saves.append(len(whole))
+        self.before_save(whole)
+        return super().save(whole, epoch=epoch)
 
 
 @pytest.fixture
@@ -191,8 +192,8 @@ def test_endless_races_end_in_a_retryable_error_and_change_nothing(
     job = world.enqueue()
 
     class Loser(ScriptedStore):
-        def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
-            self.saves.append(len(changes))
+        def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+            self.saves.append(len(list(changes)))
             return Saved(self.now(), frozenset())
 
     loser = Loser(world.clock)

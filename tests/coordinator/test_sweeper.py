@@ -1,7 +1,7 @@
 """The sweeper: what time revoked is recorded once, never on a clock that jumped."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from threading import Barrier, Thread
 
 import pytest
@@ -317,10 +317,11 @@ class StubbornStore(MemoryStore):
 
     stubborn: JobId | None = None
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
-        if any(change.job.id == self.stubborn for change in changes):
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        whole = list(changes)
+        if any(change.job.id == self.stubborn for change in whole):
             raise StoreRefused("a guard said no")
-        return super().save(changes, epoch=epoch)
+        return super().save(whole, epoch=epoch)
 
 
 def test_a_job_that_cannot_be_swept_does_not_keep_the_others() -> None:

@@ -7,7 +7,7 @@ history behind which `tenure.verify` objects to has failed, whatever it asserted
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -125,10 +125,11 @@ class Interposed:
         self._store = store
         self._before_save = before_save
 
-    def save(self, changes: Sequence[Change], **keywords: Any) -> Any:
+    def save(self, changes: Iterable[Change], **keywords: Any) -> Any:
         """Let the hand act, then save."""
-        self._before_save(changes)
-        return self._store.save(changes, **keywords)
+        whole = list(changes)
+        self._before_save(whole)
+        return self._store.save(whole, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

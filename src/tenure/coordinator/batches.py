@@ -5,8 +5,9 @@ the store accepted is ever answered as done; a refusal or a replay is only ever 
 that was read after the request arrived.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from threading import Lock
 from typing import cast, get_args
 
@@ -36,6 +37,7 @@ from tenure.errors import Contended, StoreRefused
 from tenure.ports import DedupeKey, Entropy, Observer, Store
 
 MAX_TRIES = 8
+DECIDED_TOGETHER = 250
 LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
 
@@ -201,10 +203,11 @@ class Executor:
     def _decide_and_save(self, wave: list[Asked], rows: "_Rows | None") -> None:
         if rows is None:
             return
-        outcomes = self._decide_all(wave, rows)
-        applied = [(asked, each) for asked, each in outcomes if isinstance(each, Applied)]
-        if applied:
-            self._save(applied, rows)
+        outcomes: list[tuple[Asked, Outcome]] = []
+        changes = self._decide_in_turn(wave, rows, outcomes)
+        first = next(changes, None)
+        if first is not None:
+            self._save(chain([first], changes), outcomes, rows)
         if not rows.is_fresh:
             return  # anything but an accepted change must be decided on a row read by now
         observations: list[Observation] = []
@@ -220,6 +223,18 @@ class Executor:
             asked.answer = outcome.answer
         if observations:
             self._store.observe(observations)
+
+    def _decide_in_turn(
+        self, wave: list[Asked], rows: "_Rows", outcomes: list[tuple[Asked, Outcome]]
+    ) -> Iterator[Change]:
+        """The changes to save. A store may write the first while the last are being decided: of a
+        thousand new jobs, deciding and writing take the same time."""
+        for start in range(0, len(wave), DECIDED_TOGETHER):
+            decided = self._decide_all(wave[start : start + DECIDED_TOGETHER], rows)
+            outcomes += decided
+            for _, outcome in decided:
+                if isinstance(outcome, Applied):
+                    yield outcome.change
 
     def _decide_all(self, wave: list[Asked], rows: "_Rows") -> list[tuple[Asked, Outcome]]:
         luck = self._entropy(ENTROPY_BYTES * len(wave))
@@ -258,22 +273,26 @@ class Executor:
                 decided.append((asked, outcome))
         return decided
 
-    def _save(self, applied: list[tuple[Asked, Applied]], rows: "_Rows") -> None:
-        changes = [outcome.change for _, outcome in applied]
+    def _save(
+        self, changes: Iterator[Change], outcomes: list[tuple[Asked, Outcome]], rows: "_Rows"
+    ) -> None:
+        """`outcomes` grows while the changes are taken."""
         try:
             saved = self._store.save(changes, epoch=rows.epoch)
         except StoreRefused as refusal:
+            deque(changes, maxlen=0)  # decide the rest
+            applied = _applied(outcomes)
             if len(applied) == 1:
                 applied[0][0].error = refusal
                 return
-            for pair in applied:  # one bad change must not take its neighbours down
-                self._save([pair], rows)
+            for asked, outcome in applied:  # one bad change must not take its neighbours down
+                self._save(iter([outcome.change]), [(asked, outcome)], rows)
             return
         if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
             self._clock.heard(saved.now, rows.epoch)
         written: list[Change] = []
         missed: list[Command] = []
-        for asked, outcome in applied:
+        for asked, outcome in _applied(outcomes):
             change = outcome.change
             if change.job.id in saved.stuck:
                 asked.answer = outcome.answer
@@ -303,6 +322,10 @@ class _Rows:
     def subject(self, command: Command) -> Job | None:
         """The job a decision about `command` looks at."""
         return self.met.get(command.job_id) or self.jobs.get(command.job_id)
+
+
+def _applied(outcomes: list[tuple[Asked, Outcome]]) -> list[tuple[Asked, Applied]]:
+    return [(asked, each) for asked, each in outcomes if isinstance(each, Applied)]
 
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:

@@ -6,7 +6,7 @@ durable and says so by its URL, `memory://`. It decides nothing, like every stor
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -139,8 +139,9 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
 
     # --- saving --------------------------------------------------------------------------------
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply the changes whose revision, time and epoch still match."""
+        changes = list(changes)
         with self._lock:
             self._open()
             now = self._clock()

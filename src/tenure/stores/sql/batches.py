@@ -4,7 +4,8 @@ What is equal over a batch travels once, the rest as columns; how a dialect send
 affair. Column names come from the structs, never from a caller.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 
 import msgspec
@@ -23,6 +24,34 @@ from tenure.stores.sql.rows import (
 )
 
 EventTypes = tuple[EventType, ...]
+
+
+PIECE = 250
+"""Changes that are worth a statement of their own while the next are being decided."""
+
+
+class Offered:
+    """Changes as they are decided, in pieces; what was handed out once can be handed out again."""
+
+    def __init__(self, changes: Iterable[Change]) -> None:
+        self._rest = iter(changes)
+        self._taken = [list(islice(self._rest, PIECE))]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there may be more than one piece."""
+        return len(self._taken[0]) == PIECE
+
+    def pieces(self) -> Iterator[list[Change]]:
+        """All of it."""
+        yield from self._taken
+        while piece := list(islice(self._rest, PIECE)):
+            self._taken.append(piece)
+            yield piece
+
+    def whole(self) -> list[Change]:
+        """All of it at once."""
+        return [change for piece in self.pieces() for change in piece]
 
 
 class Group(msgspec.Struct, frozen=True):

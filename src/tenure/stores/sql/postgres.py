@@ -7,7 +7,7 @@ transaction, prepared statements only where the pooler carries them. Never print
 import hashlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -21,7 +21,7 @@ from tenure.errors import OutcomeUnknown, StoreRefused
 from tenure.ports import HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts
-from tenure.stores.sql.batches import Group, groups_of
+from tenure.stores.sql.batches import Group, Offered, groups_of
 from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
 from tenure.stores.sql.postgres_batches import batch_of
 from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
@@ -35,7 +35,7 @@ from tenure.stores.sql.postgres_schema import (
     translate,
 )
 from tenure.stores.sql.postgres_schema import migrate as migrate_schema
-from tenure.stores.sql.postgres_wire import Prepared, exchange
+from tenure.stores.sql.postgres_wire import Exchange, Prepared, exchange
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
@@ -106,6 +106,19 @@ class _PostgresTransaction:
         self.is_committing = last
         rows = exchange(self._connection, [*opening, *asked, *closing], self._prepared)
         return rows[len(opening) : len(opening) + len(asked)]
+
+    def stream(self, parts: Iterable[Sequence[Asked]]) -> list[list[Row]]:
+        """The rows of each statement, and the end of the transaction. Each part is sent as it
+        comes, so that the server works on it while the next one is being made."""
+        going = Exchange(self._connection, self._prepared)
+        opening, self._opening = self._opening, []
+        going.send(opening)
+        for part in parts:
+            going.send(part)
+            going.push()
+        self.is_committing = True
+        going.send([_COMMIT])
+        return going.finish()[len(opening) : -1]
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
@@ -274,8 +287,38 @@ class PostgresStore(SqlStore):
 
     # --- saving --------------------------------------------------------------------------------
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
-        """Compare and write in one statement per shape, all in one round trip."""
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        """Compare and write: a long row of new jobs as they come, the rest when all are here."""
+        offered = Offered(changes)
+        if self._may_undo and offered.is_long:
+            with suppress(_Vetoed):
+                return self._write(
+                    lambda tx: self._save_as_offered(tx, offered, epoch), all_or_nothing=True
+                )
+        return self._save_at_once(offered.whole(), epoch)
+
+    def _save_as_offered(self, tx: Transaction, offered: Offered, epoch: Epoch) -> Saved:
+        """New jobs without keys, a statement for each piece: they stick as a whole or not at all.
+        Others could wait for each other's rows, and are left to `_save_at_once`."""
+        assert isinstance(tx, _PostgresTransaction)
+        new_queues: set[tuple[Namespace, QueueName]] = set()
+
+        def parts() -> Iterator[list[Asked]]:
+            for piece in offered.pieces():
+                groups = groups_of(piece)
+                if not groups[0].is_insert or not _is_likely_to_stick(groups):
+                    raise _Vetoed
+                unknown = self._unregistered(piece) - new_queues
+                new_queues.update(unknown)
+                yield [*self._register(unknown), self._ask_group(groups[0], epoch, alone=True)]
+
+        answers = tx.stream(parts())
+        self._registered_queues |= new_queues
+        stuck = frozenset(change.job.id for change in offered.whole())
+        return Saved(Instant(answers[-1][0][0]), stuck)
+
+    def _save_at_once(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
         new_queues = self._unregistered(changes)

@@ -11,7 +11,7 @@ the server's work in a drain of 200 jobs a call. No server-side cursors, text re
 
 import hashlib
 import select
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tenure.stores.sql.driver import (
     Connection,
@@ -73,40 +73,64 @@ class Prepared:
         self._names[text, tuple(types)] = name
 
 
-def exchange(
-    connection: Connection, statements: Sequence[Asked], prepared: Prepared | None = None
-) -> list[list[Row]]:
-    """The rows of each statement. Raises the first error; those behind it were not executed.
+class Exchange:
+    """Statements on their way, and then their answers. What has been pushed is executed while the
+    next statements are being made.
 
     Interrupted half-way, it leaves the connection in the middle of its pipeline, and so unusable:
     whoever owns it sees that it is not idle, and closes it.
     """
-    pgconn = connection.pgconn
-    pgconn.enter_pipeline_mode()
-    preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by position among the results
-    sent = 0
-    for asked in statements:
-        values, types, formats = _bound(asked)
-        name, is_new = prepared.name_of(asked.text, types) if prepared else (None, False)
-        if name is None:
-            pgconn.send_query_params(asked.text.encode(), values, types, formats)
-        else:
-            if is_new:
-                preparing[sent] = (asked.text, types, name)
-                pgconn.send_prepare(name, asked.text.encode(), types)
-                sent += 1
-            pgconn.send_query_prepared(name, values, formats)
-        sent += 1
-    pgconn.pipeline_sync()
-    results = _receive(pgconn)
-    pgconn.exit_pipeline_mode()
-    for position, result in enumerate(results):
-        if result.status == ExecStatus.FATAL_ERROR:
-            raise error_from_result(result, encoding="utf-8")
-        if prepared is not None and position in preparing:
-            prepared.keep(*preparing[position])
-    assert len(results) == sent, f"{len(results)} answers to {sent}"
-    return _rows(connection, [each for at, each in enumerate(results) if at not in preparing])
+
+    def __init__(self, connection: Connection, prepared: Prepared | None = None) -> None:
+        self._connection = connection
+        self._prepared = prepared
+        self._sent = 0
+        self._preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by place among the results
+        connection.pgconn.enter_pipeline_mode()
+
+    def send(self, statements: Iterable[Asked]) -> None:
+        """Put them into the buffer."""
+        pgconn, prepared = self._connection.pgconn, self._prepared
+        for asked in statements:
+            values, types, formats = _bound(asked)
+            name, is_new = prepared.name_of(asked.text, types) if prepared else (None, False)
+            if name is None:
+                pgconn.send_query_params(asked.text.encode(), values, types, formats)
+            else:
+                if is_new:
+                    self._preparing[self._sent] = (asked.text, types, name)
+                    pgconn.send_prepare(name, asked.text.encode(), types)
+                    self._sent += 1
+                pgconn.send_query_prepared(name, values, formats)
+            self._sent += 1
+
+    def push(self) -> None:
+        """Give the server as much as it takes now."""
+        self._connection.pgconn.flush()
+
+    def finish(self) -> list[list[Row]]:
+        """The rows of each statement. Raises the first error; those behind it were not executed."""
+        pgconn = self._connection.pgconn
+        pgconn.pipeline_sync()
+        results = _receive(pgconn)
+        pgconn.exit_pipeline_mode()
+        for position, result in enumerate(results):
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise error_from_result(result, encoding="utf-8")
+            if self._prepared is not None and position in self._preparing:
+                self._prepared.keep(*self._preparing[position])
+        assert len(results) == self._sent, f"{len(results)} answers to {self._sent}"
+        wanted = [each for at, each in enumerate(results) if at not in self._preparing]
+        return _rows(self._connection, wanted)
+
+
+def exchange(
+    connection: Connection, statements: Sequence[Asked], prepared: Prepared | None = None
+) -> list[list[Row]]:
+    """The rows of each statement, in one round trip."""
+    going = Exchange(connection, prepared)
+    going.send(statements)
+    return going.finish()
 
 
 def _bound(asked: Asked) -> _Bound:

@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -192,12 +192,13 @@ class SqliteStore(SqlStore):
 
     # --- saving --------------------------------------------------------------------------------
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Compare revisions and write, under the one write lock."""
         self._check()
-        new_queues = self._unregistered(changes)
+        whole = list(changes)
+        new_queues = self._unregistered(whole)
         saved = self._writer.run(
-            lambda connection: self._save(_SqliteTransaction(connection), changes, epoch)
+            lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
         )
         if saved.stuck:  # else nothing may have been written, the queue's name included
             self._registered_queues |= new_queues

@@ -6,7 +6,7 @@ would begin one itself, never commits, and leaves the connection's settings as i
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -52,9 +52,9 @@ class BorrowedSqliteStore(SqliteStore):
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
         return work(self._tx)
 
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """See the port; the caller commits."""
-        return self._save(self._tx, changes, epoch)
+        return self._save(self._tx, list(changes), epoch)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ method means in statements. Like every store it has no opinion: plans and decisi
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from tenure.core.beside import LeaseRow
@@ -132,7 +132,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
         """Write changes of rows that this transaction holds, then `also`; nothing follows."""
 
     @abstractmethod
-    def save(self, changes: Sequence[Change], *, epoch: Epoch) -> Saved:
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """See the port."""
 
     # --- loading -------------------------------------------------------------------------------

@@ -1,0 +1,83 @@
+"""Many changes at once, offered one by one while the later ones are still being decided."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.conformance.harness import Kit
+from tenure.conformance.spec import spec
+from tenure.core.lifecycle import decide
+from tenure.core.outcomes import Applied, Change, Moment
+
+MANY = 600  # several pieces of whatever size a store writes at a time
+
+
+def _births(kit: Kit, **last: str) -> list[Change]:
+    """New jobs; the last of them as `last` says."""
+    loaded = kit.store.load([])
+    moment = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
+    commands = [*(kit.new() for _ in range(MANY - 1)), kit.new(**last)]
+    outcomes = [decide(None, command, moment) for command in commands]
+    return [outcome.change for outcome in outcomes if isinstance(outcome, Applied)]
+
+
+def _offer(kit: Kit, changes: Iterator[Change]) -> frozenset[str]:
+    return frozenset(kit.store.save(changes, epoch=kit.store.load([]).epoch).stuck)
+
+
+@spec("K1", "K3")
+@pytest.mark.parametrize("last", [{}, {"dedupe_key": "k"}], ids=["plain", "with a key"])
+def test_many_new_jobs_are_saved_together(kit: Kit, last: dict[str, str]) -> None:
+    births = _births(kit, **last)
+
+    stuck = _offer(kit, iter(births))
+
+    assert stuck == {birth.job.id for birth in births}
+    for birth in (births[0], births[MANY // 2], births[-1]):
+        assert kit.reload(birth.job) == birth.job
+        assert kit.events(birth.job) == list(birth.events)
+
+
+@spec("K1", "D3")
+def test_of_many_new_jobs_those_stick_that_are_new(kit: Kit) -> None:
+    births = _births(kit, dedupe_key="k")
+    known = kit.enqueue(job_id=births[-2].job.id, payload=b'"mine"')
+    holder = kit.enqueue(dedupe_key="k")
+
+    stuck = _offer(kit, iter(births))
+
+    assert stuck == {birth.job.id for birth in births[:-2]}
+    assert (kit.reload(known), kit.reload(holder)) == (known, holder)
+    assert kit.reload(births[-3].job) == births[-3].job
+
+
+@spec("A5")
+def test_many_new_jobs_of_another_epoch_do_not_stick(kit: Kit) -> None:
+    births = _births(kit)
+    epoch = kit.store.load([]).epoch
+    kit.store.raise_epoch()
+
+    assert kit.store.save(iter(births), epoch=epoch).stuck == frozenset()
+    assert not kit.exists(births[0].job.id)
+
+
+@spec("K3")
+def test_changes_that_fail_to_come_leave_nothing_behind(kit: Kit) -> None:
+    births = _births(kit)
+
+    def failing() -> Iterator[Change]:
+        yield from births[:-1]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        _offer(kit, failing())
+
+    assert not kit.exists(births[0].job.id)
+    assert kit.enqueue().rev == 1  # and the store goes on
+
+
+def test_a_few_changes_may_come_one_by_one_too(kit: Kit) -> None:
+    changes = [kit.change(kit.completion(kit.running_job())) for _ in range(3)]
+
+    assert _offer(kit, iter(changes)) == {change.job.id for change in changes}
+    assert _offer(kit, iter([])) == frozenset()
