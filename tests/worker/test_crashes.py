@@ -117,6 +117,7 @@ def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.handler.setFormatter(TextFormatter())
+    caplog.set_level("INFO", "tenure")
     source = "import os\nos.environ['SECRET_SETTING']\nfrom tests.worker.sample import app\n"
     (tmp_path / "needy.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -127,8 +128,10 @@ def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
     shop.join(worker)
 
     assert shop.types(job_id) == ["enqueued"]
-    assert "\n  KeyError: 'SECRET_SETTING'" in caplog.text
+    assert caplog.text.count("\n  KeyError: 'SECRET_SETTING'") == 1
     assert "children cannot start needy:app" in caplog.text
+    assert "`--pass-env SECRET_SETTING` lets them see more" in caplog.text
+    assert "could not go on and has ended" in caplog.text
 
 
 def test_a_segfault_leaves_its_stack_in_the_output(shop: Shop) -> None:

@@ -2,12 +2,20 @@
 
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
+from tenure.worker.clock import Boot
 from tenure.worker.messages import (
+    Action,
     AskToStop,
+    Began,
     Broken,
+    ClaimFailed,
     DrainAsked,
+    EndWaits,
     Kill,
+    Note,
+    SendClaim,
     StopAsked,
+    Ticked,
 )
 from tenure.worker.outcomes import (
     Killed,
@@ -122,3 +130,23 @@ def test_a_killed_handler_that_is_not_yet_gone_is_not_handed_back() -> None:
     drive.finish(run, Killed())
 
     assert drive.status(job_id) is JobStatus.QUEUED
+
+
+def test_a_claim_that_was_hung_up_on_is_no_failure_of_transport() -> None:
+    drive = Drive()
+    claim = _claim_of(drive.session.handle(Began(), drive.now))
+    ended = drive.session.handle(DrainAsked(seconds(60)), drive.now)
+    hung_up = drive.session.handle(ClaimFailed(claim.ticket, "hung up"), drive.now)
+    counted = drive.stats.transport_failures
+
+    again = _claim_of(drive.session.handle(Ticked(), Boot(drive.now + seconds(10))))
+    drive.session.handle(ClaimFailed(again.ticket, "connection refused"), drive.now)
+
+    assert EndWaits() in ended
+    assert [action for action in hung_up if isinstance(action, Note)] == []
+    assert (counted, drive.stats.transport_failures) == (0, 1)
+
+
+def _claim_of(actions: list[Action]) -> SendClaim:
+    [claim] = [action for action in actions if isinstance(action, SendClaim)]
+    return claim

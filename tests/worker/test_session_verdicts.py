@@ -1,10 +1,12 @@
 """Every verdict is final, only transport is retried, and a cancel is asked before it is done."""
 
+import pytest
+
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
 from tenure.core.instants import seconds
 from tenure.core.job import JobError
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage, VerdictKind
+from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, JobStatus, Stage, VerdictKind
 from tenure.worker.messages import (
     Answered,
     AskToStop,
@@ -18,6 +20,7 @@ from tenure.worker.messages import (
     Woken,
 )
 from tenure.worker.outcomes import (
+    Outcome,
     Raised,
     Returned,
     Snoozed,
@@ -66,6 +69,41 @@ def test_rejected_stops_the_handler_is_counted_and_said() -> None:
     assert Kill(run) in actions
     assert any(isinstance(a, Note) and a.is_error and "REJECTED" in a.text for a in actions)
     assert drive.stats.rejected == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "is_routine"),
+    [
+        (Returned(b"1"), "succeeded after {} s", True),
+        (Snoozed(seconds(5)), "handed back after {} s", True),
+        (
+            Raised(JobError(type="Boom", message="it broke\n\nTraceback …")),
+            "failed after {} s, retry scheduled: Boom: it broke",
+            False,
+        ),
+        (
+            Raised(JobError(type="No", message="never", error_class=ErrorClass.PERMANENT)),
+            "failed for good after {} s: No: never",
+            False,
+        ),
+    ],
+)
+def test_how_an_attempt_ended_is_said_in_one_line(
+    outcome: Outcome, text: str, is_routine: bool
+) -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    began_at = drive.session._attempts[run].began_at
+    drive.advance(1.5)
+
+    drive.finish(run, outcome)
+
+    [note] = drive.wanted(Note)
+    assert began_at is not None
+    ran_s = f"{(drive.now - began_at) / 1_000_000:.3f}"
+    assert float(ran_s) >= 1.5
+    assert note.text == f"job {job_id} ({drive.job(job_id).kind}) attempt 1: {text.format(ran_s)}"
+    assert (note.is_routine, note.is_error) == (is_routine, False)
 
 
 def test_verdicts_are_never_retried() -> None:

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import click
 
@@ -27,7 +27,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Watch:
-    """The Python files of an application, by when they were last written."""
+    """The Python files of an application, by their size and when they were last written."""
 
     def __init__(self, root: Path, *, pattern: str) -> None:
         self._root = root
@@ -39,11 +39,12 @@ class Watch:
         before, self._seen = self._seen, self._look()
         return sorted({path for path, _ in before.items() ^ self._seen.items()})
 
-    def _look(self) -> dict[Path, int]:
-        found: dict[Path, int] = {}
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        found: dict[Path, tuple[int, int]] = {}
         for path in islice(self._root.glob(self._pattern), MAX_FILES):
             try:
-                found[path] = path.stat().st_mtime_ns
+                seen = path.stat()
+                found[path] = (seen.st_size, seen.st_mtime_ns)  # a tick of the latter is long
             except FileNotFoundError:  # removed between the listing and the look
                 continue
         return found
@@ -71,7 +72,8 @@ class Reloader:
         self._watch = watch
         self._child: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
-        self._woken = threading.Event()
+        # An Event has a lock: a signal that comes while it is held would wait for itself.
+        self._woken: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> int:
         """Serve until SIGTERM, SIGINT or SIGHUP; a second one makes the worker stop at once."""
@@ -79,7 +81,7 @@ class Reloader:
             signal.signal(number, lambda *_: self._stop())
         self._start()
         has_said = False
-        while not self._woken.wait(POLL_S):
+        while not self._is_woken():
             changed = self._watch.changed()
             if changed:
                 click.echo(f"tenure: {changed[0].name} changed, restarting", err=True)
@@ -93,6 +95,13 @@ class Reloader:
         self._end()
         return DONE
 
+    def _is_woken(self) -> bool:
+        try:
+            self._woken.get(timeout=POLL_S)
+        except Empty:
+            return False
+        return True
+
     def _start(self) -> None:
         # In a group of its own: Ctrl-C reaches it through us, and so only once.
         self._child = subprocess.Popen(
@@ -101,7 +110,7 @@ class Reloader:
 
     def _stop(self) -> None:
         self._is_stopping = True
-        self._woken.set()
+        self._woken.put(None)
         if self._child is not None:
             self._child.terminate()
 
@@ -137,7 +146,7 @@ def dev(
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    words = ["worker", app, "--grace", f"{GRACE_S}s"]
+    words = ["worker", app, "--grace", f"{GRACE_S}s", "--verbose", "--show-output"]
     if url is not None:
         words += ["--url", url]  # no more to be read by others than our own command line
     for queue in queues:

@@ -1,6 +1,7 @@
 """`tenure worker MODULE:APP`: run jobs until told to stop."""
 
 import logging
+from contextlib import suppress
 
 import click
 
@@ -13,6 +14,7 @@ from tenure.cli.common import (
     size_value,
 )
 from tenure.cli.loading import app_value, import_app, namespace_of, url_for
+from tenure.cli.printing import printable
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
@@ -50,6 +52,13 @@ def _queues_of_the_project() -> tuple[str, ...]:
         return project_settings().queues
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
+
+
+def _echo(output: bytes) -> None:
+    """To the terminal, as far as it can do no harm there."""
+    lines = output.decode("utf-8", "backslashreplace").split("\n")
+    with suppress(OSError):  # whoever read it is gone; that must not cost a job
+        click.echo("\n".join(printable(line.expandtabs()) for line in lines), nl=False, err=True)
 
 
 @click.command()
@@ -119,6 +128,13 @@ def _queues_of_the_project() -> tuple[str, ...]:
 )
 @keep_finished_option
 @log_format_option
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="A line for every attempt that ends, not only failed ones.",
+)
+@click.option("--show-output", is_flag=True, help="Show what handlers write, as they write it.")
 @click.option("--name", help="The worker's id. [default: host, process and a random part]")
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def worker(
@@ -135,6 +151,8 @@ def worker(
     metrics_host: str,
     keep_finished: str | None,
     log_format: str,
+    verbose: bool,
+    show_output: bool,
     name: str | None,
     app: str,
 ) -> None:
@@ -158,6 +176,8 @@ def worker(
             jobs_per_child=recycle_after,
             namespace=Namespace(namespace) if namespace else namespace_of(application),
             worker_id=None if name is None else WorkerId(name),
+            tells_every_end=verbose,
+            echo=_echo if show_output else None,
         )
         chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
         if keep_finished and is_server(chosen):

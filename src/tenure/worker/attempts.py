@@ -111,6 +111,8 @@ class Attempt:
         self.heartbeat_us = policy.heartbeat_us
         self.heartbeat_at = Boot(sent_at + policy.heartbeat_us)
         self.start_sent_at: Boot | None = None
+        self.began_at: Boot | None = None  # its handler
+        self.ran_us: Duration | None = None
         self.asked_to_stop = False
         self.is_cancelled = False  # the coordinator asked; else it is this worker's shutdown
         self.kill_at: Boot | None = None

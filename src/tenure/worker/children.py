@@ -47,7 +47,9 @@ class Child:
         output_bytes: int,
         selector: selectors.BaseSelector,
         turn: Callable[["Child"], None],
+        echo: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`echo` hears all that it writes once it is ready."""
         self.lane: Isolation = setup.lane
         self.is_ready = False
         self.is_retiring = False
@@ -63,6 +65,7 @@ class Child:
         self._outgoing = bytearray()
         self._wants_to_write = False
         self._turn = turn
+        self._echo = echo
         self._process, self._sock = _spawn(environment)
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
@@ -127,6 +130,8 @@ class Child:
                     self._unwatch(self._pipe)
                     return
                 self.output.write(data)
+                if self._echo is not None and self.is_ready:
+                    self._echo(data)
 
     # --- ending --------------------------------------------------------------------------------
 

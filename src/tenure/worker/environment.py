@@ -4,7 +4,8 @@ The worker's token and a URL with a password give the right to claim and to repo
 whatever it downloads, must not hold them. Settings of the application are named by its operator.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
@@ -54,6 +55,23 @@ def child_environment(
     if is_withheld and _has_password(allowed[URL_VARIABLE]):
         allowed[URL_VARIABLE] = WITHHELD_URL
     return {**allowed, **(given or {})}
+
+
+def withheld_names(environment: Mapping[str, str], of_child: Mapping[str, str]) -> frozenset[str]:
+    """What a child does not see and could be let see."""
+    missing = environment.keys() - of_child.keys()
+    return frozenset(name for name in missing if not _matches(name, NEVER))
+
+
+def start_hint(printed: str, withheld: Iterable[str]) -> str:
+    """What may help a child that printed this and ended, although its supervisor could import the
+    same application: mostly it misses a variable, which its last line names."""
+    if "Traceback" not in printed:
+        return ""
+    said = re.findall(r"\w+", printed.strip().rpartition("\n")[2])
+    named = [f"--pass-env {name}" for name in sorted(set(withheld).intersection(said))]
+    options = " ".join(named) or "--pass-env NAME"
+    return f"handlers see only a few variables of the environment, `{options}` lets them see more"
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -237,6 +237,7 @@ class Note(msgspec.Struct, frozen=True):
     text: str
     is_error: bool = False
     job: Job | None = None  # the one it is about
+    is_routine: bool = False  # nothing went wrong: for those who want to read everything
 
 
 Action = (

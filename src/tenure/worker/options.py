@@ -61,4 +61,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     sign_interval_us: Duration = seconds(10)  # how often the worker says that it lives
     output_bytes: int = MAX_ATTEMPT_LOG_BYTES - 1024  # room for the note on what is left out
     output_sink: OutputSink | None = None  # None: the coordinator keeps it
+    tells_every_end: bool = False  # a line in the log for each attempt, not only for failed ones
+    echo: Callable[[bytes], None] | None = None  # hears what handlers write, as they write it
     limits: Limits = Limits()

@@ -100,9 +100,12 @@ class Pool:
         emit: Callable[[Event], None],
         stats: Stats,
         stage: Callable[[Left], None] = lambda left: None,
+        hint: Callable[[str], str] = lambda printed: "",
     ) -> None:
+        """`hint` is asked what may help a child that printed this and could not start."""
         self._app = app
         self._stage = stage
+        self._hint = hint
         self._lanes = lanes  # how many children of each lane are kept warm
         self._options = options
         self._environment = environment
@@ -114,6 +117,7 @@ class Pool:
         self._children: list[Child] = []
         self._places: dict[int, _Place] = {}
         self._failed_starts = 0
+        self._shown_failure: str | None = None
         self._restart_at = Boot(0)
         self._is_closing = False
         self._is_up = False
@@ -317,7 +321,7 @@ class Pool:
                     self._emit(SelfCompleted(message.run, message.result))
             case Said():
                 if message.run in child.runs:
-                    self._places[message.run].output.write(message.text.encode())
+                    self._said(self._places[message.run], message.text.encode())
             case Blocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
@@ -325,6 +329,11 @@ class Pool:
                 _log.warning("an event loop stood still for %.1f s", took_s, extra=below)
             case _:
                 assert_never(message)
+
+    def _said(self, place: _Place, text: bytes) -> None:
+        place.output.write(text)
+        if self._options.echo is not None:
+            self._options.echo(text)
 
     def _left(self, place: _Place, end: ArtifactEnd) -> None:
         if place.frame is None or place.lease_id is None:
@@ -405,11 +414,15 @@ class Pool:
             return
         self._failed_starts += 1
         printed = child.output.take()[0].decode("utf-8", "replace")
-        below = {"below": printed[-SHOWN_OUTPUT:]}
-        _log.error("a child %s and could not start %s", how, self._app, extra=below)
+        if printed != self._shown_failure:  # else it has been read already
+            self._shown_failure = printed
+            below = {"below": printed[-SHOWN_OUTPUT:]}
+            _log.error("a child %s and could not start %s", how, self._app, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
-            self._emit(Broken(f"children cannot start {self._app}; the last one {how}"))
+            hint = self._hint(printed)
+            why = f"children cannot start {self._app}; the last one {how}"
+            self._emit(Broken(f"{why}; {hint}" if hint else why))
 
     def _spawn(self, lane: Isolation) -> None:
         limits = self._options.limits
@@ -427,6 +440,7 @@ class Pool:
             output_bytes=self._options.output_bytes,
             selector=self._selector,
             turn=self._turn,
+            echo=self._options.echo,
         )
         if self._keeper is not None:
             self._keeper.watch(child.pid)

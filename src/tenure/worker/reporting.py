@@ -6,7 +6,8 @@ that as the acknowledgement [T10], at a shutdown it costs no budget [T11].
 
 from typing import assert_never
 
-from tenure.core.commands import Complete, Settle
+from tenure.core.commands import Complete, Fail, Settle, WorkerCommand
+from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import JobError
 from tenure.core.vocabulary import Disposition, ErrorClass, ReleaseKind, Stage
 from tenure.worker.attempts import Attempt, StopFor
@@ -22,6 +23,27 @@ from tenure.worker.outcomes import (
     Stopped,
 )
 from tenure.worker.stats import Stats
+
+_ENDS = {
+    Disposition.SUCCEEDED: ("succeeded", ""),
+    Disposition.FAILED: ("failed for good", ""),
+    Disposition.RETRY_SCHEDULED: ("failed", ", retry scheduled"),
+    Disposition.DEAD_LETTERED: ("failed", ", dead lettered"),
+    Disposition.CANCELLED: ("cancelled", ""),
+    Disposition.RELEASED: ("handed back", ""),
+    None: ("over", ""),
+}
+
+
+def end_in_words(attempt: Attempt, report: WorkerCommand, disposition: Disposition | None) -> str:
+    """How an attempt ended, after how long, and with which error if it failed."""
+    ran_us = attempt.ran_us
+    after = "" if ran_us is None else f" after {ran_us / MICROSECONDS_PER_SECOND:.3f} s"
+    said = ""
+    if isinstance(report, Fail):
+        said = f": {report.error.type}: {report.error.message}".partition("\n")[0]
+    ended, became = _ENDS[disposition]
+    return f"{ended}{after}{became}{said}"
 
 
 def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:

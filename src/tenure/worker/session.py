@@ -16,7 +16,7 @@ from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import Cause, VerdictKind
+from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claiming import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import NEVER, Boot
@@ -55,7 +55,7 @@ from tenure.worker.messages import (
 )
 from tenure.worker.outbox import Outbox
 from tenure.worker.outcomes import Conflicted, Died, Displaced, Stopped
-from tenure.worker.reporting import count_committed, malformed, report_of
+from tenure.worker.reporting import count_committed, end_in_words, malformed, report_of
 from tenure.worker.stats import Stats
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
@@ -92,6 +92,7 @@ class Session:
         self._random = random
         self._claimer = Claimer(settings, random)
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
+        self._hung_up: int | None = None  # the ticket of a claim that we let end ourselves
         self._attempts: dict[int, Attempt] = {}
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
@@ -236,8 +237,8 @@ class Session:
         if self._claim is None or self._claim[0] != ticket:
             return
         self._claim = None
-        self.stats.transport_failures += 1
-        if self._drain is None:  # else we hung up ourselves
+        if ticket != self._hung_up:
+            self.stats.transport_failures += 1
             self._note(f"a claim got no answer, will repeat it: {why}")
         self._claimer.failed(self._now, retry_after_us=retry_after_us)
         self._wake_by(self._claimer.next_at)
@@ -338,6 +339,7 @@ class Session:
             case VerdictKind.REJECTED if attempt.is_lent and verdict.cause in _SELF_COMPLETED:
                 # It died between its commit and saying so.
                 self.stats.succeeded += 1
+                self._tell_end(attempt, command, Disposition.SUCCEEDED)
                 self._close(attempt)
             case VerdictKind.REJECTED:
                 self.stats.rejected += 1
@@ -347,10 +349,7 @@ class Session:
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
                 count_committed(self.stats, verdict.disposition)
-                if isinstance(command, Fail) and verdict.disposition is not None:
-                    said = f"{command.error.type}: {command.error.message}".partition("\n")[0]
-                    became = verdict.disposition.replace("_", " ")
-                    self._note_about(attempt, f"failed, {became}: {said}")
+                self._tell_end(attempt, command, verdict.disposition)
                 self._close(attempt)
             case VerdictKind.OK:
                 self._authorised(attempt, command, verdict, sent_at)
@@ -371,6 +370,7 @@ class Session:
         if isinstance(command, Start) and attempt.phase is Phase.STARTING:
             self.stats.started += 1
             attempt.phase = Phase.RUNNING
+            attempt.began_at = self._now
             attempt.tries = 0
             self._actions.append(RunHandler(attempt.run, attempt.grant, attempt.fence_at))
             if self._drain is not None and self._now >= self._drain.ask_at:
@@ -494,6 +494,8 @@ class Session:
         self.stats.crashes += isinstance(outcome, Died)
         self.stats.displaced += isinstance(outcome, Displaced)
         attempt.phase = Phase.REPORTING
+        if attempt.began_at is not None:
+            attempt.ran_us = Duration(self._now - attempt.began_at)
         self._wake_by(self._now)
         if not attempt.is_open:
             self._close(attempt)
@@ -541,6 +543,7 @@ class Session:
     def _end_waits(self) -> None:
         """A claim may be held open for longer than there is time; its repetition does not wait."""
         if self._claim is not None:
+            self._hung_up = self._claim[0]
             self._actions.append(EndWaits())
 
     def _keep_drain(self) -> None:
@@ -573,6 +576,13 @@ class Session:
         self.failure = self.failure or why
         self._note(why, is_error=True)
         self._stop_now()
+
+    def _tell_end(
+        self, attempt: Attempt, report: WorkerCommand, disposition: Disposition | None
+    ) -> None:
+        text = f"{attempt.name}: {end_in_words(attempt, report, disposition)}"
+        is_routine = not isinstance(report, Fail)
+        self._actions.append(Note(text, job=attempt.grant.job, is_routine=is_routine))
 
     def _note_about(self, attempt: Attempt, text: str, *, is_error: bool = False) -> None:
         self._actions.append(Note(f"{attempt.name}: {text}", is_error, attempt.grant.job))

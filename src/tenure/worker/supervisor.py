@@ -29,7 +29,7 @@ from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.worker.clock import Boot, JumpWatch, boot_now
-from tenure.worker.environment import child_environment
+from tenure.worker.environment import child_environment, start_hint, withheld_names
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -114,18 +114,21 @@ class Supervisor:
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
+        seen = child_environment(
+            environment, passed=options.pass_environment, given=options.set_environment
+        )
+        withheld = withheld_names(environment, seen)
         self._pool = Pool(
             app,
             _lanes(registry, options),
             options,
-            environment=child_environment(
-                environment, passed=options.pass_environment, given=options.set_environment
-            ),
+            environment=seen,
             selector=self._selector,
             clock=boot_now,
             emit=self._inbox.append,
             stats=session.stats,
             stage=lambda left: stage(left, self.tell),
+            hint=lambda printed: start_hint(printed, withheld),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -271,11 +274,16 @@ class Supervisor:
             case Kill():
                 self._pool.kill(action.run)
             case Note():
-                level = logging.ERROR if action.is_error else logging.WARNING
-                about = None if action.job is None else job_ids(action.job)
-                _log.log(level, "%s", one_line(action.text), extra=about)
+                self._say(action)
             case _:
                 assert_never(action)
+
+    def _say(self, note: Note) -> None:
+        if note.is_routine and not self._options.tells_every_end:
+            return
+        level = logging.INFO if note.is_routine else logging.WARNING
+        about = None if note.job is None else job_ids(note.job)
+        _log.log(logging.ERROR if note.is_error else level, "%s", one_line(note.text), extra=about)
 
     def _prepare(self, action: Prepare) -> None:
         lane = self._isolation.get(action.grant.job.kind)

@@ -73,8 +73,7 @@ class Worker:
             random=random.SystemRandom().random,
             stats=self.stats,
         )
-        self._registry = registry
-        self._options = options
+        self._coordination, self._registry, self._options = coordination, registry, options
         self._began = boot_now()
         self._attendant = Attendant(
             coordination,
@@ -104,11 +103,19 @@ class Worker:
         )
         self._tell_of_other_queues()
         self._attendant.start()
+        code = 1
         try:
-            return self._supervisor.run()
+            code = self._supervisor.run()
         finally:
             self._attendant.close()
-            _log.info("worker %s has ended: %s", self.id, self.stats.summary())
+            ended = "could not go on and has ended" if code else "has ended"
+            _log.info("worker %s %s: %s", self.id, ended, self.stats.summary())
+        return code
+
+    def introduce(self) -> None:
+        """Give a first sign of life now. A coordinator that would refuse every claim of this worker
+        refuses this, too, and it is said before anything is started."""
+        self._coordination.see_worker(self._describe())
 
     def _tell_of_other_queues(self) -> None:
         """Perhaps another worker serves them, perhaps an option was forgotten."""
