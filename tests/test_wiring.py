@@ -1,7 +1,8 @@
 """Wiring: URLs and settings, and errors that never show a password."""
 
+import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tenure import wiring, worker
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.core.instants import parse_duration, seconds
-from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
+from tenure.errors import InvalidInput, SchemaTooOld, StoreError, UnknownStoreUrl
 from tenure.ports import Store
 from tenure.server import serving
 from tenure.stores.memory import MemoryStore
@@ -248,3 +249,16 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
     wiring.run_server(url, serving.ServeOptions(), lambda _: None, keeping=policy)
 
     assert kept == [policy, policy]
+
+
+@spec("Y3")
+def test_an_old_store_is_named_where_it_is_said_how_to_mend_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'my store.db'}"
+    open_store(url).close()
+    with closing(sqlite3.connect(tmp_path / "my store.db", isolation_level=None)) as raw:
+        raw.execute("UPDATE tenure_meta SET schema_version = 1")
+
+    with pytest.raises(SchemaTooOld) as refusal:
+        open_store(url)
+
+    assert refusal.value.hint == f"run `tenure migrate --url '{url}'`"

@@ -32,6 +32,7 @@
 Facts are attributes, `code` is stable, and `str()` never contains a password or a payload.
 """
 
+import shlex
 from typing import ClassVar
 
 
@@ -115,9 +116,10 @@ class SchemaTooOld(StoreError):
     code = "schema_too_old"
     nothing_changed = True
 
-    def __init__(self, *, found: int, needed: int) -> None:
+    def __init__(self, *, found: int, needed: int, url: str = "") -> None:
         what = f"the store's schema is version {found}, this Tenure needs {needed}"
-        super().__init__(what, hint="run `tenure migrate`")
+        which = f" --url {shlex.quote(url)}" if url else ""
+        super().__init__(what, hint=f"run `tenure migrate{which}`")
         self.found = found
         self.needed = needed
 

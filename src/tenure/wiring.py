@@ -30,7 +30,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_durati
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
-from tenure.errors import InvalidInput, StoreError, UnknownStoreUrl
+from tenure.errors import InvalidInput, RequestRefused, SchemaTooOld, StoreError, UnknownStoreUrl
 from tenure.observing.counts import Counts
 from tenure.observing.metrics import (
     MAX_COUNTED,
@@ -120,6 +120,13 @@ def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store
     Without `create`, a SQLite file that is missing is an error: a mistyped path must not look
     like a store in which nothing ever happened.
     """
+    try:
+        return _open_store(url, migrate=migrate, create=create)
+    except SchemaTooOld as old:
+        raise SchemaTooOld(found=old.found, needed=old.needed, url=shown_url(url)) from old
+
+
+def _open_store(url: str, *, migrate: bool, create: bool) -> Store:
     scheme = url.partition(":")[0].lower()
     match scheme:
         case "memory":
@@ -446,7 +453,7 @@ def run_worker(
             remote.now()  # a wrong address or token is said now, not with every claim
             _log.info("server %s", shown_url(url))
             with _exposed(expose, Metrics(worker=lambda: counts_of(stats))):
-                return work(remote, import_string, options, stats=stats)
+                return work(remote, import_string, options, stats=stats, made=_introduce)
         finally:
             remote.close()
     created = ", created" if is_new(url) else ""
@@ -459,6 +466,20 @@ def run_worker(
         options = replace(options, limits=coordinator.limits)
         with _exposed(expose, metrics), _kept(coordinator, keeping, on_requeued=hint.ready_in):
             return work(coordinator, import_string, options, stats=stats, made=hint.take)
+
+
+def _introduce(worker: "Worker") -> None:
+    try:
+        worker.introduce()
+    except RequestRefused as refusal:
+        said = refusal.message.removeprefix(f"{refusal.reason}: ")
+        raise RequestRefused(
+            f"the server will not have this worker: {said}",
+            reason=refusal.reason,
+            field=refusal.field,
+            hint="it needs a worker's token for its namespace, queues and kinds;"
+            " `tenure tokens create --role worker` makes one",
+        ) from refusal
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,7 +12,7 @@ from tenure.cli.main import main
 from tenure.coordinator.service import Coordinator
 from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
 from tenure.core.claims import ClaimRequest
-from tenure.core.commands import Complete
+from tenure.core.commands import Complete, Heartbeat, Start
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Kind,
@@ -157,6 +158,24 @@ PROCESS = WorkerProcess(
     uptime_us=Duration(1_000_000),
     kinds=(Kind("mail"), Kind("fax")),
 )
+
+
+def test_a_pruned_renewal_is_shown_as_one_and_as_its_workers(
+    run: Run, serving: Coordinator
+) -> None:
+    run("enqueue", "mail")
+    grant = claimed(serving)
+    held: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
+    serving.execute(Start(**held, request_id=RequestId("start")))
+    run("jobs", "cancel", grant.job_id)
+    serving.execute(Heartbeat(**held, hb_seq=1))
+    serving.execute(Complete(**held, request_id=RequestId("done"), result=b"1"))
+    assert serving.store.prune_renewals(limit=10) == 1
+
+    shown = [line.split() for line in run("jobs", "events", grant.job_id).stdout.splitlines()]
+
+    assert [line[0] for line in shown[1:]] == ["1", "2", "3", "4", "5", "6"]
+    assert shown[5] == ["5", "-", "renewal", "-", "1", WORKER, "pruned"]
 
 
 def test_a_job_that_waits_says_what_for(run: Run, serving: Coordinator) -> None:

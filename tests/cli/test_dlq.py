@@ -200,3 +200,33 @@ def test_a_command_that_could_mean_two_things_is_refused(run: Run, words: tuple[
     result = run("dlq", *words)
 
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_one_dead_letter_is_one_and_an_unknown_one_is_explained(run: Run) -> None:
+    dead_letter(run)
+    nobody = "01890000-0000-7000-8000-000000000000"
+
+    asked = run("dlq", "redrive", "--all", typed="n\n")
+    unknown = run("dlq", "redrive", nobody)
+
+    assert "Redrive 1 dead letter?" in asked.stderr
+    assert unknown.stderr.startswith(f"tenure: job {nobody}: unknown_job; it was never committed")
+
+
+def test_more_dead_letters_than_are_taken_at_once_are_not_passed_over_in_silence(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        dead_letter(run)
+    monkeypatch.setattr(dlq, "MAX_BULK", 2)
+    monkeypatch.setattr(dlq, "MAX_LISTED", 1)
+
+    asked = run("dlq", "redrive", "--all", typed="n\n")
+    first = run("dlq", "redrive", "--all", "--yes")
+    second = run("dlq", "redrive", "--all", "--yes")
+
+    more = "the first 2 dead letters (there may be more; run it again for them)"
+    assert f"Redrive {more}?" in asked.stderr
+    assert first.stderr == f"tenure: {more}\n"
+    assert (len(first.stdout.splitlines()), len(second.stdout.splitlines())) == (2, 1)
+    assert second.stderr == ""

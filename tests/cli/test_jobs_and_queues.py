@@ -88,6 +88,7 @@ def test_what_is_refused_says_why_and_exits_with_1(run: Run) -> None:
     )
     assert (rerun.exit_code, "not_finished" in rerun.stderr) == (1, True)
     assert (unknown.exit_code, "there is no job" in unknown.stderr) == (1, True)
+    assert run("jobs", "cancel", "01890000-0000-7000-8000-000000000000").stderr == unknown.stderr
 
 
 def test_a_finished_job_is_not_requeued_but_there_is_another_way(run: Run) -> None:

@@ -13,13 +13,20 @@ Ask = Callable[..., "CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """A command of an operator who knows an address and a token, and no store."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
+    """A server over a file."""
     directory: Path = tmp_path_factory.mktemp("http")
     site = RemoteSite(f"sqlite:///{directory / 'tenure.db'}", directory)
-    address, token = site.serve().address, site.token("operator", "ann")
-    yield lambda *words: site.ask(address, token, *words)
+    site.serve()
+    yield site
     site.close()
+
+
+@pytest.fixture(scope="module")
+def ask(site: RemoteSite) -> Ask:
+    """A command of an operator who knows an address and a token, and no store."""
+    token = site.token("operator", "ann")
+    return lambda *words: site.ask(site.servers[0].address, token, *words)
 
 
 def test_queues_are_listed_without_their_depth(ask: Ask) -> None:
@@ -52,3 +59,16 @@ def test_a_dead_letter_is_redriven_once_and_not_requeued(ask: Ask) -> None:
     assert (first.returncode, second.returncode, requeued.returncode) == (0, 1, 1)
     assert f"it was redriven as job {first.stdout.strip()} by operator:ann at" in second.stderr
     assert f"`tenure dlq redrive {job_id}` makes a new job of it" in requeued.stderr
+
+
+def test_a_worker_that_would_be_refused_says_so_when_it_starts(site: RemoteSite, ask: Ask) -> None:
+    made = site.tenure("tokens", "create", "post", "--role", "worker", "--queue", "mail")
+    of_mail, address = made.stdout.decode().strip(), site.servers[0].address
+
+    as_operator = ask("worker", "tests.remote.app:app")
+    elsewhere = site.ask(address, of_mail, "worker", "tests.remote.app:app", "-q", "default")
+
+    assert (as_operator.returncode, elsewhere.returncode) == (2, 2)
+    assert "the server will not have this worker: alive is for worker" in as_operator.stderr
+    assert "the queue default is not this token's" in elsewhere.stderr
+    assert "it needs a worker's token" in elsewhere.stderr.splitlines()[-1]

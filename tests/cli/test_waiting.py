@@ -32,6 +32,10 @@ def unlucky() -> None:
 @app.job(retry=Retry(max_attempts=3, initial="1h", cap="1h"))
 def patient() -> None:
     raise RuntimeError("come back later")
+
+@app.job(retry=Retry(max_attempts=1))
+def grouped() -> None:
+    raise ExceptionGroup("many things\\nwent wrong", [ValueError("one"), ValueError("two")])
 """
 
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -124,11 +128,23 @@ def test_spans_are_said_in_their_largest_unit(span_s: float, words: str) -> None
     assert in_words(span_s) == words
 
 
-def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: Path) -> None:
+def test_an_error_of_many_lines_ends_a_wait_in_one_and_is_shown_in_many(ask: Ask) -> None:
+    waited = ask("enqueue", "grouped", "--app", "luck:app", "--wait")
+    last = waited.stderr.splitlines()[-1]
+
+    shown = ask("jobs", "show", last.split()[2]).stdout
+
+    assert last.endswith(" is dead_lettered: ExceptionGroup: many things")
+    assert "\nwent wrong (2 sub-exceptions)\n" in shown
+    assert "\n    | ValueError: two\n" in shown
+
+
+def at_a_terminal(directory: Path, *words: str) -> str:
+    """What a command that is done says on stderr to a person."""
     theirs, ours = pty.openpty()
     done = subprocess.run(
-        [*TENURE, "enqueue", "mail", "--url", f"sqlite:///{tmp_path / 'tenure.db'}"],
-        cwd=tmp_path,
+        [*TENURE, *words],
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=ours,
         check=False,
@@ -139,4 +155,21 @@ def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: P
     os.close(theirs)
 
     assert done.returncode == 0
+    return said
+
+
+def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: Path) -> None:
+    said = at_a_terminal(tmp_path, "enqueue", "mail", "--url", "sqlite:///tenure.db")
+
     assert "only these options are used; --app MODULE:APP adds the kind's own settings" in said
+
+
+def test_a_person_is_told_that_nobody_takes_what_was_enqueued(ask: Ask, tmp_path: Path) -> None:
+    served = ask("enqueue", "unlucky", "--wait")  # the worker has said by now that it lives
+
+    known = at_a_terminal(tmp_path, "enqueue", "unlucky", "--url", "sqlite:///tenure.db")
+    mistyped = at_a_terminal(tmp_path, "enqueue", "unlucki", "--url", "sqlite:///tenure.db")
+
+    assert served.returncode == 1
+    assert "it waits" not in known
+    assert "it waits: no worker is alive that takes kind unlucki from queue default" in mistyped

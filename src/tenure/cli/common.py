@@ -19,6 +19,7 @@ from tenure.core.instants import Duration, parse_duration
 from tenure.core.job import Job
 from tenure.core.validation import MAX_NAME, NAME_PATTERN, check_job_id
 from tenure.core.verdicts import Answer, Reply
+from tenure.core.vocabulary import Cause
 from tenure.errors import TenureError, UnknownJob
 from tenure.ports import Administration
 from tenure.wiring import (
@@ -211,6 +212,8 @@ def accepted(
     """The reply, if the request was accepted; else the command ends with what stood against it,
     and with what the hint says of the job as it is."""
     assert isinstance(answer, Reply)
+    if answer.cause is Cause.UNKNOWN_JOB:
+        refuse(str(UnknownJob(job_id)))
     if answer.cause is not None:
         state = "" if answer.job is None else f"; it is {answer.job.status}, rev {answer.job.rev}"
         said = None if answer.job is None else hint(answer.job)

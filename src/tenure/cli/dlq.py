@@ -35,6 +35,7 @@ from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.validation import check_job_id
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
+from tenure.errors import UnknownJob
 from tenure.ports import Administration, DeadLetter, JobFilter
 from tenure.protocol.fields import iso
 from tenure.protocol.records import JobRecord, ResolutionRecord, job_record, resolution_record
@@ -43,6 +44,8 @@ MAX_LISTED = 500
 MAX_BULK = 100_000
 PER_REQUEST = 500
 ERROR_WIDTH = 60
+
+_FIRST = "the first {} (there may be more; run it again for them)"
 
 REDRIVE_ALL = RequestId("dlq-redrive-all")
 """The same for everybody: of two operators who redrive everything at once, one does."""
@@ -334,8 +337,12 @@ def _chosen(
             check_job_id("ID", job_id)
         return [JobId(job_id) for job_id in dict.fromkeys(job_ids)]
     found = list(_all_ids(serving, _filter(**filters)))
+    is_all = len(found) < MAX_BULK
     if found and not yes:
-        click.confirm(f"{verb} {len(found)} dead letters?", abort=True, err=True)
+        many = "1 dead letter" if len(found) == 1 else f"{len(found):,} dead letters"
+        click.confirm(f"{verb} {many if is_all else _FIRST.format(many)}?", abort=True, err=True)
+    elif not is_all:
+        click.echo(f"tenure: {_FIRST.format(f'{MAX_BULK:,} dead letters')}", err=True)
     return found
 
 
@@ -405,6 +412,8 @@ def _why(refused: Done) -> str:
     if refused.cause is None:
         return f"its dedupe key is held by job {refused.held_by}"
     before = refused.resolution
+    if refused.cause is Cause.UNKNOWN_JOB:
+        return f"{refused.cause.value}; {UnknownJob(refused.job_id).hint}"
     if before is None:
         return refused.cause.value
     new = "" if before.new_job_id is None else f" as job {before.new_job_id}"

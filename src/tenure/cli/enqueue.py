@@ -22,12 +22,13 @@ from tenure.cli.common import (
 )
 from tenure.cli.loading import load_app, url_for
 from tenure.cli.printing import print_json, printable
-from tenure.cli.waiting import show_end, wait_for_end
+from tenure.cli.waiting import show_end, wait_for_end, why_waiting
 from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.job import Job
 from tenure.errors import TenureError
 from tenure.handlers import DEFAULT_QUEUE
 from tenure.ports import Administration
@@ -92,6 +93,8 @@ def enqueue(
         assert reply.job is not None
         if reply.deduplicated:
             click.echo(f"tenure: key {printable(asked.key or '')} is held by this job", err=True)
+        if not as_json and sys.stderr.isatty():
+            _say_why_waiting(serving, reply.job)
         if waits:
             job = wait_for_end(serving, reply.job, timeout)
             show_end(serving, job, as_json=as_json)
@@ -99,6 +102,13 @@ def enqueue(
             print_json(job_record(reply.job, now=serving.now(), bodies=False))
         else:
             click.echo(reply.job.id)
+
+
+def _say_why_waiting(serving: Administration, job: Job) -> None:
+    """To a person who may have mistyped a kind or a queue, or started no worker."""
+    why = why_waiting(serving, job)
+    if why is not None:
+        _say(f"it waits: {why}")
 
 
 def _application(named: str | None) -> Application | None:

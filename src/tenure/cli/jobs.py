@@ -32,13 +32,14 @@ from tenure.cli.printing import (
 from tenure.cli.waiting import show_end, wait_for_end, why_waiting
 from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue
 from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.core.validation import check_job_id
 from tenure.core.vocabulary import (
     CancelMode,
     EventCause,
+    EventType,
     JobStatus,
     ReasonCode,
     Stage,
@@ -206,10 +207,14 @@ def print_timeline(events: list[Event]) -> None:
     """The events of a job below each other, with the time since the first, and where renewals of
     an ended attempt were pruned."""
     rows: list[tuple[object, ...]] = []
+    holder: Actor | None = None  # whoever claimed the attempt has renewed it
     for before, event in zip([None, *events], events, strict=False):
         if before is not None and event.seq > before.seq + 1:
-            gone = f"{before.seq + 1}–{event.seq - 1}"
-            rows.append((gone, None, "renewals", None, event.attempt, before.actor, "pruned"))
+            first, last = before.seq + 1, event.seq - 1
+            gone = ("renewal", first) if first == last else ("renewals", f"{first}–{last}")
+            rows.append((gone[1], None, gone[0], None, event.attempt, holder, "pruned"))
+        if event.type is EventType.CLAIMED:
+            holder = event.actor
         rows.append(
             (
                 event.seq,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from tenure.core.job import TRACEBACK, Job
+from tenure.core.job import Job
 
 COLOURS = {
     "queued": "blue",
@@ -89,10 +89,10 @@ def in_words(span_s: float) -> str:
 
 
 def print_traceback(job: Job) -> None:
-    """The last attempt's traceback as its own lines, if there is one."""
+    """What the last error says beyond its headline, line by line: mostly the traceback."""
     error = job.error or job.last_error
-    _, _, rest = ("", "", "") if error is None else error.message.partition(TRACEBACK)
+    rest = "" if error is None else error.message.partition("\n")[2].strip("\n")
     if rest:
         click.echo()
-        for line in f"{TRACEBACK.strip()} {rest}".rstrip().splitlines():
+        for line in rest.splitlines():
             click.echo(printable(line))

@@ -37,17 +37,16 @@ def why_waiting(serving: Administration, job: Job) -> str | None:
     now = serving.now()
     if job.run_at is not None and job.run_at > now:
         return f"it is not due before {iso(job.run_at)}"
-    for queue in serving.list_queues(job.namespace):
-        if queue.name == job.queue and queue.paused:
-            return f"queue {job.queue} is paused"
-        if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
-            return f"queue {job.queue} is at its limit of {queue.limit}"
     try:
-        is_taken = bool(takers(serving, job))
-    except RequestRefused:  # a client's token does not see workers
+        for queue in serving.list_queues(job.namespace):
+            if queue.name == job.queue and queue.paused:
+                return f"queue {job.queue} is paused"
+            if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
+                return f"queue {job.queue} is at its limit of {queue.limit}"
+        if not takers(serving, job):
+            return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
+    except RequestRefused:  # a client's token sees neither queues nor workers
         return None
-    if not is_taken:
-        return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
     return None
 
 

@@ -14,7 +14,7 @@ import msgspec
 from tenure.core.ids import JobId, QueueName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
-from tenure.core.validation import MAX_DURATION, check_name, check_policy
+from tenure.core.validation import MAX_DURATION, check_duration, check_name, check_policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import InvalidInput
 
@@ -70,7 +70,7 @@ INLINE_OPTION_NAMES = OPTION_NAMES - {"job_id"}
 
 
 def duration(field: str, value: object) -> Duration:
-    """A duration of any accepted form; its range is checked with the policy or command."""
+    """A duration of any accepted form, whatever its range."""
     try:
         match value:
             case str():
@@ -90,6 +90,13 @@ def duration(field: str, value: object) -> Duration:
         f"{type(value).__name__} is not a duration",
         hint='write "90s", a timedelta or a number of seconds',
     )
+
+
+def bounded_duration(field: str, value: object) -> Duration:
+    """A duration for a policy or command, refused by the name it was given under."""
+    found = duration(field, value)
+    check_duration(field, found)
+    return found
 
 
 def instant(field: str, value: object) -> Instant:
@@ -150,10 +157,10 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
     changed: dict[str, Any] = {}
     for name in ("lease", "start_within", "grace"):
         if name in options:
-            changed[f"{name}_us"] = duration(name, options[name])
+            changed[f"{name}_us"] = bounded_duration(name, options[name])
     if "timeout" in options:
         timeout = options["timeout"]
-        changed["timeout_us"] = None if timeout is None else duration("timeout", timeout)
+        changed["timeout_us"] = None if timeout is None else bounded_duration("timeout", timeout)
     if "on_lost" in options:
         changed["on_lost"] = _word("on_lost", OnLost, options["on_lost"])
     if "retry" in options:
@@ -173,9 +180,9 @@ def _retry_fields(retry: object) -> dict[str, Any]:
     return {
         "max_attempts": retry.max_attempts,
         "backoff": Backoff(
-            initial_us=duration("retry.initial", retry.initial),
+            initial_us=bounded_duration("retry.initial", retry.initial),
             factor=retry.factor,
-            cap_us=duration("retry.cap", retry.cap),
+            cap_us=bounded_duration("retry.cap", retry.cap),
         ),
         "on_exhausted": _word("retry.on_exhausted", OnExhausted, retry.on_exhausted),
     }
@@ -201,7 +208,7 @@ def overrides_from(options: EnqueueOptions) -> Overrides:
         queue=queue_name(options["queue"]) if "queue" in options else None,
         priority=options.get("priority"),
         key=plain(options.get("key")),
-        delay_us=duration("delay", options["delay"]) if "delay" in options else Duration(0),
+        delay_us=bounded_duration("delay", options.get("delay", 0)),
         run_at=None if run_at is None else instant("run_at", run_at),
         correlation_id=plain(options.get("correlation_id")),
         trace_id=plain(options.get("trace_id")),

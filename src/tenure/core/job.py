@@ -18,9 +18,6 @@ from tenure.core.vocabulary import (
     Stage,
 )
 
-TRACEBACK = "\n\nTraceback "
-"""Where in a message the traceback begins, if there is one."""
-
 
 class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What went wrong in an attempt, as its worker reported it. Strings only, never classes."""
@@ -33,8 +30,9 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     @property
     def headline(self) -> str:
-        """What went wrong, without the traceback that a worker sends along."""
-        return f"{self.type}: {self.message.partition(TRACEBACK)[0]}"
+        """What went wrong, in one line: without the traceback that a worker sends along."""
+        first = self.message.partition("\n")[0]
+        return f"{self.type}: {first}" if first else self.type
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
