@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.service import Coordinator
-from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.ports import TokenStore
@@ -38,13 +38,24 @@ _T = TypeVar("_T")
 
 
 def new_token(
-    store: TokenStore, role: Role, name: str, namespace: Namespace = DEFAULT_NAMESPACE
+    store: TokenStore,
+    role: Role,
+    name: str,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    queues: tuple[QueueName, ...] = (),
 ) -> str:
     """The text of a new token."""
     entropy = next(_numbers).to_bytes(8) * (TOKEN_ENTROPY_BYTES // 8)
     token_id, digest, text = mint(entropy)
     store.create_token(
-        NewToken(id=token_id, secret_sha256=digest, name=name, role=role, namespace=namespace)
+        NewToken(
+            id=token_id,
+            secret_sha256=digest,
+            name=name,
+            role=role,
+            namespace=namespace,
+            queues=queues,
+        )
     )
     return text
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tenure.core.ids import QueueName
 from tenure.core.vocabulary import Role
 from tests.e2e.workers import APP, ROOT, TENURE, Site
 from tests.remote.serving import new_token
@@ -24,9 +25,9 @@ class RemoteSite(Site):
         self.worker_token = self.token("worker", "fleet")
         self.logs: dict[str, Path] = {}
 
-    def token(self, role: str, name: str) -> str:
+    def token(self, role: str, name: str, *, queues: tuple[QueueName, ...] = ()) -> str:
         """The text of a new token."""
-        return new_token(self.store, Role(role), name)
+        return new_token(self.store, Role(role), name, queues=queues)
 
     def serve(self, port: int = 0) -> Process:
         """A server; the first one is everybody's unless another is named."""

@@ -369,7 +369,8 @@ def _done(command: Command, reply: Answer) -> Done:
     assert isinstance(reply, Reply)
     if reply.cause is not None:
         return Done(job_id=command.job_id, cause=reply.cause)
-    assert reply.job is not None
+    if reply.job is None:  # whoever holds its dedupe key is not for this token to see [H29]
+        return Done(job_id=command.job_id, held_by="(out of this token's scope)")
     if isinstance(command, Discard):
         return Done(job_id=command.job_id)
     if reply.deduplicated:
