@@ -13,7 +13,7 @@ app = Tenure()
 LEASE = "2s"
 CALM = "6s"  # where no lease has to run out, a busy machine should not make one
 QUICK = Retry(max_attempts=3, initial="100ms", cap="200ms")
-ONCE = Retry(max_attempts=1)
+ONCE = Retry(max_attempts=1, initial="100ms", cap="2s")  # the cap also spreads what an outage hit
 ledger.add_to(app, lease=LEASE, retry=QUICK)
 papers.add_to(app, lease=CALM, retry=QUICK)
 trouble.add_to(app, lease=CALM)

@@ -197,7 +197,7 @@ def test_a_store_that_is_away_longer_than_the_lease_costs_no_budget(
     durable_postgres: PostgresCluster,
 ) -> None:
     site = Site(durable_postgres.create_database())
-    job_id: JobId = site.enqueue("fragile", seconds=20)
+    job_id: JobId = site.enqueue("fragile", seconds=8)
     site.start("worker")
     site.until_status(job_id, JobStatus.RUNNING)
 
