@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-WORKERS ?= 3
+WORKERS ?= 4
 EXAMPLES ?= 25
 SEED ?= $(shell date +%s)
 
@@ -43,7 +43,7 @@ test-programs:
 		{ echo "make test needs Node 20 or newer as node: $$(node --version) is older" >&2; exit 1; }
 
 test: test-programs check ## run the checks, then every test, then ask whether the spec has evidence
-	$(BIN)/python -m pytest -n $(WORKERS) --spec-evidence
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --spec-evidence
 
 check: .venv/.ready ## lint, formatting, types, layers
 	$(BIN)/ruff check .
