@@ -30,7 +30,14 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_durati
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
-from tenure.errors import InvalidInput, RequestRefused, SchemaTooOld, StoreError, UnknownStoreUrl
+from tenure.errors import (
+    InvalidInput,
+    RequestRefused,
+    SchemaTooOld,
+    StoreError,
+    StoreUnavailable,
+    UnknownStoreUrl,
+)
 from tenure.observing.counts import Counts
 from tenure.observing.metrics import (
     MAX_COUNTED,
@@ -480,6 +487,9 @@ def _introduce(worker: "Worker") -> None:
             hint="it needs a worker's token for its namespace, queues and kinds;"
             " `tenure tokens create --role worker` makes one",
         ) from refusal
+    except StoreUnavailable as failure:
+        # It was heard a moment ago: no reason not to begin.
+        _log.warning("the first sign of life got no answer: %s", failure)
 
 
 @contextmanager

@@ -116,10 +116,26 @@ def test_two_servers_share_a_database_and_every_job_is_done_once(
     assert settled == [1] * len(jobs)
 
 
+def test_a_worker_whose_signs_of_life_get_lost_works_nevertheless(
+    postgres_site: RemoteSite,
+) -> None:
+    site = postgres_site
+    proxy = SwallowingProxy(site.serve().port, lambda _, name: name.endswith("/alive"))
+    site.work("worker", proxy.url)
+    job_id = site.enqueue("add", one=1, two=2)
+
+    assert site.until_ended(job_id).result == b"3"
+    assert "the first sign of life got no answer" in site.logs["worker"].read_text()
+    proxy.close()
+
+
 @spec("Q1")
 def test_a_worker_whose_answers_get_lost_loses_no_job_and_no_lease(site: RemoteSite) -> None:
     server = site.serve()
-    proxy = SwallowingProxy(server.port, lambda number, name: number % 3 == 0)
+    # Whoever starts asks for the time first, five times at most, and ends if it hears nothing.
+    proxy = SwallowingProxy(
+        server.port, lambda number, name: number % 3 == 0 and name != "GET /v1/time"
+    )
     site.work("worker", proxy.url, OURS)
     with Tenure(proxy.url, token=site.token("client", "shop")) as client:
         jobs = [client.enqueue("patient", {"number": number}) for number in range(20)]
