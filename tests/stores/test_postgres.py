@@ -19,7 +19,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.stores.sql.batches import groups_of
+from tenure.stores.sql.batches import PIECE, groups_of
 from tenure.stores.sql.postgres import PostgresStore
 from tenure.stores.sql.postgres_wire import PREPARED_AFTER, Prepared
 from tenure.stores.sql.statements import Asked
@@ -299,6 +299,21 @@ def test_a_statement_is_prepared_once_it_has_come_back(postgres_url: str) -> Non
         store.now()
 
     assert prepared_by(store) > 0
+    store.close()
+
+
+def test_many_changes_cost_no_connection(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1)
+    store.save(iter(enqueue_changes(store, 2 * PIECE + 1)), epoch=EPOCH)
+    [connection] = store._pool._idle
+    jobs = claim(store, 2 * PIECE + 1)
+    now = store.now()
+
+    starts = (change(job, start_command(job), now) for job in jobs)
+    saved = store.save(starts, epoch=EPOCH)
+
+    assert len(saved.stuck) == 2 * PIECE + 1
+    assert store._pool._idle == [connection]
     store.close()
 
 

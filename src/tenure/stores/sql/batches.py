@@ -38,9 +38,14 @@ class Offered:
         self._taken = [list(islice(self._rest, PIECE))]
 
     @property
+    def first(self) -> list[Change]:
+        """The first piece."""
+        return self._taken[0]
+
+    @property
     def is_long(self) -> bool:
         """Whether there may be more than one piece."""
-        return len(self._taken[0]) == PIECE
+        return len(self.first) == PIECE
 
     def pieces(self) -> Iterator[list[Change]]:
         """All of it."""

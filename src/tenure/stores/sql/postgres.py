@@ -290,7 +290,7 @@ class PostgresStore(SqlStore):
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Compare and write: a long row of new jobs as they come, the rest when all are here."""
         offered = Offered(changes)
-        if self._may_undo and offered.is_long:
+        if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(_Vetoed):
                 return self._write(
                     lambda tx: self._save_as_offered(tx, offered, epoch), all_or_nothing=True
@@ -306,8 +306,8 @@ class PostgresStore(SqlStore):
         def parts() -> Iterator[list[Asked]]:
             for piece in offered.pieces():
                 groups = groups_of(piece)
-                if not groups[0].is_insert or not _is_likely_to_stick(groups):
-                    raise _Vetoed
+                if not _are_new(groups):
+                    raise _Vetoed  # costs the connection: as rare as a wave of both kinds
                 unknown = self._unregistered(piece) - new_queues
                 new_queues.update(unknown)
                 yield [*self._register(unknown), self._ask_group(groups[0], epoch, alone=True)]
@@ -395,6 +395,11 @@ class PostgresStore(SqlStore):
             epoch_lock=self._key("epoch"),
             **batch.parameters,
         )
+
+
+def _are_new(groups: Sequence[Group]) -> bool:
+    """Whether these are new jobs that nothing stands against."""
+    return groups[0].is_insert and _is_likely_to_stick(groups)
 
 
 def _is_likely_to_stick(groups: Sequence[Group]) -> bool:
