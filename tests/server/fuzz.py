@@ -2,10 +2,12 @@
 
 Schemathesis lives in an environment of its own and is given, for each role, the part of the
 description that the role may ask. No answer may be a fault, undocumented, or of another shape.
-The last line says what came of it; equal seeds ask equal questions.
+What it printed is shown for a role in which it found something. The last line says what came of
+it; equal seeds ask equal questions.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,6 +45,12 @@ def description_for(role: Role, whole: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def asked_in(report: str) -> int:
+    """The fuzzer's own count of what it asked; a run without one asked nothing."""
+    counted = re.search(r"^\s*(\d+) generated, ", report, re.MULTILINE)
+    return int(counted[1]) if counted else 0
+
+
 def main(schemathesis: str, examples: str, seed: str) -> int:
     """0 if nothing was found."""
     program = Path(schemathesis).absolute()  # it runs elsewhere
@@ -62,8 +70,14 @@ def main(schemathesis: str, examples: str, seed: str) -> int:
                 command += ["--checks", ",".join(CHECKS), "--max-examples", examples]
                 command += ["--phases", "coverage,fuzzing", "--continue-on-failure"]
                 command += ["--seed", seed]
-                if subprocess.run(command, check=False, cwd=directory).returncode != 0:
+                ran = subprocess.run(
+                    command, check=False, cwd=directory, capture_output=True, text=True
+                )
+                asked = asked_in(ran.stdout)
+                if ran.returncode != 0 or not asked:
                     faults.append(f"what was answered to the role {role}")
+                    sys.stdout.write(ran.stdout + ran.stderr)
+                sys.stdout.write(f"asked as {role}: {asked} times\n")
             if server.stop() != 0:
                 faults.append("how the server ended")
             if "Traceback" in server.log:
