@@ -420,6 +420,15 @@ class Store(TokenStore, Protocol):
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget workers that were not seen for this long; how many. [B13]"""
 
+    def hand_over_counts(self, counts: bytes) -> None:
+        """Keep what a process has counted until another takes it. [B16]"""
+
+    def take_counts(self, *, limit: int) -> list[bytes]:
+        """Up to so many counts that were handed over; each is given to one caller only. [B16]"""
+
+    def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget counts that nobody took for this long; how many. [B16]"""
+
     def prune_renewals(self, *, limit: int) -> int:
         """Delete renewals of ended attempts; how many went. [G1]"""
 

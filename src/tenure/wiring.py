@@ -6,8 +6,8 @@ Drivers are imported when a URL asks for them, so that a SQLite user never loads
 import logging
 import os
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -19,17 +19,14 @@ from msgspec.structs import replace
 
 from tenure.client.app import Application
 from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
-from tenure.coordinator.batches import Asked, Executor, LastWritten
-from tenure.coordinator.estimate import StoreClock, host_monotonic
+from tenure.coordinator.handing import HandingOver, take_over
 from tenure.coordinator.retention import Retention, RetentionPolicy, check_retention
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
-from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_duration
 from tenure.core.policy import LeaseBounds
-from tenure.core.validation import Limits, check_command
-from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.validation import Limits
 from tenure.errors import (
     InvalidInput,
     RequestRefused,
@@ -48,9 +45,10 @@ from tenure.observing.metrics import (
     counts_of,
     require_prometheus,
 )
-from tenure.ports import Administration, Observer, Store
+from tenure.ports import Administration, Measures, Store
 from tenure.protocol import URL_VARIABLE
 from tenure.stores.memory import MemoryStore
+from tenure.within import aenqueue_within, atransaction_on, enqueue_within, transaction_on
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
 from tenure.worker.stats import Stats
@@ -261,16 +259,29 @@ def open_administration(url: str, *, create: bool = False) -> Iterator[Administr
 
 @contextmanager
 def open_coordinator(
-    url: str, *, create: bool = True, observer: Observer | None = None
+    url: str, *, create: bool = True, shown: Counts | None = None
 ) -> Iterator[Coordinator]:
     """A coordinator in this process over the store that a URL names. Both are closed in the end,
-    whatever becomes of them before."""
+    whatever becomes of them before. What it counts is `shown` by this process, or else handed over
+    to one that shows some. [OB7]"""
     limits = limits_from_environment()  # before a store is made that nobody will use
+    counts = shown or _counts()
     with (
         closing(open_store(url, create=create)) as store,
-        closing(Coordinator(store, limits=limits, observer=observer)) as coordinator,
+        nullcontext() if shown else _handed_over(store, counts),
+        closing(Coordinator(store, limits=limits, observer=counts)) as coordinator,
     ):
         yield coordinator
+
+
+@contextmanager
+def _handed_over(store: Store, counts: Counts) -> Iterator[None]:
+    handing = HandingOver(store, counts)
+    handing.start()
+    try:
+        yield
+    finally:
+        handing.stop()
 
 
 class Tenure(Application):
@@ -346,100 +357,6 @@ def open_link(url: str, *, token: str | None = None) -> Link:
     )
 
 
-def enqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
-) -> list[Reply]:
-    """Enqueue on a connection of the caller's, as part of its transaction."""
-    from tenure.stores.sql.borrowing import on_connection
-
-    _check(coordinator, commands)
-    with on_connection(coordinator.store, connection) as store:
-        return _replies(_decide_on(store, commands))
-
-
-async def aenqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
-) -> list[Reply]:
-    """Enqueue on an asynchronous connection of the caller's, as part of its transaction."""
-    from tenure.stores.sql.borrowing import on_async_connection
-
-    _check(coordinator, commands)
-    return await on_async_connection(
-        coordinator.store, connection, lambda store: _replies(_decide_on(store, commands))
-    )
-
-
-@contextmanager
-def transaction_on(
-    store: Store, limits: Limits, connection: Any
-) -> Iterator[Callable[[Complete], Verdict]]:
-    """A transaction on the caller's connection; what is yielded completes a job in it."""
-    from tenure.stores.sql.borrowing import on_connection
-    from tenure.stores.sql.owning import own_transaction
-
-    with own_transaction(connection) as check_open:
-
-        def settle(command: Complete) -> Verdict:
-            check_open()
-            check_command(command, limits)
-            with on_connection(store, connection) as lent:
-                return _verdict(_decide_on(lent, [command]))
-
-        yield settle
-
-
-@asynccontextmanager
-async def atransaction_on(
-    store: Store, limits: Limits, connection: Any
-) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
-    """A transaction on the caller's asynchronous connection."""
-    from tenure.stores.sql.borrowing import on_async_connection
-    from tenure.stores.sql.owning import own_async_transaction
-
-    async with own_async_transaction(connection) as check_open:
-
-        async def settle(command: Complete) -> Verdict:
-            check_open()
-            check_command(command, limits)
-            return await on_async_connection(
-                store, connection, lambda lent: _verdict(_decide_on(lent, [command]))
-            )
-
-        yield settle
-
-
-def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
-    for command in commands:
-        check_command(command, coordinator.limits)
-
-
-def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
-    """Decide as a coordinator does, but on one connection and with nothing remembered: what is
-    written may yet be rolled back."""
-    executor = Executor(
-        store, entropy=os.urandom, clock=StoreClock(host_monotonic), last_written=LastWritten(0)
-    )
-    batch = [Asked(command) for command in commands]
-    executor.run(batch)
-    answers = []
-    for asked in batch:
-        if asked.error is not None:
-            raise asked.error
-        assert asked.answer is not None
-        answers.append(asked.answer)
-    return answers
-
-
-def _replies(answers: Sequence[Answer]) -> list[Reply]:
-    return [answer for answer in answers if isinstance(answer, Reply)]
-
-
-def _verdict(answers: Sequence[Answer]) -> Verdict:
-    [answer] = answers
-    assert isinstance(answer, Verdict)
-    return answer
-
-
 def run_worker(
     url: str,
     import_string: str,
@@ -466,9 +383,9 @@ def run_worker(
     created = ", created" if is_new(url) else ""
     counts = None if expose is None else _counts()
     hint = _Hint()
-    with open_coordinator(url, observer=counts) as coordinator:
+    with open_coordinator(url, shown=counts) as coordinator:
         _log.info("store %s%s", shown_url(url), created)
-        gauge = _gauge(coordinator.store)
+        gauge = _gauge(coordinator.store, counts)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
         options = replace(options, limits=coordinator.limits)
         with _exposed(expose, metrics), _kept(coordinator, keeping, on_requeued=hint.ready_in):
@@ -534,8 +451,13 @@ class _Hint:
             timer.start()
 
 
-def _gauge(store: Store) -> Gauge:
-    return Gauge(lambda: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED))
+def _gauge(store: Store, counts: Counts | None) -> Gauge:
+    def measure() -> Measures:
+        if counts is not None:
+            take_over(store, counts)
+        return store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED)
+
+    return Gauge(measure)
 
 
 @contextmanager
@@ -567,6 +489,6 @@ def run_server(
     is_file = url.partition(":")[0].lower() == "sqlite"
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
         counts = _counts()
-        with open_coordinator(url, observer=counts) as coordinator, _kept(coordinator, keeping):
-            metrics = Metrics(counts, gauge=_gauge(coordinator.store))
+        with open_coordinator(url, shown=counts) as coordinator, _kept(coordinator, keeping):
+            metrics = Metrics(counts, gauge=_gauge(coordinator.store, counts))
             serve(coordinator, options, announce=announce, metrics=metrics.text)

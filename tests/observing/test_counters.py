@@ -1,9 +1,7 @@
 """Counters are those of the log, labels are bounded, and a scrape never fails for the store."""
 
-import sqlite3
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,30 +15,19 @@ from tenure.conformance.harness import (
 )
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
-from tenure.core.claims import ClaimRequest
-from tenure.core.commands import Enqueue
 from tenure.core.ids import (
-    DEFAULT_NAMESPACE,
     Kind,
     Namespace,
     QueueName,
-    RequestId,
-    WorkerId,
-    client_actor,
-    new_job_id,
-    worker_actor,
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Compensation, Policy
 from tenure.core.validation import check_name
-from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import OnLost, ReasonCode, ReleaseKind, VerdictKind
+from tenure.core.vocabulary import OnLost, ReasonCode, ReleaseKind
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.observing.counts import OTHER, Counts, Tallies
 from tenure.observing.metrics import Gauge, Metrics
 from tenure.ports import Measures, QueueMeasure
-from tenure.wiring import enqueue_within, open_store, transaction_on
-from tenure.worker.attempts import completion
 from tests.conformance.test_load import Load
 from tests.observing.logs import assert_agree, counters_of
 from tests.observing.scrape import samples, total
@@ -345,54 +332,3 @@ def test_operators_are_no_failures_of_workers(kit: Observed) -> None:
     assert "tenure_failures_total" not in expected
     assert total(text, "tenure_failures_total") == 0
     assert total(text, "tenure_dead_letters_total") == 1
-
-
-@spec("OB7", "I22")
-def test_what_an_application_commits_in_its_own_transaction_is_in_the_log_alone(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "own.db"
-    store = open_store(f"sqlite:///{file}", create=True)
-    counts = Counts(sweep_interval_s=1.0)
-    coordinator = Coordinator(store, limits=LIMITS, observer=counts)
-    connection = sqlite3.connect(file, isolation_level=None)
-    job_id = new_job_id(coordinator.now(), bytes(16))
-    enqueue = Enqueue(
-        job_id=job_id,
-        namespace=DEFAULT_NAMESPACE,
-        queue=QueueName("q"),
-        kind=Kind("k"),
-        actor=client_actor("shop"),
-    )
-    connection.execute("BEGIN IMMEDIATE")
-    enqueue_within(coordinator, connection, [enqueue])
-    connection.execute("COMMIT")
-
-    [grant] = coordinator.claim(
-        ClaimRequest(
-            namespace=DEFAULT_NAMESPACE,
-            worker=WorkerId("w"),
-            actor=worker_actor("w"),
-            queues=(QueueName("q"),),
-            limit=1,
-            claim_seq=1,
-            request_id=RequestId("w:1"),
-        )
-    ).grants
-    complete = completion(
-        job_id=job_id, lease_id=grant.lease_id, actor=worker_actor("w"), result=b"1"
-    )
-    with transaction_on(store, LIMITS, connection) as settle:
-        settle(complete)
-    replayed = coordinator.execute(complete)
-    log = [event.type for event in coordinator.load_events(job_id)]
-    text = Metrics(counts).text()
-    connection.close()
-    coordinator.close()
-    store.close()
-
-    assert isinstance(replayed, Verdict)
-    assert (replayed.kind, replayed.replayed) == (VerdictKind.COMMITTED, True)
-    assert log == ["enqueued", "claimed", "started", "succeeded"]
-    assert total(text, "tenure_transitions_total", type="claimed") == 1
-    assert total(text, "tenure_transitions_total") == 1

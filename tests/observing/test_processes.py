@@ -1,12 +1,14 @@
 """Real servers and workers: their counters are those of the log, also after a kill."""
 
 import http.client
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Record, Store
 from tenure.wiring import open_remote, open_store
+from tests.e2e import ledger
 from tests.e2e.app import app
 from tests.observing.logs import assert_agree
 from tests.observing.scrape import samples, total
@@ -157,26 +160,41 @@ def test_a_servers_counters_are_those_of_the_log_after_retries_cancels_and_a_kil
     assert total(text, "tenure_store_up") == 1
 
 
-def test_a_worker_without_a_server_exposes_what_it_committed(tmp_path: Path) -> None:
+@spec("OB7", "I22")
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_a_worker_without_a_server_exposes_what_all_processes_committed(
+    dialect: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path / 'alone.db'}"
+    if dialect == "postgres":
+        url = request.getfixturevalue("postgres_url")
     house = House(url, tmp_path)
-    fleet = Fleet(tmp_path, {"TENURE_URL": url})
-    fleet.start("alone", "--metrics-port", "0")
-    made = house.tenure("enqueue", "add", '{"one": 1, "two": 2}', "--wait")
-    assert made.returncode == 0, made
+    store = open_store(url, migrate=True)
+    with closing(ledger.connect(url)) as connection:
+        connection.execute(ledger.TABLE)
+        connection.commit()
+    fleet = Fleet(tmp_path, {"TENURE_URL": url, "LEDGER_URL": url})
+    fleet.start("shown", "--metrics-port", "0", "--pass-env", "LEDGER_URL")
+    fleet.start("unseen", "--pass-env", "LEDGER_URL")
+    kinds = {"add": {"one": 1, "two": 2}, "post": {"entry": "rent", "how": "well"}}
+    for kind, arguments in [*kinds.items()] * 3:
+        made = house.tenure("enqueue", kind, json.dumps(arguments), "--wait")
+        assert made.returncode == 0, made
+    events = sum(len(record.events) for record in store.records(page_size=100))
 
-    def has_heard() -> bool:
-        text = fleet.metrics("alone")
-        return total(text, "tenure_worker_events_total", event="succeeded") == 1
+    def is_whole() -> bool:
+        return total(fleet.metrics("shown"), "tenure_transitions_total") >= events
 
-    until(has_heard, "the worker knows of its success")
-    text = fleet.metrics("alone")
+    until(is_whole, "what other processes counted has arrived")
+    text = fleet.metrics("shown")
     fleet.close()
 
-    assert total(text, "tenure_transitions_total", type="succeeded") == 1
-    assert total(text, "tenure_transitions_total", type="enqueued") == 0  # another process's
-    assert total(text, "tenure_wait_seconds_count") == 1
+    assert_agree(text, store.records(page_size=100))
+    assert total(text, "tenure_transitions_total", type="enqueued") == 6
+    assert total(text, "tenure_transitions_total", type="succeeded", kind="post") == 3
+    assert total(text, "tenure_run_seconds_count", kind="post") == 3
     assert total(text, "tenure_store_up") == 1
+    store.close()
 
 
 def test_a_worker_of_a_server_exposes_what_it_saw_itself(scene: Scene) -> None:

@@ -1,9 +1,9 @@
 """Retention: what may be forgotten, when, and never before.
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
-expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see and
-workers that are long gone are swept up. Refuses to keep finished jobs for less than a day: a
-history that vanishes before anybody looked proves nothing. [G3]
+expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
+workers that are long gone and counts that nobody asked for are swept up. Refuses to keep finished
+jobs for less than a day: a history that vanishes before anybody looked proves nothing. [G3]
 """
 
 import msgspec
@@ -19,6 +19,9 @@ DAY = seconds(24 * 3600)
 PAGE = 1000
 UNSEEN = DAY
 """How long a worker that gives no sign of life is still listed. [B13]"""
+
+UNTAKEN = seconds(3600)
+"""How long counts wait for a process that shows them: who looks rarely still sees them. [B16]"""
 
 INTERVAL = seconds(30)
 
@@ -39,6 +42,7 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     jobs_purged: int = 0
     artifacts_collected: int = 0
     workers_forgotten: int = 0
+    counts_forgotten: int = 0
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -81,4 +85,5 @@ class Retention:
             jobs_purged=store.purge(older_than_us=policy.finished_us, limit=page),
             artifacts_collected=store.collect_artifacts(limit=page),
             workers_forgotten=store.forget_workers(older_than_us=UNSEEN, limit=page),
+            counts_forgotten=store.forget_counts(older_than_us=UNTAKEN, limit=page),
         )

@@ -71,8 +71,7 @@ def _histogram(name: str, help_: str) -> Metric:
 TRANSITIONS = _counter(
     "tenure_transitions_total",
     "namespace kind type",
-    "Events that this process wrote to the log, by type; renewals of leases are among them, what an"
-    " application wrote within its own transaction is not.",
+    "Events that were written to the log, by type; renewals of leases are among them.",
     "sum by (type) (rate(tenure_transitions_total[5m]))",
 )
 CLAIMS = _counter(
@@ -130,8 +129,7 @@ WAIT = _histogram(
 )
 RUN = _histogram(
     "tenure_run_seconds",
-    "From the start of an attempt to its end, however it ended; without those completed within a"
-    " transaction of the handler's own.",
+    "From the start of an attempt to its end, however it ended.",
 )
 SWEEPER_LAG = _gauge(
     "tenure_sweeper_lag_seconds",

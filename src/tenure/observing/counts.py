@@ -3,16 +3,19 @@
 Told once per transaction with everything in it, because a drain commits ten thousand jobs a second:
 one lock for all of them, a dictionary entry for each event. Counts events, never intentions, so
 that the numbers are those of the log [I22]. Names come from users: their number is bounded [OB1].
+Counts can be taken out and added to those of another process. [OB7]
 """
 
+import logging
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta, field
 
 from tenure.core.commands import Command
 from tenure.core.events import Event
@@ -52,22 +55,31 @@ EXPIRIES = frozenset(
     }
 )
 
+_log = logging.getLogger("tenure.counts")
+
 _K = TypeVar("_K")
 
 
-class Histogram:
+_BUCKETS = len(BOUNDS_S) + 1  # the last one has no upper end
+
+
+class Histogram(msgspec.Struct):
     """How many durations fell between two bounds, and their sum."""
 
-    __slots__ = ("buckets", "sum_us")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(BOUNDS_S) + 1)  # the last one has no upper end
-        self.sum_us = 0
+    buckets: Annotated[list[int], Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
+        default_factory=lambda: [0] * _BUCKETS
+    )
+    sum_us: int = 0
 
     def observe(self, duration_us: int) -> None:
         """One more; a store's clock that was set back makes no negative ones."""
         self.buckets[bisect_left(_BOUNDS_US, duration_us)] += 1
         self.sum_us += max(0, duration_us)
+
+    def add(self, other: "Histogram") -> None:
+        """Those of another histogram."""
+        self.buckets = [one + two for one, two in zip(self.buckets, other.buckets, strict=True)]
+        self.sum_us += other.sum_us
 
     @property
     def sum_s(self) -> float:
@@ -83,16 +95,15 @@ _ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
 _ENDS = _ERRORS | {EventType.SUCCEEDED, EventType.CANCELLED}
 
 
-class Tally:
+class Tally(msgspec.Struct):
     """What happened to the jobs of one kind."""
 
-    def __init__(self) -> None:
-        self.events: dict[tuple[EventType, EventCause | None], int] = {}
-        self.retries: dict[EventCause | None, int] = {}
-        self.failures: dict[ErrorClass, int] = {}
-        self.dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = {}
-        self.waits = Histogram()
-        self.runs = Histogram()
+    events: dict[tuple[EventType, EventCause | None], int] = field(default_factory=dict)
+    retries: dict[EventCause | None, int] = field(default_factory=dict)
+    failures: dict[ErrorClass, int] = field(default_factory=dict)
+    dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = field(default_factory=dict)
+    waits: Histogram = field(default_factory=Histogram)
+    runs: Histogram = field(default_factory=Histogram)
 
     def count(self, change: Change, before: Job | None) -> None:
         """Count the events of a change that was made to the row `before`."""
@@ -127,9 +138,23 @@ class Tally:
         if facts.error is not None and role_of(event.actor) == "worker":
             _add(self.failures, facts.error.error_class)
 
+    def add(self, other: "Tally") -> None:
+        """What happened according to another tally."""
+        _add_all(self.events, other.events)
+        _add_all(self.retries, other.retries)
+        _add_all(self.failures, other.failures)
+        _add_all(self.dead_letters, other.dead_letters)
+        self.waits.add(other.waits)
+        self.runs.add(other.runs)
 
-def _add(counts: dict[_K, int], key: _K) -> None:
-    counts[key] = counts.get(key, 0) + 1
+
+def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + number
+
+
+def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
+    for key, number in more.items():
+        _add(counts, key, number)
 
 
 class Tallies:
@@ -147,11 +172,26 @@ class Tallies:
         known = self.by_label.get((namespace, kind))
         if known is not None:
             return known
+        if namespace == OTHER:  # another process met too many
+            return self.by_label.setdefault((OTHER, OTHER), Tally())
         if namespace not in self._namespaces and len(self._namespaces) >= self._most_namespaces:
             return self.by_label.setdefault((OTHER, OTHER), Tally())
         self._namespaces.add(namespace)
         is_full = len(self.by_label) >= self._most_kinds
         return self.by_label.setdefault((namespace, OTHER if is_full else kind), Tally())
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._namespaces = set()
+        self.by_label = {}
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """Counts on their way to another process."""
+
+    tallies: dict[tuple[Namespace, Kind], Tally]
+    """By namespace and kind."""
+    misses: dict[str, int]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,10 +203,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     sweeper_lag_s: float | None
 
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Handed).decode
+
+
 class Counts:
     """`tenure.ports.Observer` that counts. Thread-safe."""
 
-    def __init__(self, *, sweep_interval_s: float, tallies: Tallies | None = None) -> None:
+    def __init__(self, *, sweep_interval_s: float = 0.0, tallies: Tallies | None = None) -> None:
         self._lock = threading.Lock()
         self._tallies = tallies or Tallies()
         self._misses: dict[str, int] = {}
@@ -192,6 +236,29 @@ class Counts:
         """Remember how late the sweeper was, and when."""
         with self._lock:
             self._last_sweep = (time.monotonic(), overdue_us)
+
+    def take(self) -> bytes | None:
+        """What was counted since the last time, to be added elsewhere; None if nothing was."""
+        with self._lock:
+            if not (self._tallies.by_label or self._misses):
+                return None
+            handed = Handed(self._tallies.by_label, self._misses)  # type: ignore[arg-type]  # its labels are names of both, or OTHER
+            self._tallies.clear()
+            self._misses = {}
+            return _encode(handed)
+
+    def add(self, handed: bytes) -> None:
+        """Count what was counted elsewhere. What cannot be read, of a newer Tenure perhaps, is said
+        and left out: a reading of the metrics must not fail for it."""
+        try:
+            more = _decode(handed)
+        except msgspec.DecodeError as problem:
+            _log.warning("the counts of another process cannot be read: %s", problem)
+            return
+        with self._lock:
+            for (namespace, kind), tally in more.tallies.items():
+                self._tallies.of(namespace, kind).add(tally)
+            _add_all(self._misses, more.misses)
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""

@@ -18,13 +18,14 @@ otherwise, to whoever reaches it. Both need `pip install 'tenure[server]'`.
 
 ## Where the numbers come from
 
-**This process**: counters and histograms of what the coordinator in this process has committed,
-from its start. They are the counts of the log: every event is counted by the process that wrote it,
-once. A server writes for all of its clients and workers, so its numbers are whole; two servers on
-one database, or several workers without a server, each have their part, and the sum is the whole.
-What producers write into a database by themselves (an enqueue without a server, jobs enqueued or
-completed within a transaction of your own) is in the log and in no process's counters, and so is a
-write whose answer the database did not live to give.
+**This process**: counters and histograms of what was committed since this process started. They
+are the counts of the log: every event is counted once. A server writes for all of its clients and
+workers. What others write into the database by themselves (producers, handlers, workers without
+`--metrics-port`, jobs enqueued or completed within a transaction of your own) they hand over within
+a second, and the next reading finds it. So the numbers of the only process that shows metrics are
+whole, and of several the sum is: two servers on one database each have their part. Not in them is
+what was written while nobody showed metrics for an hour, the last second of a process that was
+killed, and a write whose answer the database did not live to give.
 
 **The store**: gauges that are read from the database when somebody asks, at most every
 {MEASURE_EVERY_S:g} seconds. Every process that shows them shows the same, so take `max`, not `sum`.

@@ -45,6 +45,7 @@ class MemoryBeside(ABC):
         self._last_looked_at: _ArtifactKey | None = None
         self._logs: dict[tuple[JobId, int], AttemptLog] = {}
         self._processes: dict[tuple[str, str, str], WorkerSeen] = {}
+        self._handed: list[tuple[Instant, bytes]] = []
 
     @abstractmethod
     def _open(self) -> None:
@@ -239,3 +240,27 @@ class MemoryBeside(ABC):
             for _, key in unseen:
                 del self._processes[key]
             return len(unseen)
+
+    # --- counts on their way -------------------------------------------------------------------
+
+    def hand_over_counts(self, counts: bytes) -> None:
+        """Keep counts until somebody takes them."""
+        with self._lock:
+            self._open()
+            self._handed.append((self._clock(), counts))
+
+    def take_counts(self, *, limit: int) -> list[bytes]:
+        """Counts that were handed over and not taken yet."""
+        with self._lock:
+            self._open()
+            taken, self._handed = self._handed[:limit], self._handed[limit:]
+            return [counts for _, counts in taken]
+
+    def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget counts that nobody took for this long; how many."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            untaken = [each for each in self._handed if each[0] < before][:limit]
+            self._handed = [each for each in self._handed if each not in untaken]
+            return len(untaken)

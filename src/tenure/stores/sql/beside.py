@@ -1,4 +1,4 @@
-"""What the SQL stores keep beside the log: resolutions, artifacts, output, worker processes.
+"""What the SQL stores keep beside the log: resolutions, artifacts, output, workers, counts.
 
 A mixin of `SqlStore`, which owns jobs and events. Nothing here changes a job or writes an event.
 """
@@ -217,6 +217,25 @@ class BesideTheLog(Transactional):
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget workers that were not seen for this long; how many. [B13]"""
         asked = self._ask("forget_workers", older_than_us=older_than_us, limit=limit)
+        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(forgotten)
+
+    # --- counts on their way -------------------------------------------------------------------
+
+    def hand_over_counts(self, counts: bytes) -> None:
+        """Keep counts until somebody takes them. [B16]"""
+        asked = self._ask("hand_over_counts", counts=counts)
+        self._write(lambda tx: tx.fetch(asked, last=True))
+
+    def take_counts(self, *, limit: int) -> list[bytes]:
+        """Counts that were handed over and not taken yet. [B16]"""
+        asked = self._ask("take_counts", limit=limit)
+        [taken] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return [bytes(row[0]) for row in taken]
+
+    def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget counts that nobody took for this long; how many. [B16]"""
+        asked = self._ask("forget_counts", older_than_us=older_than_us, limit=limit)
         [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
         return len(forgotten)
 

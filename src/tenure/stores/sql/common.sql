@@ -273,6 +273,21 @@ DELETE FROM {t}worker_process
  WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM unseen)
 RETURNING worker;
 
+-- name: hand_over_counts
+INSERT INTO {t}handed_count (ts, counts) VALUES ({t}clock(), :counts);
+
+-- name: take_counts
+WITH handed AS MATERIALIZED (
+    SELECT h.id FROM {t}handed_count AS h ORDER BY h.id LIMIT :limit {skip_locked})
+DELETE FROM {t}handed_count WHERE id IN (SELECT id FROM handed) RETURNING counts;
+
+-- name: forget_counts
+WITH untaken AS MATERIALIZED (
+    SELECT h.id FROM {t}handed_count AS h
+     WHERE h.ts < (SELECT {t}clock()) - :older_than_us
+     ORDER BY h.id LIMIT :limit {skip_locked})
+DELETE FROM {t}handed_count WHERE id IN (SELECT id FROM untaken) RETURNING id;
+
 -- name: create_token
 INSERT INTO {t}token ({token_columns})
 SELECT :id, :secret_sha256, :name, :role, :namespace, :queues, :kinds, :max_leases, :max_polls,
