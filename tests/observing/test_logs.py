@@ -145,7 +145,7 @@ def test_a_line_about_a_job_has_its_ids() -> None:
 
 
 def test_a_line_made_within_a_trace_has_it() -> None:
-    with tracing.within(tracing.Traced(traceparent=TRACEPARENT, correlation_id="order-7")):
+    with tracing.within(tracing.Traced(traceparent=TRACEPARENT, correlation_ids=("order-7",))):
         line = line_of("hello")
 
     assert (line["correlation_id"], line["trace_id"]) == ("order-7", TRACEPARENT)

@@ -1,8 +1,12 @@
 """One trace from the enqueue through the handler and on; spans where OpenTelemetry is installed."""
 
+import json
 from collections.abc import Iterator
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -12,8 +16,12 @@ from tenure import Context, Tenure
 from tenure.conformance.spec import spec
 from tenure.core.commands import Enqueue, fingerprint
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, client_actor, traceparent_of
+from tenure.core.validation import MAX_DEDUPE_KEY, check_correlation_id
 from tenure.core.vocabulary import Role
+from tenure.errors import InvalidInput
 from tenure.observing import tracing
+from tenure.observing.logs import JsonFormatter
+from tenure.protocol import CORRELATION_HEADER, TRACEPARENT_HEADER, TRACES_HEADER
 from tenure.remote.calling import Call, Caller
 from tenure.remote.settings import Patience, Trust, parse_address
 from tenure.remote.transport import Request
@@ -23,6 +31,7 @@ from tests.server.harness import JOB, Stage
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
 OTHER = f"00-{TRACE[::-1]}-{SPAN}-01"
+STRICTEST_HEAD_BYTES = 8 << 10
 
 app = Tenure()
 seen: list[tuple[str | None, str | None]] = []
@@ -208,15 +217,17 @@ def test_a_traceparent_is_no_part_of_what_is_asked_and_a_label_is() -> None:
 @pytest.mark.usefixtures("plain")
 def test_what_a_handler_asks_of_a_server_carries_its_trace() -> None:
     caller = Caller(parse_address("http://127.0.0.1:1"), Trust(), Patience())
-    traced = tracing.Traced(traceparent=TRACEPARENT)
+    traced = tracing.Traced(traceparent=TRACEPARENT, correlation_ids=("order 7",))
 
     with tracing.attempting(job_id="j", kind="k", queue="q", attempt=1, traced=traced):
         within = request(caller)
     outside = request(caller)
     caller.close()
 
-    assert within.headers["traceparent"] == TRACEPARENT
-    assert "traceparent" not in outside.headers
+    assert within.headers[TRACEPARENT_HEADER] == TRACEPARENT
+    assert within.headers[CORRELATION_HEADER] == "order%207"
+    assert TRACES_HEADER not in within.headers
+    assert {TRACEPARENT_HEADER, CORRELATION_HEADER}.isdisjoint(outside.headers)
 
 
 def request(caller: Caller) -> Request:
@@ -225,20 +236,179 @@ def request(caller: Caller) -> Request:
         return caller._request(Call(name="time"), asked)
 
 
+class Labels(msgspec.Struct):
+    """A job, as far as traces are concerned."""
+
+    trace_id: str | None
+    correlation_id: str | None = None
+
+
 @spec("OB6")
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(
-    ("traces", "sent"),
+    ("traces", "sent", "told"),
     [
-        ([TRACEPARENT], TRACEPARENT),
-        ([TRACEPARENT, None, TRACEPARENT], TRACEPARENT),
-        ([TRACEPARENT, "label"], TRACEPARENT),
-        ([TRACEPARENT, OTHER], None),
-        ([], None),
+        ([TRACEPARENT], TRACEPARENT, None),
+        ([TRACEPARENT, None, TRACEPARENT], TRACEPARENT, None),
+        ([TRACEPARENT, "label"], TRACEPARENT, None),
+        ([TRACEPARENT, OTHER, OTHER], None, f"{TRACEPARENT},{OTHER}"),
+        ([], None, None),
     ],
 )
 def test_a_request_is_in_the_trace_of_its_job_unless_it_is_about_several(
-    traces: list[str | None], sent: str | None
+    traces: list[str | None], sent: str | None, told: str | None
 ) -> None:
-    with tracing.concerning(traces), tracing.asking("POST", "/v1/report") as asked:
-        assert asked.traceparent == sent
+    traced = tracing.concerning(Labels(each) for each in traces)
+
+    with tracing.within(traced), tracing.asking("POST", "/v1/report") as asked:
+        headers = tracing.headers_of(asked.traced)
+
+    assert (headers.get(TRACEPARENT_HEADER), headers.get(TRACES_HEADER)) == (sent, told)
+
+
+def heard(headers: dict[str, str]) -> tracing.Traced:
+    """What a server makes of them."""
+    return tracing.told_by(lambda name: [headers[name]] if name in headers else [])
+
+
+def is_correlation_id(text: str) -> bool:
+    try:
+        check_correlation_id("text", text)
+    except InvalidInput:
+        return False
+    return True
+
+
+ids = st.text(min_size=1, max_size=MAX_DEDUPE_KEY).filter(is_correlation_id)
+
+
+@spec("OB6")
+@given(st.lists(ids, max_size=4, unique=True))
+def test_correlation_ids_arrive_as_they_were_given(given_ids: list[str]) -> None:
+    traced = tracing.concerning(Labels(None, each) for each in given_ids * 2)
+
+    headers = tracing.headers_of(traced)
+
+    assert all(text.isascii() and text.isprintable() for text in headers.values())
+    arrived = heard(headers).correlation_ids
+    assert arrived == tuple(given_ids[: len(arrived)])
+    assert len(arrived) >= min(2, len(given_ids))
+
+
+@spec("OB6")
+@pytest.mark.parametrize(
+    "text", ["a,b", "100 %", "%41", " é ", '"\\;', "Größe", "🎉" * MAX_DEDUPE_KEY]
+)
+def test_a_correlation_id_may_be_any_text(text: str) -> None:
+    assert heard(tracing.headers_of(tracing.concerning([Labels(None, text)]))) == tracing.Traced(
+        correlation_ids=(text,)
+    )
+
+
+@spec("OB6")
+def test_the_head_of_a_request_about_many_jobs_stays_small_and_names_several() -> None:
+    jobs = [
+        Labels(f"00-{number:032x}-{SPAN}-01", f"{number:03}".ljust(MAX_DEDUPE_KEY, "🎉"))
+        for number in range(1, 1000)
+    ]
+
+    headers = tracing.headers_of(tracing.concerning(jobs))
+
+    assert sum(len(name) + len(text) for name, text in headers.items()) < STRICTEST_HEAD_BYTES
+    told = heard(headers)
+    assert told.traceparent is None
+    assert told.traces == tuple(job.trace_id for job in jobs[: tracing.MAX_TOLD])
+    assert told.correlation_ids == tuple(job.correlation_id for job in jobs[:2])
+
+
+@spec("OB6")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ",",
+        "%",
+        "%4",
+        "a%zz",
+        "a,%FF",
+        "a,%00",
+        "a%0Ab",
+        "ü",
+        "\x07",
+        "a" * (MAX_DEDUPE_KEY + 1),
+    ],
+)
+def test_what_names_no_correlation_ids_or_no_traces_is_taken_for_nothing(text: str) -> None:
+    headers = {CORRELATION_HEADER: text, TRACES_HEADER: f"{TRACEPARENT},{text or 'label'}x"}
+
+    assert heard(headers) == tracing.UNTRACED
+
+
+@spec("OB6")
+def test_headers_that_came_in_several_lines_are_one_list() -> None:
+    lines = {
+        CORRELATION_HEADER: ["a%2Cb , c", "", "c"],
+        TRACES_HEADER: [TRACEPARENT, f" {OTHER}"],
+        TRACEPARENT_HEADER: [TRACEPARENT, OTHER],
+    }
+
+    told = tracing.told_by(lambda name: lines[name])
+
+    assert told == tracing.Traced(correlation_ids=("a,b", "c"), traces=(TRACEPARENT, OTHER))
+
+
+@spec("OB3")
+def test_over_http_the_header_names_the_correlation_id_unless_the_job_does() -> None:
+    stage = Stage()
+    token = stage.of(Role.CLIENT)
+
+    def enqueue(number: int, header: str | None, **fields: object) -> int:
+        message = {"job_id": JOB.format(number), "queue": "q", "kind": "k", **fields}
+        headers = {} if header is None else {CORRELATION_HEADER: header}
+        return stage.ask("POST", "/v1/jobs", message, token=token, headers=headers).status
+
+    made = [
+        enqueue(1, "order%2C7"),
+        enqueue(2, "order-7", correlation_id="mine"),
+        enqueue(3, "one,other"),
+        enqueue(4, "%"),
+    ]
+    # It is part of what is asked, wherever it is said.
+    repeated = [enqueue(1, "order%2C7"), enqueue(1, None, correlation_id="order,7")]
+    others = [enqueue(1, "other"), enqueue(1, None)]
+    found = [stage.events(JOB.format(number))[0].correlation_id for number in (1, 2, 3, 4)]
+    stage.close()
+
+    assert found == ["order,7", "mine", None, None]
+    assert (made, repeated, others) == ([201] * 4, [200] * 2, [409] * 2)
+
+
+@spec("OB5", "OB6")
+@pytest.mark.usefixtures("plain")
+def test_a_servers_line_within_a_request_has_the_ids_that_the_request_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.setFormatter(JsonFormatter())
+    stage = Stage()
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    def line(*jobs: Labels) -> dict[str, object]:
+        headers = tracing.headers_of(tracing.concerning(jobs))
+        answer = stage.ask("GET", "/v1/time", token=stage.of(Role.CLIENT), headers=headers)
+        assert answer.status == 500
+        found = json.loads(caplog.text.strip().splitlines()[-1])
+        return {name: found[name] for name in found if name.startswith(("trace", "correlation"))}
+
+    monkeypatch.setattr(stage.coordinator, "now", fail)
+    one, several = Labels(TRACEPARENT, "order,7"), Labels(OTHER, "Größe")
+
+    alone, together = line(one), line(one, several)
+    stage.close()
+
+    assert alone == {"trace_id": TRACEPARENT, "correlation_id": "order,7"}
+    assert together == {
+        "trace_ids": [TRACEPARENT, OTHER],
+        "correlation_ids": ["order,7", "Größe"],
+    }

@@ -1,12 +1,14 @@
 """A real process whose spans can be read: it appends them to the file that SPANS_FILE names.
 
 `python -m tests.observing.traced serve …` is `tenure serve …` with an SDK; as the module of an
-application it gives the same to a worker and to its children.
+application it gives the same to a worker and to its children. Where PLAIN is set, there is no
+OpenTelemetry.
 """
 
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +19,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 
 from tenure import Context, Tenure
 from tenure.cli.main import main
+from tenure.observing import tracing
 
 SPANS_FILE = "SPANS_FILE"
+PLAIN = "TRACED_WITHOUT_OPENTELEMETRY"
+HANDLER_TOKEN = "TRACED_HANDLER_TOKEN"
+GATE = "TRACED_GATE"
+PASSED = (SPANS_FILE, PLAIN, HANDLER_TOKEN, GATE)
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +39,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[str, ...]
     """Of each its trace."""
     status: int | None
+    correlation: str | tuple[str, ...] | None = None
 
 
 def kept(span: ReadableSpan) -> Span:
@@ -47,6 +55,9 @@ def kept(span: ReadableSpan) -> Span:
         parent=None if span.parent is None else f"{span.parent.span_id:016x}",
         links=tuple(f"{link.context.trace_id:032x}" for link in span.links),
         status=status if isinstance(status, int) else None,
+        correlation=attributes.get(  # type: ignore[arg-type]  # text, or a row of it
+            "messaging.message.conversation_id", attributes.get("tenure.correlation_ids")
+        ),
     )
 
 
@@ -80,7 +91,24 @@ def say(word: str, ctx: Context) -> str | None:
     return ctx.traceparent
 
 
-if SPANS_FILE in os.environ:
+@app.job(name="traced.work", lease="3s")
+def work(ctx: Context) -> str:
+    """Whatever makes a worker or a handler ask a server something; ends when the gate opens."""
+    sys.stdout.write("working\n")
+    ctx.save({"half": True})
+    ctx.artifact("paper", b"words")
+    server = Tenure(token=os.environ[HANDLER_TOKEN])
+    inner = server.enqueue("traced.later", {}, queue="later")
+    inner.cancel()
+    while not Path(os.environ[GATE]).exists():
+        ctx.check()
+        time.sleep(0.02)
+    return inner.id
+
+
+if PLAIN in os.environ:
+    tracing.has_opentelemetry = lambda: False  # type: ignore[assignment]  # as if not installed
+elif SPANS_FILE in os.environ:
     record_spans()
 
 if __name__ == "__main__":

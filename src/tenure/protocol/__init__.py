@@ -14,6 +14,13 @@ REQUEST_ID_HEADER = "X-Request-Id"
 LEASE_HEADER = "Tenure-Lease"
 """The lease an artifact is uploaded under; the body of such a request is the file itself."""
 
+TRACEPARENT_HEADER = "traceparent"
+"""W3C's: the trace that a request is in."""
+TRACES_HEADER = "Tenure-Traces"
+"""The traceparents of the jobs that a request is about, where they are several. [OB6]"""
+CORRELATION_HEADER = "Tenure-Correlation-Id"
+"""The correlation ids of the attempt that asks, or of the jobs that a request is about. [OB6]"""
+
 URL_VARIABLE = "TENURE_URL"
 """The variable that tells a process where its jobs are kept: a server, or a store."""
 TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable

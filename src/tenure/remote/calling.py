@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenure.errors import Closed, StoreUnavailable
-from tenure.observing.tracing import HEADER, Asked, asking
+from tenure.observing.tracing import Asked, asking, headers_of
 from tenure.protocol import PROTOCOL_VERSION, VERSION_HEADER
 from tenure.protocol.codec import encode, encode_query
 from tenure.protocol.replies import ClaimReply
@@ -133,15 +133,14 @@ class Caller:
         asked.answered(response.status)
         message = self._reader.message(BY_NAME[call.name], response, kind)
         if isinstance(message, ClaimReply):
-            asked.about(grant.trace_id for grant in message.grants)
+            asked.about(message.grants)
         return message
 
     def _request(self, call: Call, asked: Asked) -> Request:
         route = BY_NAME[call.name]
         headers: dict[str, Any] = {VERSION_HEADER: str(PROTOCOL_VERSION), **call.headers}
         headers["User-Agent"] = "tenure"
-        if asked.traceparent is not None:
-            headers[HEADER] = asked.traceparent
+        headers |= headers_of(asked.traced)
         if self._trust.token is not None:
             headers["Authorization"] = self._trust.token.header()
         body = call.body

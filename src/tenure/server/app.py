@@ -19,10 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenure.core.ids import traceparent_of
 from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
-from tenure.observing.tracing import HEADER, Asked, answering
+from tenure.observing.tracing import Asked, answering, told_by
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode_query, decode_request
 from tenure.protocol.hosts import is_loopback
@@ -164,11 +163,10 @@ class _Address:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
-        given = traceparent_of(http.headers.get(HEADER))
         # A method is a caller's word: only those that are known name a span.
         method = http.method if http.method in self._routes else "HTTP"
         with self._services.memory.request() as held:
-            with answering(method, self._path, given) as asked:
+            with answering(method, self._path, told_by(http.headers.getlist)) as asked:
                 answer = await self._answer(http, scope["tenure.request_id"], asked, held)
                 asked.answered(answer.status_code)
             await answer(scope, receive, send)

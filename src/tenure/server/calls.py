@@ -10,12 +10,12 @@ from starlette.types import Receive, Scope, Send
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
-from tenure.core.ids import Actor, JobId, Namespace, traceparent_of
+from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
-from tenure.observing.tracing import HEADER, Asked
+from tenure.observing.tracing import Asked
 from tenure.ports import Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
@@ -66,11 +66,6 @@ class Call:
     def store(self) -> Store:
         """What is looked at without a decision."""
         return self.services.coordinator.store
-
-    @property
-    def traceparent(self) -> str | None:
-        """The trace that the caller says it is in, or else that of this request. [OB3]"""
-        return traceparent_of(self.http.headers.get(HEADER)) or self.asked.traceparent
 
     @property
     def actor(self) -> Actor:

@@ -10,6 +10,7 @@ from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
 from tenure.errors import UnknownJob
+from tenure.observing.tracing import Traced
 from tenure.ports import EventFilter, JobFilter
 from tenure.protocol.commands import (
     cancel_command,
@@ -92,9 +93,18 @@ async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
     if job_id is None:
         job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
-    if message.trace_id is None:
-        message = msgspec.structs.replace(message, trace_id=call.traceparent)
+    message = _labelled(message, call.asked.traced)
     return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
+
+
+def _labelled(message: EnqueueMessage, traced: Traced) -> EnqueueMessage:
+    """With the ids of the request where it names none. [OB3]"""
+    trace_id, correlation_id = message.trace_id, message.correlation_id
+    return msgspec.structs.replace(
+        message,
+        trace_id=traced.traceparent if trace_id is None else trace_id,
+        correlation_id=traced.correlation_id if correlation_id is None else correlation_id,
+    )
 
 
 async def _enqueued(call: Call, commands: list[Enqueue], *, within: str = "") -> list[Reply]:

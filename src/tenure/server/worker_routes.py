@@ -105,7 +105,7 @@ async def claim(call: Call) -> Response:
             found = await call.services.desk.serve(
                 request, waiter, _Claimer(call), wait_s=message.wait_s
             )
-        call.asked.about(grant.job.trace_id for grant in found.grants)
+        call.asked.about(grant.job for grant in found.grants)
         return _Delivery(await _told(call, found), waiter, finish)
     except BaseException:
         waiter.leave()  # nobody will be told of what was granted

@@ -96,7 +96,8 @@ class Execution:
     def _traced(self) -> Iterator[None]:
         """Within the trace that the job was enqueued in."""
         run, context = self.run, self.context
-        traced = Traced(traceparent=context.traceparent, correlation_id=run.correlation_id)
+        ids = () if run.correlation_id is None else (run.correlation_id,)
+        traced = Traced(traceparent=context.traceparent, correlation_ids=ids)
         with attempting(
             job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced
         ) as here:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tenure.core.beside import HeldLease
 from tenure.core.instants import seconds
+from tenure.observing.tracing import concerning
 from tenure.worker.attempts import Attempt, Phase
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import Look, Looked
@@ -28,15 +29,12 @@ class Looker:
 
     def look(self, attempts: Iterable[Attempt], now: Boot) -> Look | None:
         """What to look at now, if anything."""
-        leases = {
-            each.run: HeldLease(each.grant.job_id, each.grant.lease_id)
-            for each in attempts
-            if _looks_at(each) <= now
-        }
-        if not leases or now < self._next_at:
+        seen = [each for each in attempts if _looks_at(each) <= now]
+        if not seen or now < self._next_at:
             return None
         self._next_at = Boot(now + FOUND_WITHIN)
-        return Look(leases)
+        leases = {each.run: HeldLease(each.grant.job_id, each.grant.lease_id) for each in seen}
+        return Look(leases, concerning(each.grant.job for each in seen))
 
     def next_at(self, attempts: Iterable[Attempt]) -> Boot:
         """When there will be something to look at."""

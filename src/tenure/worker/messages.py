@@ -13,6 +13,7 @@ from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import LeaseNews
+from tenure.observing.tracing import UNTRACED, Traced
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import Outcome
 
@@ -178,14 +179,15 @@ class Send(msgspec.Struct, frozen=True):
 
     ticket: int
     commands: tuple[WorkerCommand, ...]
-    trace_ids: tuple[str, ...] = ()
-    """Of the jobs that they are about. [OB6]"""
+    traced: Traced = UNTRACED
+    """The ids of the jobs that they are about. [OB6]"""
 
 
 class Look(msgspec.Struct, frozen=True):
     """Look at these leases, by run; answer with `Looked`. [C2]"""
 
     leases: dict[int, HeldLease]
+    traced: Traced = UNTRACED
 
 
 class Prepare(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import seconds
+from tenure.observing.tracing import concerning
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import Send
@@ -96,8 +97,7 @@ class Outbox:
         ticket = self.ticket()
         commands = tuple(command for _, command in batch)
         self._sent[ticket] = Sent(now, commands, tuple(attempt.run for attempt, _ in batch))
-        traces = {attempt.grant.job.trace_id: None for attempt, _ in batch}
-        return Send(ticket, commands, tuple(filter(None, traces)))
+        return Send(ticket, commands, concerning(attempt.grant.job for attempt, _ in batch))
 
     # --- hearing -------------------------------------------------------------------------------
 

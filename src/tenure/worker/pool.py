@@ -273,7 +273,7 @@ class Pool:
             lease_id=place.lease_id,
         )
         try:
-            with tracing.concerning([place.frame.trace_id]):
+            with tracing.within(tracing.concerning([place.frame])):
                 sink(output)
         except Exception:  # a sink must not cost a job; said in the log
             _log.exception("the output of job %s could not be kept", place.frame.job_id)
@@ -341,7 +341,7 @@ class Pool:
         if place.is_staging:
             return  # a handler waits for each answer: this is something else that found the socket
         place.is_staging = True
-        with tracing.concerning([place.frame.trace_id]):
+        with tracing.within(tracing.concerning([place.frame])):
             self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
 
     def _ready(self, child: Child) -> None:

@@ -260,7 +260,8 @@ class Supervisor:
             case Send():
                 self._send(action)
             case Look():
-                self._look(action, self._hear)
+                with tracing.within(action.traced):
+                    self._look(action, self._hear)
             case Prepare():
                 self._prepare(action)
             case RunHandler():
@@ -335,7 +336,7 @@ class Supervisor:
             self._call(lambda: self._inbox.append(event))
 
         try:
-            with tracing.concerning(action.trace_ids):
+            with tracing.within(action.traced):
                 asked = self._coordination.submit_many(action.commands)
             asked.add_done_callback(heard)
         except InvalidInput as refusal:
