@@ -60,7 +60,11 @@ def test_the_description_has_nothing_else_and_every_reference_leads_somewhere() 
     description = openapi()
 
     operations = [each for path in description["paths"].values() for each in path]
-    named = {f"#/components/schemas/{name}" for name in description["components"]["schemas"]}
+    named = {
+        f"#/components/{sort}/{name}"
+        for sort, parts in description["components"].items()
+        for name in parts
+    }
     assert len(operations) == len(ROUTES)
     assert set(references(description)) <= named
 

@@ -4,7 +4,15 @@ from typing import Any
 
 import msgspec
 
-from tenure.protocol import LEASE_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
+from tenure.protocol import (
+    CORRELATION_HEADER,
+    LEASE_HEADER,
+    PROTOCOL_VERSION,
+    REQUEST_ID_HEADER,
+    TRACEPARENT_HEADER,
+    TRACES_HEADER,
+    VERSION_HEADER,
+)
 from tenure.protocol.replies import Problem
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 
@@ -26,7 +34,15 @@ STATUS_TEXT = {
     500: "A fault of the server",
     503: "The server or its store cannot answer now; send it again",
 }
+TRACE_HEADERS = {
+    TRACEPARENT_HEADER: "W3C's: the trace that the request is in",
+    TRACES_HEADER: "The traceparents of the jobs it is about, if several, with commas between them",
+    CORRELATION_HEADER: "The correlation ids of what asks or of the jobs it is about, each "
+    "percent-encoded, with commas between them",
+}
+"""What any request may say of itself; what is malformed is ignored. [OB6]"""
 _REF = "#/components/schemas/{name}"
+_HEADER_REF = "#/components/parameters/{name}"
 
 
 def statuses(route: Route) -> list[int]:
@@ -66,6 +82,7 @@ def openapi() -> Json:
         "paths": paths,
         "components": {
             "schemas": components,
+            "parameters": {name: _trace_header(name) for name in TRACE_HEADERS},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -165,11 +182,17 @@ def _headers(route: Route) -> list[Json]:
         "in": "header",
         "schema": {"type": "string", "enum": [str(PROTOCOL_VERSION)]},
     }
-    headers: list[Json] = [] if route.is_public else [version]
+    traces = [{"$ref": _HEADER_REF.format(name=name)} for name in TRACE_HEADERS]
+    headers: list[Json] = [] if route.is_public else [version, *traces]
     if route.name == "upload-artifact":
         lease: Json = {"name": LEASE_HEADER, "in": "header", "required": True}
         headers.append({**lease, "schema": {"type": "string"}})
     return headers
+
+
+def _trace_header(name: str) -> Json:
+    described = {"name": name, "in": "header", "description": TRACE_HEADERS[name]}
+    return {**described, "schema": {"type": "string"}}
 
 
 def _ref(kind: type[msgspec.Struct]) -> Json:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tenure.protocol import LEASE_HEADER
-from tenure.protocol.openapi import STATUS_TEXT, openapi, statuses
+from tenure.protocol.openapi import STATUS_TEXT, TRACE_HEADERS, openapi, statuses
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 
 _ENTITY = "#/components/schemas/"
@@ -34,6 +34,10 @@ def page() -> str:
     lines += [_row(route) for route in ROUTES]
     lines += ["", "## Statuses", "", "| status | means | routes |", "|---|---|---|"]
     lines += [_status(status) for status in sorted(STATUS_TEXT)]
+    lines += ["", "## Headers", ""]
+    lines += ["Any request may say which traces and undertakings it belongs to:", ""]
+    lines += ["| header | is |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in TRACE_HEADERS.items()]
     lines += ["", "## Queries", ""]
     lines += [
         "A query is the part of an address after `?`. Values that can be several are repeated."
@@ -79,7 +83,7 @@ def _query(query: type[msgspec.Struct]) -> Iterator[str]:
     yield "| parameter | is | default |"
     yield "|---|---|---|"
     for parameter in described:
-        if parameter["in"] == "query":
+        if parameter.get("in") == "query":
             schema = parameter["schema"]
             yield f"| `{parameter['name']}` | {_type(schema)} | {_default(schema)} |"
 
