@@ -10,7 +10,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimView
-from tenure.core.ids import DEFAULT_NAMESPACE, Epoch
+from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
 from tenure.errors import (
     Closed,
     OutcomeUnknown,
@@ -19,6 +19,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
+from tenure.ports import DedupeKey
 from tenure.stores.sql.batches import PIECE, groups_of
 from tenure.stores.sql.postgres import PostgresStore
 from tenure.stores.sql.postgres_wire import PREPARED_AFTER, Prepared
@@ -299,6 +300,20 @@ def test_a_statement_is_prepared_once_it_has_come_back(postgres_url: str) -> Non
         store.now()
 
     assert prepared_by(store) > 0
+    store.close()
+
+
+def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1)
+    keys = [DedupeKey(DEFAULT_NAMESPACE, Kind("k"), f"{number}") for number in range(8)]
+    store.load_holders(keys)
+    before = prepared_by(store)
+
+    store.load_holders(keys)
+    for _ in range(PREPARED_AFTER):
+        store.now()
+
+    assert 0 < before < prepared_by(store)
     store.close()
 
 

@@ -14,6 +14,11 @@ def integers(values: Sequence[int | None]) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
+def truths(values: Sequence[bool]) -> str:
+    """`{t,f}`"""
+    return "{" + ",".join(["t" if value else "f" for value in values]) + "}"
+
+
 def texts(values: Sequence[str | None]) -> str:
     """`{"a",NULL,"b\\"c"}`; the common case, nothing to escape, is one join and two searches."""
     if not values:

@@ -13,14 +13,14 @@ from functools import lru_cache
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from tenure.core.claims import ClaimScope, SessionKey
+from tenure.core.claims import ClaimScope, Session, SessionKey
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.errors import OutcomeUnknown, StoreRefused
 from tenure.ports import HealthFact, Saved
 from tenure.stores.memory import host_clock
-from tenure.stores.sql.arrays import integers, texts
+from tenure.stores.sql.arrays import integers, texts, truths
 from tenure.stores.sql.batches import Group, Offered, groups_of
 from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
 from tenure.stores.sql.postgres_batches import batch_of
@@ -267,14 +267,31 @@ class PostgresStore(SqlStore):
 
         Advisory locks rather than rows: a claim that finds nothing must write nothing.
         """
-        asked = [self._ask("lock_shared", key=self._key("epoch"))]
-        keys = sorted({self._key("session", *_parts(key)) for key in sessions})
-        asked.append(self._ask("lock_exclusive_all", keys=integers(keys)))
+        own = {self._key("session", *_parts(key)) for key in sessions}
         queues = {self._key("queue", scope.namespace, name): name for name in scope.queues}
-        for key, name in sorted(queues.items()):
-            how = "lock_exclusive" if name in limited else "lock_shared"
-            asked.append(self._ask(how, key=key))
-        return asked
+        locks = [
+            (self._key("epoch"), True),
+            *[(key, False) for key in sorted(own)],
+            *[(key, name not in limited) for key, name in sorted(queues.items())],
+        ]
+        keys, are_shared = zip(*locks, strict=True)
+        return [self._ask("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
+
+    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+        if not sessions:
+            return []
+        keys = [session.key for session in sessions]
+        asked = self._ask(
+            "remember_sessions",
+            namespaces=texts([key.namespace for key in keys]),
+            actors=texts([key.actor for key in keys]),
+            workers=texts([key.worker for key in keys]),
+            claim_seqs=integers([session.claim_seq for session in sessions]),
+            request_ids=texts([session.request_id for session in sessions]),
+            fingerprints=texts([session.fingerprint for session in sessions]),
+            claimed_ats=integers([session.claimed_at for session in sessions]),
+        )
+        return [asked]
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
         return [self._ask("lock_exclusive", key=self._key("queue", namespace, name))]

@@ -20,9 +20,23 @@ SELECT pg_advisory_xact_lock_shared(CAST(:key AS bigint));
 -- Differs: see lock_shared.
 SELECT pg_advisory_xact_lock(CAST(:key AS bigint));
 
--- name: lock_exclusive_all
--- Differs: see lock_shared. The keys come sorted, and are locked in that order.
-SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key;
+-- name: lock_in_order
+-- Differs: see lock_shared. All that a claim locks, in one statement and in the order given.
+SELECT CASE WHEN l.is_shared THEN pg_advisory_xact_lock_shared(l.key)
+            ELSE pg_advisory_xact_lock(l.key) END
+  FROM unnest(CAST(:keys AS bigint[]), CAST(:are_shared AS boolean[])) AS l(key, is_shared);
+
+-- name: remember_sessions
+-- Differs: remember_session for many at once. A statement for each of twenty workers that claim
+-- together was a third of the CPU of their claim.
+INSERT INTO {t}worker ({session_columns})
+SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
+                       CAST(:workers AS text[]), CAST(:claim_seqs AS bigint[]),
+                       CAST(:request_ids AS text[]), CAST(:fingerprints AS text[]),
+                       CAST(:claimed_ats AS bigint[])) AS s
+    ON CONFLICT (namespace, worker, actor) DO UPDATE
+   SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
+       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at;
 
 -- name: hold_job
 -- Differs: a purge passes by what is held; nobody else minds.

@@ -86,6 +86,7 @@ class Exchange:
         self._prepared = prepared
         self._sent = 0
         self._preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by place among the results
+        self._new_names: set[bytes] = set()  # a statement may be sent many times in one exchange
         connection.pgconn.enter_pipeline_mode()
 
     def send(self, statements: Iterable[Asked]) -> None:
@@ -97,7 +98,8 @@ class Exchange:
             if name is None:
                 pgconn.send_query_params(asked.text.encode(), values, types, formats)
             else:
-                if is_new:
+                if is_new and name not in self._new_names:
+                    self._new_names.add(name)
                     self._preparing[self._sent] = (asked.text, types, name)
                     pgconn.send_prepare(name, asked.text.encode(), types)
                     self._sent += 1

@@ -278,7 +278,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
         )
         planned = plan(view)
         if planned.changes or planned.sessions:
-            also = [self._remember(session) for session in planned.sessions]
+            also = self._remember(planned.sessions)
             self._write_claimed(tx, planned.changes, view.epoch, also)
         return planned
 
@@ -332,17 +332,20 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
         live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
         return {name: _with_live(state, live.get(name, 0)) for name, state in queues.items()}
 
-    def _remember(self, session: Session) -> Asked:
-        return self._ask(
-            "remember_session",
-            namespace=session.key.namespace,
-            actor=session.key.actor,
-            worker=session.key.worker,
-            claim_seq=session.claim_seq,
-            request_id=session.request_id,
-            fingerprint=session.fingerprint,
-            claimed_at=session.claimed_at,
-        )
+    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+        return [
+            self._ask(
+                "remember_session",
+                namespace=session.key.namespace,
+                actor=session.key.actor,
+                worker=session.key.worker,
+                claim_seq=session.claim_seq,
+                request_id=session.request_id,
+                fingerprint=session.fingerprint,
+                claimed_at=session.claimed_at,
+            )
+            for session in sessions
+        ]
 
     def due(self, *, limit: int) -> Loaded:
         """Leased jobs whose authority has ended, longest overdue first."""
