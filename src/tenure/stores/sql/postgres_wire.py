@@ -11,7 +11,9 @@ the server's work in a drain of 200 jobs a call. No server-side cursors, text re
 
 import hashlib
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from tenure.stores.sql.driver import (
     Connection,
@@ -41,6 +43,17 @@ _UNPREPARED = ("BEGIN", "COMMIT", "ROLLBACK")
 
 _Bound = tuple[list[bytes | None], list[int], list[Format]]
 """Values, types and formats of a statement's parameters."""
+
+_Encoder = Callable[[Any], bytes | None]
+
+_SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
+    type(None): (_INFERRED, Format.TEXT, lambda _: None),
+    str: (_INFERRED, Format.TEXT, str.encode),
+    bool: (_BOOLEAN, Format.TEXT, lambda value: b"t" if value else b"f"),
+    int: (_INTEGER, Format.TEXT, lambda value: b"%d" % value),
+    bytes: (_BYTES, Format.BINARY, bytes),
+}
+"""Nothing else is sent anywhere."""
 
 
 class Prepared:
@@ -136,27 +149,20 @@ def exchange(
 
 
 def _bound(asked: Asked) -> _Bound:
-    values: list[bytes | None] = []
-    types: list[int] = []
-    formats: list[Format] = []
-    for value in asked.parameters:
-        kind, form = _INFERRED, Format.TEXT
-        encoded: bytes | None
-        if value is None:
-            encoded = None
-        elif isinstance(value, str):
-            encoded = value.encode()
-        elif isinstance(value, bool):
-            kind, encoded = _BOOLEAN, b"t" if value else b"f"
-        elif isinstance(value, int):
-            kind, encoded = _INTEGER, str(value).encode()
-        else:
-            assert isinstance(value, bytes), f"{type(value).__name__} is not sent anywhere"
-            kind, form, encoded = _BYTES, Format.BINARY, value
-        values.append(encoded)
-        types.append(kind)
-        formats.append(form)
+    types, formats, encoders = _layout(tuple(map(type, asked.parameters)))
+    values = [encode(value) for encode, value in zip(encoders, asked.parameters, strict=True)]
     return values, types, formats
+
+
+@lru_cache(maxsize=4096)
+def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Encoder]]:
+    """How parameters of these kinds are sent: a statement's are the same each time."""
+    found = [_SENT_AS[next(each for each in kind.__mro__ if each in _SENT_AS)] for kind in kinds]
+    return (
+        [type_ for type_, _, _ in found],
+        [form for _, form, _ in found],
+        [encode for _, _, encode in found],
+    )
 
 
 def _receive(pgconn: PGconn) -> list[PGresult]:
