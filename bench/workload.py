@@ -23,7 +23,7 @@ from tenure.core.ids import (
     RequestId,
     WorkerId,
     client_actor,
-    new_job_id,
+    ordered_job_id,
     worker_actor,
 )
 from tenure.core.instants import Instant
@@ -132,12 +132,12 @@ def accepted(answers: Sequence[Answer]) -> None:
 
 
 def new_jobs(jobs: int) -> list[Enqueue]:
-    """Commands for this many small jobs, their ids in order of time."""
+    """Commands for this many small jobs, with ids as a client makes them."""
     now = Instant(time.time_ns() // 1000)
     luck = os.urandom(ENTROPY_BYTES * jobs)
     return [
         Enqueue(
-            job_id=new_job_id(
+            job_id=ordered_job_id(
                 Instant(now + number), luck[number * ENTROPY_BYTES : (number + 1) * ENTROPY_BYTES]
             ),
             namespace=DEFAULT_NAMESPACE,

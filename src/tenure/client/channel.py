@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.events import Event
-from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, new_job_id
+from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, ordered_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Reply, Verdict
@@ -163,10 +163,7 @@ class Channel:
         with self._lock:
             now = max(_host_us() + self._skew_us, self._last_id_us + 1)
             self._last_id_us = now
-        luck = self._entropy(ENTROPY_BYTES)
-        # An id holds milliseconds and then 12 bits that sort: here, the microseconds.
-        finer = (now % 1000 << 2) + luck[1] % 4
-        return new_job_id(Instant(now), finer.to_bytes(2, "big") + luck[2:])
+        return ordered_job_id(Instant(now), self._entropy(ENTROPY_BYTES))
 
     def new_request_id(self) -> RequestId:
         """An id no request had before."""

@@ -63,6 +63,13 @@ def new_job_id(now: Instant, entropy: bytes) -> JobId:
     return _uuid(now // 1000, entropy, version=7)
 
 
+def ordered_job_id(now: Instant, entropy: bytes) -> JobId:
+    """The same, sorting by the microsecond: jobs made one after the other are claimed, and stored,
+    in that order. A UUIDv7 holds milliseconds and then 12 bits that sort."""
+    finer = (now % 1000 << 2) + entropy[1] % 4
+    return new_job_id(now, finer.to_bytes(2, "big") + entropy[2:])
+
+
 DERIVED_VERSION = "8"
 """Of the UUIDs that follow from another job's, and of no others."""
 
