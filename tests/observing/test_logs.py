@@ -1,5 +1,6 @@
 """Log lines: one object a line, with the ids of what it is about and without secrets."""
 
+import asyncio
 import json
 import logging
 import signal
@@ -16,6 +17,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
 from tenure.observing import tracing
 from tenure.observing.logs import JsonFormatter, TextFormatter, job_ids, redacted
+from tenure.server.blocking import Blocking
 from tests.observing.test_processes import Fleet
 from tests.observing.test_tracing import TRACEPARENT
 from tests.server.harness import Stage
@@ -150,6 +152,19 @@ def test_a_line_made_within_a_trace_has_it() -> None:
 
     assert (line["correlation_id"], line["trace_id"]) == ("order-7", TRACEPARENT)
     assert "trace_id" not in line_of("hello")
+
+
+@spec("OB5")
+def test_a_line_made_on_a_thread_of_the_server_has_the_requests_ids() -> None:
+    async def request() -> dict[str, Any]:
+        with tracing.within(tracing.Traced(traceparent=TRACEPARENT, correlation_ids=("order-7",))):
+            return await blocking(lambda: line_of("slow"))
+
+    blocking = Blocking(1)
+    line = asyncio.run(request())
+    blocking.close()
+
+    assert (line["trace_id"], line["correlation_id"]) == (TRACEPARENT, "order-7")
 
 
 def test_a_failed_request_is_logged_with_its_id_and_trace(

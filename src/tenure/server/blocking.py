@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -16,8 +17,9 @@ class Blocking:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tenure-server")
 
     async def __call__(self, call: Callable[[], _T]) -> _T:
-        """Run it and wait for what it returns."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        """Run it and wait for what it returns. It belongs to the request's trace there, too."""
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return await loop.run_in_executor(self._threads, context.run, call)
 
     def close(self) -> None:
         """Finish what was begun."""
