@@ -424,7 +424,8 @@ class Store(TokenStore, Protocol):
         """Keep what a process has counted until another takes it. [B16]"""
 
     def take_counts(self, *, limit: int) -> list[bytes]:
-        """Up to so many counts that were handed over; each is given to one caller only. [B16]"""
+        """Up to so many counts that were handed over, in no order; each is given to one caller
+        only. [B16]"""
 
     def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget counts that nobody took for this long; how many. [B16]"""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tenure.client.app import Application
 from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
-from tenure.coordinator.handing import HandingOver, take_over
+from tenure.coordinator.handing import HandingOver, TakingOver
 from tenure.coordinator.retention import Retention, RetentionPolicy, check_retention
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
@@ -45,7 +45,7 @@ from tenure.observing.metrics import (
     counts_of,
     require_prometheus,
 )
-from tenure.ports import Administration, Measures, Store
+from tenure.ports import Administration, Store
 from tenure.protocol import URL_VARIABLE
 from tenure.stores.memory import MemoryStore
 from tenure.within import aenqueue_within, atransaction_on, enqueue_within, transaction_on
@@ -265,23 +265,27 @@ def open_coordinator(
     whatever becomes of them before. What it counts is `shown` by this process, or else handed over
     to one that shows some. [OB7]"""
     limits = limits_from_environment()  # before a store is made that nobody will use
-    counts = shown or _counts()
     with (
         closing(open_store(url, create=create)) as store,
-        nullcontext() if shown else _handed_over(store, counts),
+        _counted(store, shown) as counts,
         closing(Coordinator(store, limits=limits, observer=counts)) as coordinator,
     ):
         yield coordinator
 
 
 @contextmanager
-def _handed_over(store: Store, counts: Counts) -> Iterator[None]:
-    handing = HandingOver(store, counts)
-    handing.start()
+def _counted(store: Store, shown: Counts | None) -> Iterator[Counts]:
+    """Counts that are shown, or handed over to whoever shows some."""
+    counts = shown or Counts()
+    if isinstance(store, MemoryStore):
+        yield counts  # no other process has this store
+        return
+    going = TakingOver(store, counts) if shown else HandingOver(store, counts)
+    going.start()
     try:
-        yield
+        yield counts
     finally:
-        handing.stop()
+        going.stop()
 
 
 class Tenure(Application):
@@ -385,7 +389,7 @@ def run_worker(
     hint = _Hint()
     with open_coordinator(url, shown=counts) as coordinator:
         _log.info("store %s%s", shown_url(url), created)
-        gauge = _gauge(coordinator.store, counts)
+        gauge = _gauge(coordinator.store)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
         options = replace(options, limits=coordinator.limits)
         with _exposed(expose, metrics), _kept(coordinator, keeping, on_requeued=hint.ready_in):
@@ -451,13 +455,8 @@ class _Hint:
             timer.start()
 
 
-def _gauge(store: Store, counts: Counts | None) -> Gauge:
-    def measure() -> Measures:
-        if counts is not None:
-            take_over(store, counts)
-        return store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED)
-
-    return Gauge(measure)
+def _gauge(store: Store) -> Gauge:
+    return Gauge(lambda: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED))
 
 
 @contextmanager
@@ -490,5 +489,5 @@ def run_server(
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
         counts = _counts()
         with open_coordinator(url, shown=counts) as coordinator, _kept(coordinator, keeping):
-            metrics = Metrics(counts, gauge=_gauge(coordinator.store, counts))
+            metrics = Metrics(counts, gauge=_gauge(coordinator.store))
             serve(coordinator, options, announce=announce, metrics=metrics.text)

@@ -11,7 +11,6 @@ from typing import Any
 
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.estimate import StoreClock, host_monotonic
-from tenure.coordinator.handing import HandingOver
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.validation import Limits, check_command
@@ -106,7 +105,9 @@ def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
             raise asked.error
         assert asked.answer is not None
         answers.append(asked.answer)
-    HandingOver(store, counts).hand_over()
+    counted = counts.take()
+    if counted is not None:
+        store.hand_over_counts(counted)
     return answers
 
 

@@ -25,6 +25,12 @@ def add(one: int, two: int) -> int:
     return one + two
 
 
+@app.job(lease=CALM, retry=QUICK)
+def delegate(to: str) -> str:
+    """Enqueues another job, for somebody else's queue."""
+    return app.enqueue("add", {"one": 1, "two": 2}, queue=to).id
+
+
 @app.job(lease=LEASE, retry=QUICK)
 def linger(seconds: float, ctx: Context) -> int:
     """Works for a while and says so; stops when asked."""

@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from tenure import Tenure
 from tenure.conformance.harness import LIMITS
 from tenure.conformance.spec import spec
-from tenure.coordinator.handing import HandingOver, take_over
+from tenure.coordinator.handing import HandingOver, TakingOver
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Enqueue
@@ -107,8 +108,8 @@ def test_what_an_application_commits_is_counted_by_whoever_shows_metrics(
         )
     app.close()
 
-    take_over(store, counts)
-    take_over(store, counts)  # there is nothing left to take
+    TakingOver(store, counts).take_over()
+    TakingOver(store, counts).take_over()  # there is nothing left to take
     text = Metrics(counts).text()
     coordinator.close()
 
@@ -151,7 +152,7 @@ def test_a_program_that_closes_nothing_hands_over_at_its_end(
     )
 
     counts = Counts()
-    take_over(store, counts)
+    TakingOver(store, counts).take_over()
 
     assert (ran.returncode, ran.stderr) == (0, "")
     assert_agree(Metrics(counts).text(), store.records(page_size=100))
@@ -162,10 +163,8 @@ class Failing(MemoryStore):
     """Fails to take counts, as it is told to."""
 
     failure: TenureError | None = None
-    asked = 0
 
     def hand_over_counts(self, counts: bytes) -> None:
-        self.asked += 1
         if self.failure is not None:
             raise self.failure
         super().hand_over_counts(counts)
@@ -189,22 +188,51 @@ def test_counts_that_were_not_handed_over_are_kept_unless_they_may_have_been(
     store.failure = None
 
     HandingOver(store, counts).hand_over()
-    take_over(store, shown)
+    TakingOver(store, shown).take_over()
 
     assert missed(shown) == left
 
 
-def test_the_end_does_not_wait_for_a_store_that_just_failed() -> None:
-    store, counts = Failing(), Counts()
+class Slow(MemoryStore):
+    """Takes its time with counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def hand_over_counts(self, counts: bytes) -> None:
+        self.is_asked.set()
+        self.may_go_on.wait(60)
+        super().hand_over_counts(counts)
+
+
+@spec("OB7")
+def test_an_end_while_counts_are_on_their_way_waits_for_them_and_sends_the_rest() -> None:
+    store, counts, shown = Slow(), Counts(), Counts()
     counts.missed([COMMAND])
-    store.failure = StoreUnavailable("gone")
-    handing = HandingOver(store, counts)
-    with pytest.raises(StoreUnavailable):
-        handing.hand_over()
+    handing = HandingOver(store, counts, last_words_within_s=60)
+    handing.start()
+    assert store.is_asked.wait(60)
+    counts.missed([COMMAND])
+
+    threading.Timer(0.1, store.may_go_on.set).start()
+    handing.stop()
+    TakingOver(store, shown).take_over()
+
+    assert missed(shown) == 2
+
+
+def test_an_end_does_not_wait_for_a_store_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    store, counts = Slow(), Counts()
+    counts.missed([COMMAND])
+    handing = HandingOver(store, counts, last_words_within_s=0.01)
+    handing.start()
 
     handing.stop()
 
-    assert store.asked == 1
+    assert "no answer in time" in caplog.text
+    assert not store.may_go_on.is_set()
+    store.may_go_on.set()
 
 
 def test_counts_that_cannot_be_read_are_said_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -213,10 +241,10 @@ def test_counts_that_cannot_be_read_are_said_and_left_out(caplog: pytest.LogCapt
     sent.missed([COMMAND])
     handed = sent.take()
     assert handed is not None
-    for body in (b"not counts", handed):
+    for body in (b"not counts", b"\x82\xa7tallies\x80\xa6misses\x81\xa1\xff\x01", handed):
         store.hand_over_counts(body)
 
-    take_over(store, counts)
+    TakingOver(store, counts).take_over()
 
     assert missed(counts) == 1
     assert "cannot be read" in caplog.text
@@ -235,7 +263,7 @@ def test_labels_of_others_are_bounded_like_ones_own() -> None:
     shown = Counts(tallies=Tallies(kinds=10, namespaces=1))
 
     HandingOver(store, sender).hand_over()
-    take_over(store, shown)
+    TakingOver(store, shown).take_over()
     exposed = samples(Metrics(shown).text())["tenure_transitions_total"]
 
     labels = {(dict(each)["namespace"], dict(each)["kind"]) for each in exposed}

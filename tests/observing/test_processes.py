@@ -16,8 +16,11 @@ import pytest
 
 from tenure.client.channel import Link
 from tenure.conformance.spec import spec
+from tenure.coordinator.handing import TakingOver
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
+from tenure.observing.counts import Counts
+from tenure.observing.metrics import Metrics
 from tenure.ports import Record, Store
 from tenure.wiring import open_remote, open_store
 from tests.e2e import ledger
@@ -195,6 +198,27 @@ def test_a_worker_without_a_server_exposes_what_all_processes_committed(
     assert total(text, "tenure_run_seconds_count", kind="post") == 3
     assert total(text, "tenure_store_up") == 1
     store.close()
+
+
+@spec("OB7", "I22")
+def test_what_a_handler_enqueued_is_counted_though_its_worker_ends_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ending.db'}"
+    house = House(url, tmp_path)
+    fleet = Fleet(tmp_path, {"TENURE_URL": url})
+    fleet.start("ending")
+    made = house.tenure("enqueue", "delegate", '{"to": "elsewhere"}', "--wait")
+    assert made.returncode == 0, made
+
+    fleet.workers["ending"].terminate()
+    code = fleet.workers["ending"].wait(60)
+    store, counts = open_store(url), Counts()
+    TakingOver(store, counts).take_over()
+    records = list(store.records(page_size=100))
+    store.close()
+
+    assert code == 0
+    assert len(records) == 2
+    assert_agree(Metrics(counts).text(), records)
 
 
 def test_a_worker_of_a_server_exposes_what_it_saw_itself(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.errors import Closed, TenureError
@@ -16,13 +17,21 @@ BEHIND_INTERVAL = seconds(0.1)
 
 class Periodic:
     """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
-    a run that says there is more to do."""
+    a run that says there is more to do. With `runs_at_end`, once more when it is stopped."""
 
-    def __init__(self, name: str, work: Callable[[], bool], *, interval_us: Duration) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], bool],
+        *,
+        interval_us: Duration,
+        runs_at_end: bool = False,
+    ) -> None:
         self._name = name
         self._work = work
         self._interval_s = interval_us / MICROSECONDS_PER_SECOND
         self._behind_s = min(interval_us, BEHIND_INTERVAL) / MICROSECONDS_PER_SECOND
+        self._runs_at_end = runs_at_end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tenure-{name}", daemon=True)
 
@@ -30,22 +39,32 @@ class Periodic:
         """Begin; once."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the run under way, if any."""
+    def stop(self, *, within_s: float | None = None) -> bool:
+        """End after the run under way, if any; whether it has, with `within_s` by then."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(within_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            is_behind = False
             try:
-                is_behind = self._work()
+                is_behind = self._run_once()
             except Closed:
                 return
-            except TenureError as failure:
-                _log.warning("%s failed, will try again: %s", self._name, failure)
-            except Exception:
-                # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
-                _log.exception("%s failed unexpectedly, will try again", self._name)
             self._stop.wait(self._behind_s if is_behind else self._interval_s)
+        if self._runs_at_end:
+            with suppress(Closed):
+                self._run_once()
+
+    def _run_once(self) -> bool:
+        try:
+            return self._work()
+        except Closed:
+            raise
+        except TenureError as failure:
+            _log.warning("%s failed, will try again: %s", self._name, failure)
+        except Exception:
+            # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
+            _log.exception("%s failed unexpectedly, will try again", self._name)
+        return False

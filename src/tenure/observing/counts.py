@@ -252,7 +252,7 @@ class Counts:
         and left out: a reading of the metrics must not fail for it."""
         try:
             more = _decode(handed)
-        except msgspec.DecodeError as problem:
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
             _log.warning("the counts of another process cannot be read: %s", problem)
             return
         with self._lock:

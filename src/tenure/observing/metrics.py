@@ -90,10 +90,8 @@ class Metrics:
         return generate_latest(registry)
 
     def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
-        # The store first: what other processes handed over is counted by then. [OB7]
-        measures = None if self._gauge is None else self._gauge.read()
         snapshot = None if self._counts is None else self._counts.snapshot()
-        for metric, values in self._plain(snapshot, measures):
+        for metric, values in self._plain(snapshot):
             yield _family(metric, _of_namespace(metric, values, namespace))
         if snapshot is not None:
             for metric, name in ((catalogue.WAIT, "waits"), (catalogue.RUN, "runs")):
@@ -104,14 +102,13 @@ class Metrics:
                 }
                 yield _histogram_family(metric, found)
 
-    def _plain(
-        self, snapshot: Snapshot | None, measures: Measures | None
-    ) -> Iterator[tuple[Metric, Values]]:
+    def _plain(self, snapshot: Snapshot | None) -> Iterator[tuple[Metric, Values]]:
         if snapshot is not None:
             yield from _counters(snapshot)
             lag_s = snapshot.sweeper_lag_s
             yield catalogue.SWEEPER_LAG, [] if lag_s is None else [((), lag_s)]
         if self._gauge is not None:
+            measures = self._gauge.read()
             yield catalogue.STORE_UP, [((), float(measures is not None))]
             if measures is not None:
                 yield from _gauges(measures)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
     from opentelemetry.util.types import AttributeValue
 
-MAX_LINKS = 100
-"""The jobs of a batch that its span is linked to; of more, a reader sees enough."""
+MAX_NAMED = 100
+"""The jobs of a batch whose traces and ids are kept; of more, a reader sees enough."""
 MAX_TOLD = 32
 """The jobs of a batch that its headers name. With them and the longest ids they have 7 KiB: the
 head that the strictest proxies let pass has 8, and a server's own limit is twice that. [H12]"""
@@ -135,8 +135,8 @@ def concerning(jobs: Iterable[Labelled]) -> Traced:
     ids = tuple(dict.fromkeys(each for _, each in labels if each is not None))
     return Traced(
         traceparent=traces[0] if len(traces) == 1 else None,
-        correlation_ids=ids[:MAX_LINKS],
-        traces=traces[:MAX_LINKS],
+        correlation_ids=ids[:MAX_NAMED],
+        traces=traces[:MAX_NAMED],
     )
 
 
@@ -278,17 +278,17 @@ def _ids_in(text: str) -> tuple[str, ...]:
             check_correlation_id(CORRELATION_HEADER, each)
     except (UnicodeDecodeError, InvalidInput):
         return ()
-    return tuple(dict.fromkeys(ids))
+    return tuple(dict.fromkeys(ids))[:MAX_NAMED]
 
 
 def _traces_in(text: str) -> tuple[str, ...]:
     traces = _listed(text)
-    return tuple(dict.fromkeys(traces)) if all(map(traceparent_of, traces)) else ()
+    return tuple(dict.fromkeys(traces))[:MAX_NAMED] if all(map(traceparent_of, traces)) else ()
 
 
 def _listed(text: str) -> list[str]:
-    """The first of a list; an empty one between two commas is none, as HTTP has it."""
-    return [each for each in (part.strip() for part in text.split(",")) if each][:MAX_LINKS]
+    """The parts of a list; an empty one between two commas is none, as HTTP has it."""
+    return [each for each in (part.strip() for part in text.split(",")) if each]
 
 
 # --- OpenTelemetry -------------------------------------------------------------------------------

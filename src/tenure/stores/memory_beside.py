@@ -261,6 +261,6 @@ class MemoryBeside(ABC):
         with self._lock:
             self._open()
             before = self._clock() - older_than_us
-            untaken = [each for each in self._handed if each[0] < before][:limit]
-            self._handed = [each for each in self._handed if each not in untaken]
-            return len(untaken)
+            untaken = sum(ts < before for ts, _ in self._handed[:limit])  # they are in order
+            del self._handed[:untaken]
+            return untaken

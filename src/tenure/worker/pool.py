@@ -7,7 +7,8 @@ rule for deaths: who dies by itself has failed; who was killed for a neighbour's
 import logging
 import selectors
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -61,6 +62,9 @@ FIRST_RESTART = seconds(0.2)
 RETIRE_WITHIN = seconds(10)
 EXIT_POLL = seconds(0.2)
 EXIT_WITHIN = seconds(1)
+LEAVE_WITHIN_S = 1.0
+"""How long children that have nothing to do may take to end when their worker does."""
+LOOK_AGAIN_S = 0.01
 SHOWN_OUTPUT = 4000
 
 _log = logging.getLogger("tenure.worker")
@@ -497,11 +501,20 @@ class Pool:
             self._turn(child)
 
     def close(self) -> None:
-        """Kill and reap every child."""
+        """Let idle children end by themselves, for a moment; kill the others, reap them all."""
         self._is_closing = True
+        self._let_leave([child for child in self._children if child.is_ready and not child.runs])
         for child in self._children:
             child.kill()
         for child in list(self._children):
             self._bury(child)
         if self._keeper is not None:
             self._keeper.close()
+
+    def _let_leave(self, idle: Sequence[Child]) -> None:
+        """What libraries do at the end of a process, Tenure's own among them, wants to be done."""
+        for child in idle:
+            child.send(Retire())
+        until = time.monotonic() + LEAVE_WITHIN_S
+        while time.monotonic() < until and not all(child.has_exited() for child in idle):
+            time.sleep(LOOK_AGAIN_S)

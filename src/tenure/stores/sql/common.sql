@@ -51,13 +51,6 @@ SELECT 1 FROM {t}job AS j
 -- Labels are compared here, principals by the caller: few sessions share a label.
 SELECT {session_columns} FROM {t}worker WHERE namespace = :namespace AND worker {among_workers};
 
--- name: remember_session
-INSERT INTO {t}worker ({session_columns})
-VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :claimed_at)
-    ON CONFLICT (namespace, worker, actor) DO UPDATE
-   SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
-       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at;
-
 -- name: load_queue_settings
 SELECT name, paused, concurrency_limit FROM {t}queue
  WHERE namespace = :namespace AND name {among_queues};
@@ -276,17 +269,22 @@ RETURNING worker;
 -- name: hand_over_counts
 INSERT INTO {t}handed_count (ts, counts) VALUES ({t}clock(), :counts);
 
+-- name: has_counts
+SELECT 1 FROM {t}handed_count LIMIT 1;
+
 -- name: take_counts
 WITH handed AS MATERIALIZED (
     SELECT h.id FROM {t}handed_count AS h ORDER BY h.id LIMIT :limit {skip_locked})
 DELETE FROM {t}handed_count WHERE id IN (SELECT id FROM handed) RETURNING counts;
 
 -- name: forget_counts
+-- The oldest come first: of a page, those that are too old. Looking for them in the whole table
+-- would read all that is waiting, every time.
 WITH untaken AS MATERIALIZED (
-    SELECT h.id FROM {t}handed_count AS h
-     WHERE h.ts < (SELECT {t}clock()) - :older_than_us
-     ORDER BY h.id LIMIT :limit {skip_locked})
-DELETE FROM {t}handed_count WHERE id IN (SELECT id FROM untaken) RETURNING id;
+    SELECT h.id, h.ts FROM {t}handed_count AS h ORDER BY h.id LIMIT :limit {skip_locked})
+DELETE FROM {t}handed_count
+ WHERE id IN (SELECT id FROM untaken WHERE ts < (SELECT {t}clock()) - :older_than_us)
+RETURNING id;
 
 -- name: create_token
 INSERT INTO {t}token ({token_columns})

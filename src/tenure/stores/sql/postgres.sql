@@ -12,22 +12,18 @@ SELECT set_config('statement_timeout', :statement_timeout, TRUE),
        set_config('random_page_cost', '1.1', TRUE),
        set_config('jit', 'off', TRUE);
 
--- name: lock_shared
--- Differs: claimers of one queue run side by side, SQLite has one writer.
-SELECT pg_advisory_xact_lock_shared(CAST(:key AS bigint));
-
 -- name: lock_exclusive
--- Differs: see lock_shared.
+-- Differs: claimers of one queue run side by side, SQLite has one writer.
 SELECT pg_advisory_xact_lock(CAST(:key AS bigint));
 
 -- name: lock_in_order
--- Differs: see lock_shared. All that a claim locks, in one statement and in the order given.
+-- Differs: see lock_exclusive. All that a claim locks, in one statement and in the order given.
 SELECT CASE WHEN l.is_shared THEN pg_advisory_xact_lock_shared(l.key)
             ELSE pg_advisory_xact_lock(l.key) END
   FROM unnest(CAST(:keys AS bigint[]), CAST(:are_shared AS boolean[])) AS l(key, is_shared);
 
 -- name: remember_sessions
--- Differs: remember_session for many at once. A statement for each of twenty workers that claim
+-- Differs: many at once. A statement for each of twenty workers that claim
 -- together was a third of the CPU of their claim.
 INSERT INTO {t}worker ({session_columns})
 SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),

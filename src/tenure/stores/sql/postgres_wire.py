@@ -157,7 +157,11 @@ def _bound(asked: Asked) -> _Bound:
 @lru_cache(maxsize=4096)
 def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Encoder]]:
     """How parameters of these kinds are sent: a statement's are the same each time."""
-    found = [_SENT_AS[next(each for each in kind.__mro__ if each in _SENT_AS)] for kind in kinds]
+    found = []
+    for kind in kinds:
+        base = next((each for each in kind.__mro__ if each in _SENT_AS), None)
+        assert base is not None, f"{kind.__name__} is not sent anywhere"
+        found.append(_SENT_AS[base])
     return (
         [type_ for type_, _, _ in found],
         [form for _, form, _ in found],

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tenure.core.claims import ClaimScope, SessionKey
+from tenure.core.claims import ClaimScope, Session, SessionKey
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -189,6 +189,21 @@ class SqliteStore(SqlStore):
 
     def _epoch_lock(self) -> list[Asked]:
         return []
+
+    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+        return [
+            self._ask(
+                "remember_session",
+                namespace=session.key.namespace,
+                actor=session.key.actor,
+                worker=session.key.worker,
+                claim_seq=session.claim_seq,
+                request_id=session.request_id,
+                fingerprint=session.fingerprint,
+                claimed_at=session.claimed_at,
+            )
+            for session in sessions
+        ]
 
     # --- saving --------------------------------------------------------------------------------
 

@@ -24,3 +24,11 @@ SELECT {logged_values} FROM json_each({logged_rows}) AS i;
 SELECT 1 FROM {t}job
  WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
    AND finished_at IS NULL;
+
+-- name: remember_session
+-- Differs: many at once in PostgreSQL; here a statement costs no round trip.
+INSERT INTO {t}worker ({session_columns})
+VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :claimed_at)
+    ON CONFLICT (namespace, worker, actor) DO UPDATE
+   SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
+       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at;

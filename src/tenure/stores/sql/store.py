@@ -126,6 +126,10 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
         """The lock that no write under an epoch can pass."""
 
     @abstractmethod
+    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+        """What each session was granted last."""
+
+    @abstractmethod
     def _write_claimed(
         self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
     ) -> None:
@@ -331,21 +335,6 @@ class SqlStore(BesideTheLog, Tokens, Measuring):
         )
         live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
         return {name: _with_live(state, live.get(name, 0)) for name, state in queues.items()}
-
-    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
-        return [
-            self._ask(
-                "remember_session",
-                namespace=session.key.namespace,
-                actor=session.key.actor,
-                worker=session.key.worker,
-                claim_seq=session.claim_seq,
-                request_id=session.request_id,
-                fingerprint=session.fingerprint,
-                claimed_at=session.claimed_at,
-            )
-            for session in sessions
-        ]
 
     def due(self, *, limit: int) -> Loaded:
         """Leased jobs whose authority has ended, longest overdue first."""
