@@ -35,7 +35,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.observing.counts import Counts
+from tenure.observing.counts import Counts, unseen
 from tenure.observing.metrics import (
     MAX_COUNTED,
     MAX_QUEUES,
@@ -276,7 +276,7 @@ def open_coordinator(
 @contextmanager
 def _counted(store: Store, shown: Counts | None) -> Iterator[Counts]:
     """Counts that are shown, or handed over to whoever shows some."""
-    counts = shown or Counts()
+    counts = shown or unseen()
     if isinstance(store, MemoryStore):
         yield counts  # no other process has this store
         return

@@ -15,7 +15,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
-from tenure.observing.counts import Counts
+from tenure.observing.counts import unseen
 from tenure.ports import Store
 
 
@@ -89,7 +89,7 @@ def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
 def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
     """Decide as a coordinator does, but on one connection and with nothing remembered: what is
     written may yet be rolled back. What it counts is written with it. [OB7]"""
-    counts = Counts()
+    counts = unseen()
     executor = Executor(
         store,
         entropy=os.urandom,

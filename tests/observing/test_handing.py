@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tenure import Tenure
@@ -32,8 +33,9 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
 from tenure.errors import OutcomeUnknown, StoreUnavailable, TenureError
-from tenure.observing.counts import OTHER, Counts, Tallies
+from tenure.observing.counts import MAX_NAMESPACES, OTHER, Counts, Tallies, unseen
 from tenure.observing.metrics import Metrics
 from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
@@ -235,20 +237,61 @@ def test_an_end_does_not_wait_for_a_store_that_hangs(caplog: pytest.LogCaptureFi
     store.may_go_on.set()
 
 
-def test_counts_that_cannot_be_read_are_said_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    store, counts = MemoryStore(), Counts()
-    sent = Counts()
+DEEP = b"\x83\xa7tallies\x80\xa6misses\x80\xa1x" + b"\x91" * 200_000 + b"\xc0"
+NO_TEXT = b"\x82\xa7tallies\x80\xa6misses\x81\xa1\xff\x01"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"not counts", id="no document"),
+        pytest.param(NO_TEXT, id="no text"),
+        pytest.param(DEEP, id="too deep"),
+        pytest.param(encode({"tallies": {}, "misses": {"enqueue": -1}}), id="less than none"),
+    ],
+)
+def test_counts_that_cannot_be_read_are_said_and_left_out(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, counts, sent = MemoryStore(), Counts(), Counts()
     sent.missed([COMMAND])
     handed = sent.take()
     assert handed is not None
-    for body in (b"not counts", b"\x82\xa7tallies\x80\xa6misses\x81\xa1\xff\x01", handed):
-        store.hand_over_counts(body)
+    for each in (body, handed):
+        store.hand_over_counts(each)
 
     TakingOver(store, counts).take_over()
 
     assert missed(counts) == 1
     assert "cannot be read" in caplog.text
     assert sent.take() is None
+
+
+def test_operations_that_there_are_not_are_not_shown() -> None:
+    counts = Counts()
+    counts.add(encode({"tallies": {}, "misses": {f"made up {n}": 1 for n in range(1000)}}))
+
+    assert "made up" not in Metrics(counts).text().decode()
+
+
+@spec("OB1")
+def test_a_label_is_not_lost_among_many_of_one_second() -> None:
+    store, counts, shown = MemoryStore(), unseen(), Counts()
+    coordinator = Coordinator(store, limits=LIMITS, observer=counts)
+    names = [Namespace(f"n{number}") for number in range(MAX_NAMESPACES + 1)]
+    ids = [new_job_id(Instant(number * 1000), bytes(16)) for number in range(len(names))]
+    for job_id, name in zip(ids, names, strict=True):
+        coordinator.execute(replace(COMMAND, job_id=job_id, namespace=name))
+    coordinator.close()
+    last = store.load(ids).jobs[ids[-1]]
+    shown.saved([Change(job=last, expected_rev=0, events=())], {})
+
+    HandingOver(store, counts).hand_over()
+    TakingOver(store, shown).take_over()
+
+    text = Metrics(shown).text()
+    assert total(text, "tenure_transitions_total", namespace=last.namespace) == 1
+    assert total(text, "tenure_transitions_total", namespace=OTHER) == 1
 
 
 @spec("OB1")

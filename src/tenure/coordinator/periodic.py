@@ -15,6 +15,9 @@ BEHIND_INTERVAL = seconds(0.1)
 """The pause while there is more to do: it leaves the store to others in between."""
 
 
+STOP_WITHIN_S = 5.0
+
+
 class Periodic:
     """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
     a run that says there is more to do. With `runs_at_end`, once more when it is stopped."""
@@ -39,8 +42,9 @@ class Periodic:
         """Begin; once."""
         self._thread.start()
 
-    def stop(self, *, within_s: float | None = None) -> bool:
-        """End after the run under way, if any; whether it has, with `within_s` by then."""
+    def stop(self, *, within_s: float = STOP_WITHIN_S) -> bool:
+        """End after the run under way, if any; whether it has by then. A run that hangs with its
+        store is left behind: it ends with the process."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(within_s)

@@ -51,6 +51,10 @@ PATIENCE_S = 0.05
 caller's own transaction holds, up to the store's lock time-out."""
 
 
+CLOSE_WITHIN_S = 60.0
+"""More than a statement may take at any store, and less than forever."""
+
+
 class _Commands:
     """Commands of one caller, answered together."""
 
@@ -200,12 +204,14 @@ class Coordinator(BesideTheLog, Administered):
         return self.store.now()
 
     def close(self) -> None:
-        """Finish what was submitted, then stop. The store stays open: it is its owner's."""
+        """Finish what was submitted, then stop. The store stays open: it is its owner's. A flight
+        that hangs with its store is left behind: it ends with the process."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        until = time.monotonic() + CLOSE_WITHIN_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, field
@@ -36,6 +36,8 @@ OTHER = "(other)"
 """What cannot be the name of a namespace or kind: nobody's token is for it. [OB2]"""
 MAX_KINDS = 200
 MAX_NAMESPACES = 20
+MAX_HANDED = 10_000
+"""Kinds, and namespaces, of one hand-over: whoever takes it has the bounds that are shown."""
 
 BOUNDS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -62,14 +64,16 @@ _K = TypeVar("_K")
 
 _BUCKETS = len(BOUNDS_S) + 1  # the last one has no upper end
 
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
 
 class Histogram(msgspec.Struct):
     """How many durations fell between two bounds, and their sum."""
 
-    buckets: Annotated[list[int], Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
+    buckets: Annotated[list[Count], Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
         default_factory=lambda: [0] * _BUCKETS
     )
-    sum_us: int = 0
+    sum_us: Count = 0
 
     def observe(self, duration_us: int) -> None:
         """One more; a store's clock that was set back makes no negative ones."""
@@ -98,10 +102,10 @@ _ENDS = _ERRORS | {EventType.SUCCEEDED, EventType.CANCELLED}
 class Tally(msgspec.Struct):
     """What happened to the jobs of one kind."""
 
-    events: dict[tuple[EventType, EventCause | None], int] = field(default_factory=dict)
-    retries: dict[EventCause | None, int] = field(default_factory=dict)
-    failures: dict[ErrorClass, int] = field(default_factory=dict)
-    dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = field(default_factory=dict)
+    events: dict[tuple[EventType, EventCause | None], Count] = field(default_factory=dict)
+    retries: dict[EventCause | None, Count] = field(default_factory=dict)
+    failures: dict[ErrorClass, Count] = field(default_factory=dict)
+    dead_letters: dict[tuple[ReasonCode | None, Stage | None], Count] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
 
@@ -154,7 +158,8 @@ def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:
 
 def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
     for key, number in more.items():
-        _add(counts, key, number)
+        if number:
+            _add(counts, key, number)
 
 
 class Tallies:
@@ -186,12 +191,19 @@ class Tallies:
         self.by_label = {}
 
 
+def _operation(command: type) -> str:
+    return command.__name__.lower()
+
+
+_OPERATIONS = frozenset(map(_operation, get_args(Command)))
+
+
 class Handed(msgspec.Struct, frozen=True):
     """Counts on their way to another process."""
 
     tallies: dict[tuple[Namespace, Kind], Tally]
     """By namespace and kind."""
-    misses: dict[str, int]
+    misses: dict[str, Count]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +213,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """By namespace and kind."""
     misses: dict[str, int]
     sweeper_lag_s: float | None
+
+
+def unseen() -> "Counts":
+    """Counts that this process does not show, and hands over. [OB7]"""
+    return Counts(tallies=Tallies(kinds=MAX_HANDED, namespaces=MAX_HANDED))
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -230,7 +247,7 @@ class Counts:
         """Count what lost its compare-and-swap, by operation."""
         with self._lock:
             for command in commands:
-                _add(self._misses, type(command).__name__.lower())
+                _add(self._misses, _operation(type(command)))
 
     def swept(self, overdue_us: Duration) -> None:
         """Remember how late the sweeper was, and when."""
@@ -252,13 +269,13 @@ class Counts:
         and left out: a reading of the metrics must not fail for it."""
         try:
             more = _decode(handed)
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except Exception as problem:  # whatever a decoder raises for bytes of anybody's
             _log.warning("the counts of another process cannot be read: %s", problem)
             return
         with self._lock:
             for (namespace, kind), tally in more.tallies.items():
                 self._tallies.of(namespace, kind).add(tally)
-            _add_all(self._misses, more.misses)
+            _add_all(self._misses, {name: more.misses.get(name, 0) for name in _OPERATIONS})
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""
