@@ -202,6 +202,6 @@ def is_gone(pid: int) -> bool:
     """Whether no living process has this pid (a zombie is as good as gone)."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, or going while it was read
         return True
     return state == "Z"
