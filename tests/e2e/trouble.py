@@ -115,6 +115,8 @@ def _add_crowds(app: Tenure, lease: str) -> None:
             time.sleep(0.05)
 
     @app.job(lease=lease, concurrency=2)
-    def scarce() -> None:
-        """Two of these at once are as many as a worker may run."""
+    def scarce() -> tuple[float, float]:
+        """Two of these at once are as many as a worker may run; from when to when this one did."""
+        began = time.monotonic()
         time.sleep(0.3)
+        return began, time.monotonic()
