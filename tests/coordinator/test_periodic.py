@@ -70,3 +70,20 @@ def test_a_run_that_leaves_more_to_do_is_followed_soon() -> None:
 
     assert is_done
     assert left == []
+
+
+def test_a_run_that_hangs_does_not_hold_up_the_end() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        begun.set()
+        go_on.wait(LIMIT_S)
+        return False
+
+    periodic = Periodic("test", work, interval_us=seconds(1))
+    periodic.start()
+    assert begun.wait(LIMIT_S)
+
+    assert not periodic.stop(within_s=0.01)
+    go_on.set()
+    assert periodic.stop(within_s=LIMIT_S)

@@ -106,6 +106,32 @@ def test_calls_that_wait_for_a_flight_share_one_transaction(
     assert store.saves == [1, 1, 64]
 
 
+def test_a_flight_that_hangs_with_its_store_is_left_behind_and_said(
+    world: World,
+    store: ScriptedStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("tenure.coordinator.service.CLOSE_WITHIN_S", 0.01)
+    world.enqueue()
+    taken, go_on = Signal(), Signal()
+
+    def hold(changes: Sequence[Change]) -> None:
+        taken.set()
+        go_on.wait(300)
+
+    store.before_save = hold
+    asked = world.coordinator.submit(enqueue_command(world))
+    assert taken.wait(30)
+
+    world.coordinator.close()
+
+    assert not asked.done()
+    assert "the store does not answer" in caplog.text
+    go_on.set()
+    assert isinstance(asked.result(30)[0], Reply)
+
+
 def test_flights_that_hang_keep_nobody_else_on_the_ground(store: ScriptedStore) -> None:
     clock = store._clock
     assert isinstance(clock, VirtualClock)

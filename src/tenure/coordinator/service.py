@@ -5,6 +5,7 @@ a thread is free, so an idle service adds no wait and a busy one batches by itse
 sync callers wait on the future, async callers wrap it (ADR 0004).
 """
 
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,8 @@ from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, Entropy, Observer, Store
+
+_log = logging.getLogger("tenure.coordinator")
 
 MAX_BATCH = 1000
 LAST_WRITTEN = 20_000
@@ -212,6 +215,8 @@ class Coordinator(BesideTheLog, Administered):
         until = time.monotonic() + CLOSE_WITHIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            _log.warning("closed while the store does not answer: what was asked last is unknown")
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
