@@ -9,16 +9,16 @@ from itertools import islice
 from operator import attrgetter
 
 import msgspec
+from msgspec.structs import astuple
 
 from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventType
 from tenure.stores.sql.rows import (
-    EVENT_COLUMNS,
     EVENT_ENCODERS,
+    EVENT_FIELDS,
     Encoder,
     Values,
-    event_values,
     job_values,
     touched,
 )
@@ -113,8 +113,8 @@ class Spread(msgspec.Struct, frozen=True):
     event_ids: Sequence[JobId] | None
 
 
-LOGGED = tuple(name for name in EVENT_COLUMNS if name != "job_id")
-_JOB_ID = EVENT_COLUMNS.index("job_id")
+LOGGED = (*[name for name in EVENT_FIELDS if name != "job_id"], "class")
+_JOB_ID, _TYPE = EVENT_FIELDS.index("job_id"), EVENT_FIELDS.index("type")
 
 
 def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
@@ -123,7 +123,8 @@ def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
     names = touched(group.types)
     turned = zip(*map(job_values(names), jobs), strict=True)
     events = [event for change in group.changes for event in change.events]
-    logged = list(zip(*map(event_values, events), strict=True))
+    logged = list(zip(*map(astuple, events), strict=True))
+    logged.append(logged[_TYPE])  # the class follows from it
     event_ids = None if len(events) == len(jobs) else logged[_JOB_ID]
     del logged[_JOB_ID]
     return Spread(

@@ -34,14 +34,10 @@ Values: TypeAlias = Sequence[Any]
 
 JOB_COLUMNS: tuple[str, ...] = Job.__struct_fields__
 EVENT_FIELDS: tuple[str, ...] = Event.__struct_fields__
-EVENT_COLUMNS: tuple[str, ...] = (*EVENT_FIELDS, "class")
 OBSERVATION_COLUMNS: tuple[str, ...] = Observation.__struct_fields__
 SESSION_COLUMNS = (
     "namespace", "actor", "worker", "claim_seq", "request_id", "fingerprint", "claimed_at",
 )  # fmt: skip
-
-event_values: Callable[[Event], Row] = attrgetter(*Event.__struct_fields__, "type")
-"""The values of `EVENT_COLUMNS`; the class follows from the type, which so comes twice."""
 
 _POLICIES_REMEMBERED = 1024
 """Jobs of one kind share their policy: decoding it once per text saves a third of a load."""
@@ -102,7 +98,7 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
 
 @lru_cache(maxsize=256)
 def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
-    """What reads these columns out of a job; `attrgetter` is the fastest way there is."""
+    """What reads these columns out of a job: for a few of its many, faster than all of them."""
     return attrgetter(*columns)
 
 
@@ -186,7 +182,7 @@ def job_from(row: Row) -> Job:
 
 
 def event_from(row: Row) -> Event:
-    """The event of a row whose columns are `EVENT_COLUMNS`; its class follows from its type."""
+    """The event of a row whose columns begin with `EVENT_FIELDS`."""
     values = list(row[: len(EVENT_FIELDS)])
     position = 0  # of the value being read
     try:
