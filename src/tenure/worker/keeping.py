@@ -36,8 +36,13 @@ class Keeper:
             self._process.stdin.write(line)
 
     def close(self) -> None:
-        """Let it go; it kills what it was not told to forget."""
+        """Let it go; it kills what it was not told to forget. One that does not go, because
+        somebody stopped it, is killed: it must not hold up the end of its worker."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait(WAIT_S)
+        try:
+            self._process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
