@@ -108,12 +108,30 @@ def test_a_payload_that_does_not_fit_its_function_is_refused(
     assert json.loads(run("jobs", "ls", "--json").stdout) == []
 
 
-def test_a_kind_that_the_application_does_not_have_is_enqueued_and_remarked(
-    run: Run, module: Callable[[str], str]
+@pytest.mark.parametrize(
+    ("kind", "guess"), [("reed", "Did you mean read? It has read, write"), ("x", "It has read, wr")]
+)
+def test_a_kind_that_the_named_application_does_not_have_is_refused(
+    run: Run, module: Callable[[str], str], tmp_path: Path, kind: str, guess: str
+) -> None:
+    more = "\n@app.job\ndef write() -> None: ...\n"
+    name = module(SOURCE.format(namespace="lab") + more)
+
+    result = run("enqueue", kind, "--app", f"{name}:app")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{name}:app has no kind {kind}. {guess}" in result.stderr
+    assert "another application runs, leave --app away" in result.stderr
+    assert not (tmp_path / "tenure.db").exists()
+
+
+def test_a_kind_that_the_projects_application_does_not_have_is_enqueued_and_remarked(
+    run: Run, module: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = module(SOURCE.format(namespace="lab"))
+    (tmp_path / "pyproject.toml").write_text(f'[tool.tenure]\napp = "{name}:app"\n')
 
-    result = run("enqueue", "thumbnail", "--app", f"{name}:app")
+    result = run("enqueue", "thumbnail")
 
     assert "kind thumbnail is not one of the application's" in result.stderr
     assert (shown(run, result)["queue"], shown(run, result)["namespace"]) == ("default", "lab")

@@ -6,7 +6,8 @@ when it is made. Without that code only what the command line says is used, and 
 
 import os
 import sys
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Never
 
 import click
 import msgspec
@@ -56,7 +57,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--app",
     metavar="MODULE:APP",
-    help="Use the kind's own settings, and check the payload against its function."
+    help="Use the kind's own settings, and check the payload against its function; a kind that"
+    " it does not have is refused."
     " [default: `app` of [tool.tenure] in pyproject.toml]",
 )
 @click.option("--namespace", help="[default: that of --app, then default]")
@@ -86,6 +88,8 @@ def enqueue(
     """
     asked = Asked(payload=payload.encode("utf-8", "surrogateescape"), **said)
     application = _application(app)
+    if app and application is not None and asked.kind not in application.registry.kinds():
+        _refuse_kind(asked.kind, app, application)  # before a store is opened, which may make one
     chosen = url if application is None else url_for(application, url, tell=_say)
     with administration(chosen, create=True) as serving:
         command = _command(serving, asked, application)
@@ -117,6 +121,19 @@ def _application(named: str | None) -> Application | None:
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
     return None if chosen is None else load_app(chosen)
+
+
+def _refuse_kind(kind: str, named: str, app: Application) -> Never:
+    """Whoever names the application means one of its kinds: a job of another would wait for a
+    worker that never comes."""
+    kinds = app.registry.kinds()
+    alike = get_close_matches(kind, kinds, n=1)
+    guess = f"Did you mean {alike[0]}? " if alike else ""
+    has = f"It has {', '.join(kinds)}" if kinds else "It has none"
+    raise CouldNotRun(
+        f"{named} has no kind {kind}. {guess}{has}; to enqueue a job that another application"
+        " runs, leave --app away"
+    )
 
 
 def _command(serving: Administration, asked: Asked, app: Application | None) -> Enqueue:
