@@ -336,7 +336,8 @@ class Store(TokenStore, Protocol):
         `epoch`. Row, events, observations and spawned jobs together; one transaction for all
         changes, one change per job. [K1] [K2] [K3] A change's resolution is written with it
         unless the dead letter has one already. [B1] They may come one by one, later ones being
-        decided while the store writes the first; an iterator is taken once."""
+        decided while the store writes the first; an iterator is taken once, and never asks the
+        store for anything."""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
         """Record each unless its job has a resolution already or is gone; which were. [B1]"""

@@ -7,7 +7,11 @@ from threading import Semaphore, Thread
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.coordinator.batches import LARGEST_REMEMBERED_BYTES, MAX_TRIES
+from tenure.coordinator.batches import (
+    DECIDED_TOGETHER,
+    LARGEST_REMEMBERED_BYTES,
+    MAX_TRIES,
+)
 from tenure.coordinator.service import ALWAYS_FLYING, Coordinator, _Claim
 from tenure.core.claims import SessionKey
 from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat
@@ -159,6 +163,38 @@ def test_flights_that_hang_keep_nobody_else_on_the_ground(store: ScriptedStore) 
         go_on.set()
     assert all(isinstance(future.result(30)[0], Reply) for future in late)
     world.coordinator.close()
+
+
+def test_a_store_is_asked_for_nothing_while_it_takes_the_changes() -> None:
+    """On PostgreSQL that would be one more connection for a flight that holds one."""
+
+    class Jealous(MemoryStore):
+        is_taking = False
+
+        def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+            self.is_taking = True
+            whole = list(changes)
+            self.is_taking = False
+            return super().save(whole, epoch=epoch)
+
+        def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+            assert not self.is_taking
+            return super().load_histories(ids)
+
+    clock = VirtualClock()
+    store = Jealous(clock=clock)
+    world = World(store, clock)
+    repeated = [enqueue_command(world) for _ in range(10)]
+    world.coordinator.submit_many(repeated).result(30)
+    world.claim(limit=10)  # now only their histories tell what was asked first
+    new = [enqueue_command(world) for _ in range(2 * DECIDED_TOGETHER)]
+    world.coordinator.close()
+    newcomer = World(store, clock)
+
+    answers = newcomer.coordinator.submit_many([*new, *repeated]).result(30)
+
+    assert [isinstance(each, Reply) and each.is_ok for each in answers] == [True] * len(answers)
+    newcomer.coordinator.close()
 
 
 def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore) -> None:

@@ -205,6 +205,10 @@ class Executor:
             return
         outcomes: list[tuple[Asked, Outcome]] = []
         changes = self._decide_in_turn(wave, rows, outcomes)
+        if rows.is_fresh:
+            # These may need histories: all of them are decided before the store begins to write.
+            # Flights that each write and ask for one connection more would wait for each other.
+            changes = iter(list(changes))
         first = next(changes, None)
         if first is not None:
             self._save(chain([first], changes), outcomes, rows)
