@@ -243,11 +243,13 @@ def open_remote(
 
 
 @contextmanager
-def open_administration(url: str, *, create: bool = False) -> Iterator[Administration]:
+def open_administration(
+    url: str, *, create: bool = False, token: str | None = None
+) -> Iterator[Administration]:
     """What operators ask: of a coordinator in this process over the store that a URL names, or of
-    the server that it names."""
+    the server that it names, under `token` or else `TENURE_TOKEN`."""
     if is_server(url):
-        remote = open_remote(url)
+        remote = open_remote(url, token=token)
         try:
             yield remote
         finally:
@@ -305,6 +307,7 @@ class Tenure(Application):
         token: str | None = None,
     ) -> None:
         self._url = url
+        self._token = token
         super().__init__(
             lambda: open_link(self._chosen_url(), token=token), namespace=namespace, name=name
         )
@@ -313,6 +316,11 @@ class Tenure(Application):
     def own_url(self) -> str | None:
         """The URL that it was given outright, whatever the environment says."""
         return self._url
+
+    @property
+    def own_token(self) -> str | None:
+        """The token that it was given outright: a secret, to be sent and never shown."""
+        return self._token
 
     def _chosen_url(self) -> str:
         return self._url or url_from_environment()

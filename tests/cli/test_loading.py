@@ -171,13 +171,17 @@ def test_a_project_names_its_application_and_queues(
     ]
 
 
-@pytest.mark.parametrize("words", [("worker", "x:app"), ("enqueue", "x"), ("jobs", "ls")])
+@pytest.mark.parametrize(
+    "words",
+    [("worker", "x:app"), ("enqueue", "x"), ("enqueue", "read", "--app", "{app}"), ("jobs", "ls")],
+)
 def test_a_project_file_that_makes_no_sense_is_one_clear_line(
-    run: Run, tmp_path: Path, words: tuple[str, ...]
+    run: Run, module: Callable[[str], str], tmp_path: Path, words: tuple[str, ...]
 ) -> None:
+    app = module(SOURCE.format(namespace="lab")) + ":app"
     (tmp_path / "pyproject.toml").write_text('[tool.tenure]\nurk = "sqlite:///x.db"\n')
 
-    result = run(*words)
+    result = run(*(word.format(app=app) for word in words))
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert "it may have url, app, queues" in result.stderr

@@ -1,12 +1,14 @@
 """The commands of this directory, asked of a real server instead of a file."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from tests.e2e.workers import TENURE
 from tests.remote.sites import RemoteSite
 
 Ask = Callable[..., "CompletedProcess[str]"]
@@ -46,6 +48,87 @@ def test_a_kind_takes_its_settings_along(ask: Ask) -> None:
 
     assert json.loads(made.stdout)["kind"] == "page"
     assert (wrong.returncode, "Expected `str`, got `int` at text" in wrong.stderr) == (2, True)
+
+
+class Shop:
+    """An application with a token of its own, on the machine of a person who may have another."""
+
+    def __init__(self, site: RemoteSite, directory: Path) -> None:
+        self.address = site.servers[0].address
+        self.token = site.token("client", "shop")
+        self._site = site
+        self._directory = directory
+
+    def enqueue(
+        self, *words: str, url: str | None = None, theirs: str = ""
+    ) -> "CompletedProcess[str]":
+        """`tenure enqueue`, with the application made for this URL, or for that of the
+        environment."""
+        source = f"""
+import os
+from tenure import Tenure
+
+app = Tenure({url!r}, token=os.environ["SHOP_TOKEN"])
+
+@app.job
+def page() -> None: ...
+"""
+        (self._directory / "shop.py").write_text(source)
+        address = "sqlite:///none.db" if url else self.address
+        environment = self._site.environment(address, theirs) | {"SHOP_TOKEN": self.token}
+        done = subprocess.run(
+            [*TENURE, "enqueue", "page", "--app", "shop:app", *words],
+            cwd=self._directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert self.token not in done.stdout + done.stderr
+        return done
+
+
+@pytest.fixture
+def shop(site: RemoteSite, tmp_path: Path) -> Shop:
+    """One of each test."""
+    return Shop(site, tmp_path)
+
+
+def asked_by(ask: Ask, done: "CompletedProcess[str]") -> str:
+    assert done.returncode == 0, done.stderr
+    [enqueued] = json.loads(ask("jobs", "events", done.stdout.strip(), "--json").stdout)
+    return str(enqueued["actor"])
+
+
+def test_an_applications_own_token_is_used_where_it_would_use_it(ask: Ask, shop: Shop) -> None:
+    address = shop.address
+
+    made = [
+        shop.enqueue(),
+        shop.enqueue(url=address),
+        shop.enqueue("--url", address),
+        shop.enqueue("--url", address, url=address),
+    ]
+
+    assert {asked_by(ask, each) for each in made} == {"client:shop"}
+
+
+def test_a_persons_own_token_goes_before_the_applications(
+    site: RemoteSite, ask: Ask, shop: Shop
+) -> None:
+    done = shop.enqueue(theirs=site.token("client", "bob"))
+
+    assert asked_by(ask, done) == "client:bob"
+
+
+def test_an_applications_own_token_is_sent_to_no_other_server(shop: Shop) -> None:
+    elsewhere = shop.address.replace("127.0.0.1", "localhost")
+
+    refused = shop.enqueue("--url", elsewhere)
+
+    assert refused.returncode == 2
+    assert "unauthenticated: this needs a token; set TENURE_TOKEN" in refused.stderr
 
 
 def test_a_dead_letter_is_redriven_once_and_not_requeued(ask: Ask) -> None:

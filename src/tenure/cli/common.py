@@ -162,13 +162,16 @@ def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinato
 
 
 @contextmanager
-def administration(url: str | None, *, create: bool = False) -> Iterator[Administration]:
+def administration(
+    url: str | None, *, create: bool = False, token: str | None = None
+) -> Iterator[Administration]:
     """The coordinator of the chosen store or server; errors of Tenure end the command likewise."""
     try:
         chosen = url or url_from_environment()
         with ExitStack() as stack:
             with _told_if_created(chosen, create):
-                serving = stack.enter_context(open_administration(chosen, create=create))
+                opened = open_administration(chosen, create=create, token=token)
+                serving = stack.enter_context(opened)
             yield serving
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem

@@ -21,7 +21,7 @@ from tenure.cli.common import (
     duration_value,
     json_option,
 )
-from tenure.cli.loading import load_app, url_for
+from tenure.cli.loading import load_app, token_for, url_for
 from tenure.cli.printing import print_json, printable
 from tenure.cli.waiting import show_end, wait_for_end, why_waiting
 from tenure.client.app import Application
@@ -91,7 +91,7 @@ def enqueue(
     if app and application is not None and asked.kind not in application.registry.kinds():
         _refuse_kind(asked.kind, app, application)  # before a store is opened, which may make one
     chosen = url if application is None else url_for(application, url, tell=_say)
-    with administration(chosen, create=True) as serving:
+    with administration(chosen, create=True, token=token_for(application, url)) as serving:
         command = _command(serving, asked, application)
         reply = accepted(serving.execute(command), command.job_id)
         assert reply.job is not None

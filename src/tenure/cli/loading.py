@@ -3,6 +3,7 @@
 The user's frames and the message are shown, not the way there through click, Tenure and importlib.
 """
 
+import os
 import sys
 import sysconfig
 import traceback
@@ -18,7 +19,8 @@ from tenure.cli.printing import printable
 from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
-from tenure.wiring import Tenure, project_settings, shown_url
+from tenure.protocol import TOKEN_VARIABLE
+from tenure.wiring import Tenure, project_settings, shown_url, url_from_environment
 from tenure.worker.serving import load_registry
 
 _FROZEN = "<frozen "
@@ -75,6 +77,19 @@ def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> s
     if given and own and shown_url(given) != shown_url(own):
         tell(f"--url is {shown_url(given)}; what the application enqueues goes to {shown_url(own)}")
     return given or own
+
+
+def token_for(app: object, given: str | None) -> str | None:
+    """Under whose name a server is asked: the application's, unless TENURE_TOKEN says who asks.
+    None if --url names another place than the application does: its token is not for there."""
+    if not isinstance(app, Tenure) or os.environ.get(TOKEN_VARIABLE):
+        return None
+    try:
+        there = app.own_url or url_from_environment()
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
+    is_elsewhere = given is not None and shown_url(given) != shown_url(there)
+    return None if is_elsewhere else app.own_token
 
 
 def namespace_of(app: object) -> Namespace:

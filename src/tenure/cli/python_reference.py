@@ -23,7 +23,14 @@ _SENTENCE = re.compile(r" \[[A-Z]+[0-9.]+\]")
 _MADE_BY_USERS = ("Tenure", "Retry", "FakeContext")
 """People write `Name(...)`; the others are handed to them."""
 
-_INTERNAL = ("transaction_on", "atransaction_on", "coordination", "own_url", "prepare_payload")
+_INTERNAL = (
+    "transaction_on",
+    "atransaction_on",
+    "coordination",
+    "own_url",
+    "own_token",
+    "prepare_payload",
+)
 """Without an underscore because other modules of ours use them; not for applications."""
 
 _OPENING = """\
