@@ -1,5 +1,7 @@
 """Every verdict is final, only transport is retried, and a cancel is asked before it is done."""
 
+import re
+
 import pytest
 
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
@@ -273,6 +275,34 @@ def test_after_the_grace_the_handler_is_killed_and_the_cancel_acknowledged() -> 
     assert drive.status(job_id) is JobStatus.CANCELLED
     assert drive.stats.acknowledged_cancels == 1
     assert (drive.job(job_id).finished_at or 0) < deadline
+
+
+def test_a_handler_that_had_to_be_stopped_after_a_cancel_is_named_with_the_time_it_had() -> None:
+    drive = Drive().begin()
+    _, job_id = drive.running()
+    drive.cancel(job_id)
+
+    drive.advance(46)
+
+    about = f"job {job_id} ({drive.job(job_id).kind}) attempt 1: "
+    [stopped] = [note for note in drive.wanted(Note) if "by force" in note.text]
+    assert stopped.text.startswith(about)
+    [had_s] = re.findall(r"asked to stop ([0-9.]+) s ago", stopped.text)
+    assert 42 <= float(had_s) <= 44, "heartbeat and grace, without the look and the reserve"
+    assert (stopped.is_routine, stopped.is_error) == (False, False)
+    assert stopped.job is not None
+
+
+def test_a_handler_that_stopped_when_asked_was_not_stopped_by_force() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    drive.cancel(job_id)
+    drive.advance(16)
+
+    drive.finish(run, Stopped())
+    drive.advance(46)
+
+    assert [note.text for note in drive.wanted(Note) if "by force" in note.text] == []
 
 
 def test_a_handler_that_stopped_unasked_saw_its_lease_run_out() -> None:

@@ -256,7 +256,7 @@ class Inline:
         if verdict.kind is not VerdictKind.OK:
             execution.context.lose()
         elif verdict.cancel is not None:
-            attempt.asked_to_stop = True
+            attempt.asked_at = Boot(0)
             execution.context.ask(verdict.cancel.reason)
 
     def _send(self, command: WorkerCommand) -> Verdict:

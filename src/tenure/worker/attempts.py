@@ -113,7 +113,7 @@ class Attempt:
         self.start_sent_at: Boot | None = None
         self.began_at: Boot | None = None  # its handler
         self.ran_us: Duration | None = None
-        self.asked_to_stop = False
+        self.asked_at: Boot | None = None  # to stop
         self.is_cancelled = False  # the coordinator asked; else it is this worker's shutdown
         self.kill_at: Boot | None = None
         self.stop_for: StopFor | None = None
@@ -134,6 +134,11 @@ class Attempt:
     def name(self) -> str:
         """For people."""
         return f"job {self.grant.job_id} ({self.grant.job.kind}) attempt {self.grant.attempt}"
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether its handler was."""
+        return self.asked_at is not None
 
     # --- the lease -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import JobError
 from tenure.core.vocabulary import Disposition, ErrorClass, ReleaseKind, Stage
 from tenure.worker.attempts import Attempt, StopFor
+from tenure.worker.clock import Boot
 from tenure.worker.outcomes import (
     Conflicted,
     Died,
@@ -44,6 +45,13 @@ def end_in_words(attempt: Attempt, report: WorkerCommand, disposition: Dispositi
         said = f": {report.error.type}: {report.error.message}".partition("\n")[0]
     ended, became = _ENDS[disposition]
     return f"{ended}{after}{became}{said}"
+
+
+def stop_in_words(attempt: Attempt, now: Boot) -> str:
+    """A handler that did not listen is stopped now; how long it had."""
+    assert attempt.asked_at is not None
+    had_s = (now - attempt.asked_at) / MICROSECONDS_PER_SECOND
+    return f"the time of its cancel is up: asked to stop {had_s:.1f} s ago, stopped by force"
 
 
 def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:

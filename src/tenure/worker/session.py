@@ -55,7 +55,13 @@ from tenure.worker.messages import (
 )
 from tenure.worker.outbox import Outbox
 from tenure.worker.outcomes import Conflicted, Died, Displaced, Stopped
-from tenure.worker.reporting import count_committed, end_in_words, malformed, report_of
+from tenure.worker.reporting import (
+    count_committed,
+    end_in_words,
+    malformed,
+    report_of,
+    stop_in_words,
+)
 from tenure.worker.stats import Stats
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
@@ -203,6 +209,8 @@ class Session:
         self._wake_by(attempt.fence_at)
         if attempt.phase is Phase.RUNNING and attempt.kill_at is not None:
             if self._now >= attempt.kill_at:
+                if attempt.is_cancelled:
+                    self._note_about(attempt, stop_in_words(attempt, self._now))
                 self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
             else:
                 self._wake_by(attempt.kill_at)
@@ -462,7 +470,7 @@ class Session:
             attempt.kill_at = kill_at
             self._wake_by(kill_at)
         if not attempt.asked_to_stop and attempt.phase is Phase.RUNNING:
-            attempt.asked_to_stop = True
+            attempt.asked_at = self._now
             self._actions.append(AskToStop(attempt.run, reason))
 
     def _stop(self, attempt: Attempt, why: StopFor) -> None:
