@@ -3,11 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
+from tenure.conformance.driver import OPERATOR
 from tenure.conformance.harness import Kit
 from tenure.conformance.spec import spec
+from tenure.core.beside import Resolution
+from tenure.core.events import Observation
+from tenure.core.ids import Fingerprint, RequestId
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.vocabulary import ObservationType, ResolutionKind
 
 MANY = 600  # several pieces of whatever size a store writes at a time
 
@@ -36,6 +42,39 @@ def test_many_new_jobs_are_saved_together(kit: Kit, last: dict[str, str]) -> Non
     for birth in (births[0], births[MANY // 2], births[-1]):
         assert kit.reload(birth.job) == birth.job
         assert kit.events(birth.job) == list(birth.events)
+
+
+@spec("K3", "B2", "M1", "U1")
+@pytest.mark.parametrize("place", [0, MANY // 2, MANY - 1], ids=["first", "middle", "last"])
+def test_one_of_many_new_jobs_brings_all_of_its_own_along(kit: Kit, place: int) -> None:
+    dead = kit.dead_letter_job()
+    *births, spawned = _births(kit)
+    job = births[place - 1 if place == MANY - 1 else place].job
+    kept = Resolution(
+        job_id=dead.id,
+        kind=ResolutionKind.REDRIVEN,
+        ts=job.enqueued_at,
+        actor=OPERATOR,
+        request_id=RequestId("again"),
+        fingerprint=Fingerprint("f"),
+        new_job_id=job.id,
+    )
+    seen = Observation(
+        job_id=job.id, type=ObservationType.COMPENSATED, ts=job.enqueued_at, actor=OPERATOR
+    )
+    with_more = [
+        replace(each, resolution=kept, observations=(seen,), spawned=(spawned,))
+        if each.job is job
+        else each
+        for each in births
+    ]
+
+    stuck = _offer(kit, iter(with_more))
+
+    assert stuck == {birth.job.id for birth in births}
+    assert kit.store.load_resolutions([dead.id]) == {dead.id: kept}
+    assert kit.store.load_observations(job.id) == [seen]
+    assert kit.reload(spawned.job) == spawned.job
 
 
 @spec("K1", "D3")
