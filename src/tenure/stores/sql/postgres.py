@@ -5,6 +5,7 @@ transaction, prepared statements only where the pooler carries them. Never print
 """
 
 import hashlib
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,16 +36,22 @@ from tenure.stores.sql.postgres_schema import (
     translate,
 )
 from tenure.stores.sql.postgres_schema import migrate as migrate_schema
-from tenure.stores.sql.postgres_wire import Exchange, Prepared, exchange
+from tenure.stores.sql.postgres_wire import Exchange, Prepared, Silence
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
 from tenure.stores.sql.transactions import Transaction
 
+_log = logging.getLogger("tenure.stores")
+
 MAX_TRIES = 5
 """How often a transaction is run that PostgreSQL gave up for the sake of another."""
 
 LONGEST_PAUSE_S = 0.05
+
+MARGIN_S = 10.0
+"""For a busy host, beyond the time of one statement that waited and of one that worked: after that
+the server is taken for gone. It ends every statement by itself, unless it hangs."""
 
 WORDS = COLUMN_WORDS | {
     "uuid": "uuid",
@@ -88,10 +95,17 @@ class _PostgresTransaction:
     """
 
     def __init__(
-        self, connection: Connection, begin: str, settings: Asked, prepared: Prepared | None
+        self,
+        connection: Connection,
+        begin: str,
+        settings: Asked,
+        prepared: Prepared | None,
+        *,
+        answer_within_s: float,
     ) -> None:
         self._connection = connection
         self._prepared = prepared
+        self._answer_within_s = answer_within_s
         self._opening = [Asked(begin, ()), settings]
         self._begin = begin
         self.is_committing = False
@@ -104,13 +118,14 @@ class _PostgresTransaction:
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
         self.is_committing = last
-        rows = exchange(self._connection, [*opening, *asked, *closing], self._prepared)
-        return rows[len(opening) : len(opening) + len(asked)]
+        going = self._exchange()
+        going.send([*opening, *asked, *closing])
+        return going.finish()[len(opening) : len(opening) + len(asked)]
 
     def stream(self, parts: Iterable[Sequence[Asked]]) -> list[list[Row]]:
         """The rows of each statement, and the end of the transaction. Each part is sent as it
         comes, so that the server works on it while the next one is being made."""
-        going = Exchange(self._connection, self._prepared)
+        going = self._exchange()
         opening, self._opening = self._opening, []
         going.send(opening)
         for part in parts:
@@ -119,6 +134,9 @@ class _PostgresTransaction:
         self.is_committing = True
         going.send([_COMMIT])
         return going.finish()[len(opening) : -1]
+
+    def _exchange(self) -> Exchange:
+        return Exchange(self._connection, self._prepared, answer_within_s=self._answer_within_s)
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
@@ -188,6 +206,7 @@ class PostgresStore(SqlStore):
         self._pool = Pool(lambda: connect(complete), size=pool_size, wait_s=wait_for_connection_s)
         self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
         self._prepares = True
+        self._answer_within_s = 2 * statement_timeout_s + MARGIN_S
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     @property
@@ -225,8 +244,17 @@ class PostgresStore(SqlStore):
                 prepared = None
                 if self._prepares:
                     prepared = self._prepared.setdefault(connection, Prepared())
-                tx = _PostgresTransaction(connection, begin, self._settings, prepared)
+                tx = _PostgresTransaction(
+                    connection,
+                    begin,
+                    self._settings,
+                    prepared,
+                    answer_within_s=self._answer_within_s,
+                )
                 try:
+                    if prepared is not None and prepared.is_full:
+                        connection.execute("DEALLOCATE ALL")
+                        prepared.forget()
                     return tx.run(work)
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
                     tx.undo()
@@ -236,7 +264,7 @@ class PostgresStore(SqlStore):
                     if not connection.closed:
                         tx.undo()
                         if prepared is not None and problem.sqlstate in _NOT_CARRIED:
-                            self._prepares = False
+                            self._stop_preparing(problem)
                             continue
                         is_in_the_way = all_or_nothing and problem.sqlstate == _UNIQUE_VIOLATION
                         if is_in_the_way or problem.sqlstate == _VETO:
@@ -248,12 +276,16 @@ class PostgresStore(SqlStore):
                             hint="send the same request again: its id tells what became of it",
                         ) from problem
                     self._pool.drop_idle()
-                    if tries > 1:
+                    if tries > 1 or isinstance(problem, Silence):
                         raise translate(problem) from problem
                 except BaseException:
                     tx.undo()
                     raise
             time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+
+    def _stop_preparing(self, problem: psycopg.Error) -> None:
+        self._prepares = False
+        _log.info("statements are sent whole from now on, prepared ones get lost: %s", problem)
 
     def _pack(self, values: Sequence[str]) -> str:
         return texts(values)
@@ -362,12 +394,7 @@ class PostgresStore(SqlStore):
     def _save(
         self, tx: Transaction, groups: Sequence[Group], asked: Sequence[Asked], epoch: Epoch
     ) -> Saved:
-        with_more = [
-            change
-            for group in groups
-            for change in group.changes
-            if change.spawned or change.observations or change.resolution
-        ]
+        with_more = [change for group in groups for change in group.changes if _has_more(change)]
         answers = tx.fetch(*asked, last=not with_more)[-len(groups) :]
         stuck: set[JobId] = set()
         for group, [(_, ids)] in zip(groups, answers, strict=True):
@@ -415,8 +442,15 @@ class PostgresStore(SqlStore):
 
 
 def _are_new(groups: Sequence[Group]) -> bool:
-    """Whether these are new jobs that nothing stands against."""
-    return groups[0].is_insert and _is_likely_to_stick(groups)
+    """Whether these are new jobs that nothing stands against, and nothing else."""
+    if not groups[0].is_insert or not _is_likely_to_stick(groups):
+        return False
+    return not any(_has_more(change) for change in groups[0].changes)
+
+
+def _has_more(change: Change) -> bool:
+    """Whether more than a row and its events is to be written."""
+    return bool(change.spawned or change.observations or change.resolution)
 
 
 def _is_likely_to_stick(groups: Sequence[Group]) -> bool:

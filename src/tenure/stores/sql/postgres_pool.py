@@ -80,10 +80,11 @@ class Pool:
 
     def _give_back(self, connection: Connection) -> None:
         is_usable = connection.info.transaction_status == TransactionStatus.IDLE
-        if is_usable and not self._closed:
-            with self._lock:
+        with self._lock:  # closing says so before it takes the idle ones, under the same lock
+            is_kept = is_usable and not self._closed
+            if is_kept:
                 self._idle.append(connection)
-        else:
+        if not is_kept:
             _close(connection)
 
 

@@ -41,6 +41,7 @@ _DEFAULTS: Mapping[str, str] = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
+    "tcp_user_timeout": "30000",  # keepalives do not watch over what was sent and not confirmed
 }
 
 

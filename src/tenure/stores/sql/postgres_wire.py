@@ -11,6 +11,7 @@ the server's work in a drain of 200 jobs a call. No server-side cursors, text re
 
 import hashlib
 import select
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -37,7 +38,12 @@ PREPARED_AFTER = 3
 """Uses of a statement on a connection before it is prepared."""
 
 MOST_PREPARED = 200
-"""Per connection: each holds its plan in the server's memory."""
+"""Per connection: each holds its plan in the server's memory. With more they are all forgotten, and
+those in use come back."""
+
+MOST_COUNTED = 1000
+"""Texts whose uses are counted: which columns of a batch are equal decides about its text, and some
+texts are never seen again."""
 
 _UNPREPARED = ("BEGIN", "COMMIT", "ROLLBACK")
 
@@ -67,6 +73,16 @@ class Prepared:
         self._uses: dict[tuple[str, tuple[int, ...]], int] = {}
         self._names: dict[tuple[str, tuple[int, ...]], bytes] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to begin anew."""
+        return len(self._names) >= MOST_PREPARED
+
+    def forget(self) -> None:
+        """The server has forgotten them."""
+        self._uses.clear()
+        self._names.clear()
+
     def name_of(self, text: str, types: list[int]) -> tuple[bytes | None, bool]:
         """The name under which to execute a statement, if any, and whether it must be prepared."""
         key = (text, tuple(types))
@@ -74,9 +90,10 @@ class Prepared:
         if name is not None:
             return name, False
         uses = self._uses.get(key, 0) + 1
+        if len(self._uses) >= MOST_COUNTED:
+            self._uses.clear()
         self._uses[key] = uses
-        is_full = len(self._names) >= MOST_PREPARED
-        if uses <= PREPARED_AFTER or is_full or text.startswith(_UNPREPARED):
+        if uses <= PREPARED_AFTER or text.startswith(_UNPREPARED):
             return None, False
         digest = hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest()
         return f"tenure_{digest}".encode(), True
@@ -84,6 +101,10 @@ class Prepared:
     def keep(self, text: str, types: list[int], name: bytes) -> None:
         """The server has prepared it."""
         self._names[text, tuple(types)] = name
+
+
+class Silence(psycopg.OperationalError):
+    """A server that should have answered by now did not. The connection is closed."""
 
 
 class Exchange:
@@ -94,9 +115,12 @@ class Exchange:
     whoever owns it sees that it is not idle, and closes it.
     """
 
-    def __init__(self, connection: Connection, prepared: Prepared | None = None) -> None:
+    def __init__(
+        self, connection: Connection, prepared: Prepared | None, *, answer_within_s: float
+    ) -> None:
         self._connection = connection
         self._prepared = prepared
+        self._answer_within_s = answer_within_s
         self._sent = 0
         self._preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by place among the results
         self._new_names: set[bytes] = set()  # a statement may be sent many times in one exchange
@@ -127,7 +151,11 @@ class Exchange:
         """The rows of each statement. Raises the first error; those behind it were not executed."""
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()
-        results = _receive(pgconn)
+        try:
+            results = _receive(pgconn, self._answer_within_s)
+        except Silence:
+            self._connection.close()
+            raise
         pgconn.exit_pipeline_mode()
         for position, result in enumerate(results):
             if result.status == ExecStatus.FATAL_ERROR:
@@ -137,15 +165,6 @@ class Exchange:
         assert len(results) == self._sent, f"{len(results)} answers to {self._sent}"
         wanted = [each for at, each in enumerate(results) if at not in self._preparing]
         return _rows(self._connection, wanted)
-
-
-def exchange(
-    connection: Connection, statements: Sequence[Asked], prepared: Prepared | None = None
-) -> list[list[Row]]:
-    """The rows of each statement, in one round trip."""
-    going = Exchange(connection, prepared)
-    going.send(statements)
-    return going.finish()
 
 
 def _bound(asked: Asked) -> _Bound:
@@ -169,19 +188,20 @@ def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Enc
     )
 
 
-def _receive(pgconn: PGconn) -> list[PGresult]:
+def _receive(pgconn: PGconn, within_s: float) -> list[PGresult]:
     """Everything up to the sync; the statements' results in their order."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+    until_s = time.monotonic() + within_s
     while pgconn.flush():  # the server may want to be heard before it reads on
-        for _, ready in poll.poll():
+        for _, ready in _ready(poll, until_s, within_s):
             if ready & ~select.POLLOUT:
                 pgconn.consume_input()
     poll.modify(pgconn.socket, select.POLLIN)
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
-            poll.poll()
+            _ready(poll, until_s, within_s)
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None:  # the end of one statement's answer, or of the connection
@@ -191,6 +211,15 @@ def _receive(pgconn: PGconn) -> list[PGresult]:
             return results
         else:
             results.append(result)
+
+
+def _ready(poll: select.poll, until_s: float, within_s: float) -> list[tuple[int, int]]:
+    """What the socket is ready for. The server ends its statements by itself; if it hangs, or its
+    host is gone, nobody would ever say so."""
+    found = poll.poll(max(0.0, until_s - time.monotonic()) * 1000)
+    if not found:
+        raise Silence(f"the server has not answered for {within_s:g} s")
+    return found
 
 
 def _rows(connection: Connection, results: Sequence[PGresult]) -> list[list[Row]]:

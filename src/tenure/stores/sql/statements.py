@@ -7,9 +7,13 @@ Tenure sends ever becomes text of a statement.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.resources import files
 
 import msgspec
+
+MOST_COMPILED = 1024
+"""Texts that are kept: a batch's depends on which of its columns are equal."""
 
 _BEGINNING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -68,26 +72,22 @@ Shape = tuple[tuple[str, str], ...]
 
 
 class Statements:
-    """The statements of one dialect, compiled on first use and kept."""
+    """The statements of one dialect, compiled on first use and kept while they are in use."""
 
     def __init__(self, dialect: str, words: Mapping[str, str], *, placeholder: str) -> None:
         self._words = words
         self._texts = load_texts(dialect, words)
         self._placeholder = placeholder
-        self._compiled: dict[tuple[str, Shape], Statement] = {}
+        self.shaped = lru_cache(maxsize=MOST_COMPILED)(self._shaped)
 
     def text(self, name: str) -> str:
         """A statement, or a part of one, with parameters still by name."""
         return self._texts[name]
 
-    def shaped(self, name: str, shape: Shape = ()) -> Statement:
+    def _shaped(self, name: str, shape: Shape = ()) -> Statement:
         """The statement `name` with its open words filled from `shape`."""
-        statement = self._compiled.get((name, shape))
-        if statement is None:
-            text = fill(fill(self._texts[name], dict(shape)), self._words)
-            statement = compile_statement(text, placeholder=self._placeholder)
-            self._compiled[name, shape] = statement
-        return statement
+        text = fill(fill(self._texts[name], dict(shape)), self._words)
+        return compile_statement(text, placeholder=self._placeholder)
 
     def ask(self, name: str, shape: Shape = (), /, **parameters: object) -> Asked:
         """The statement `name` in this shape with these parameters."""
