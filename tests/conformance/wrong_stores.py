@@ -19,8 +19,9 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
-from tenure.ports import Clock, Loaded, Measures, Saved, Store
+from tenure.ports import Clock, HealthFact, Loaded, Measures, Saved, Store
 from tenure.stores.memory import MemoryStore
 
 
@@ -221,6 +222,37 @@ class CountsWithoutEnd(MemoryStore):
         return super().measure(queues=queues, jobs=len(self._jobs))
 
 
+class GivesCountsTwice(MemoryStore):
+    """Forgets that somebody has taken the counts. [B16]"""
+
+    def take_counts(self, *, limit: int) -> list[bytes]:
+        kept = list(self._handed)
+        taken = super().take_counts(limit=limit)
+        self._handed = kept
+        return taken
+
+
+class RevokesAgain(MemoryStore):
+    """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
+
+    def revoke_token(self, token_id: TokenId) -> bool:
+        token = self._tokens.get(token_id)
+        if token is not None:
+            self._tokens[token_id] = replace(token, revoked_at=None)
+        return super().revoke_token(token_id)
+
+
+class AnswersOneCallForEver(MemoryStore):
+    """Says how it is although it was closed."""
+
+    def health(self) -> list[HealthFact]:
+        closed, self._closed = self._closed, False
+        try:
+            return super().health()
+        finally:
+            self._closed = closed
+
+
 WRONG: dict[type[MemoryStore], str] = {
     IgnoresNotAfter: "saving",
     OneMicrosecondLate: "saving",
@@ -246,6 +278,9 @@ WRONG: dict[type[MemoryStore], str] = {
     TakesTheLatestOutput: "attempt_logs",
     DrainsForEver: "workers",
     CountsWithoutEnd: "measuring",
+    GivesCountsTwice: "counts",
+    RevokesAgain: "tokens",
+    AnswersOneCallForEver: "closing",
 }
 """Each wrong store and the subject of the kit that must catch it."""
 
