@@ -3,11 +3,16 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tenure.core.instants import parse_duration, seconds
-from tenure.core.policy import LeaseBounds, Policy
+from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.retry import backoff_us
 from tenure.wiring import LEASE_BOUNDS_VARIABLE, limits_from_environment
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "jobs.md").read_text()
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+PAGE = (GUIDE / "jobs.md").read_text()
+LOWEST_DRAW, HIGHEST_DRAW = bytes(16), b"\xff" * 16
 
 
 def test_heartbeat_intervals_are_those_of_the_leases_named() -> None:
@@ -36,3 +41,27 @@ def test_the_options_name_the_leases_that_are_accepted() -> None:
     assert parse_duration(shortest) == by_default.shortest_us
     assert parse_duration(longest) == by_default.longest_us
     assert limits_from_environment({LEASE_BOUNDS_VARIABLE: setting}).lease != by_default
+
+
+@pytest.mark.parametrize("page", ["jobs.md", "coming-from-celery.md"])
+def test_a_retry_comes_between_a_floor_and_the_backoff(page: str) -> None:
+    text = (GUIDE / page).read_text()
+    [(initial, soonest_s, latest_s)] = re.findall(
+        r'`initial="(\w+)"`[^.]* between\s+([0-9.]+) s\s+and ([0-9.]+) s', text
+    )
+
+    backoff = Backoff(initial_us=parse_duration(initial))
+    assert backoff_us(backoff, failures=1, entropy=LOWEST_DRAW) == seconds(float(soonest_s))
+    latest_us = backoff_us(backoff, failures=1, entropy=HIGHEST_DRAW)
+    assert seconds(float(latest_s)) - latest_us in (0, 1), "as near as microseconds come"
+
+
+def test_the_formula_of_the_backoff_is_that_of_the_code() -> None:
+    formula = "min(cap, initial · factor^(n − 1)) · (0.1 + 0.9 · u)"
+    assert formula in PAGE
+
+    backoff = Backoff(initial_us=seconds(2), factor=3.0, cap_us=seconds(100))
+    for n in range(1, 8):
+        ceiling_us = min(seconds(100), seconds(2) * 3 ** (n - 1))
+        assert backoff_us(backoff, failures=n, entropy=LOWEST_DRAW) == ceiling_us // 10
+        assert ceiling_us - backoff_us(backoff, failures=n, entropy=HIGHEST_DRAW) in (0, 1)
