@@ -1,0 +1,151 @@
+"""Reading a SQL store: pages of jobs and events, and everything in order. A mixin of `SqlStore`.
+
+Reads and nothing else: whoever looks holds nobody up, and each page is bounded.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from tenure.core.events import Event, Observation
+from tenure.core.ids import JobId
+from tenure.core.job import Job
+from tenure.core.vocabulary import JobStatus
+from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
+from tenure.stores.sql.rows import Row, event_from, job_from, observation_from
+from tenure.stores.sql.statements import Shape
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+KEYS_PER_PAGE = 1000
+
+# Fragments that complete a statement. Which of them are used depends on the request; their text
+# does not.
+_JOB_CLAUSES = {
+    "statuses": "AND status {among_statuses}",
+    "queue": "AND queue = :queue",
+    "kind": "AND kind = :kind",
+    "correlation_id": "AND correlation_id = :correlation_id",
+    "reason_code": "AND reason_code = :reason_code",
+    "stage": "AND stage = :stage",
+    "before": "AND id < :before",
+}
+_RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
+_JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
+_EVENT_CLAUSES = {
+    "job_id": "job_id = :job_id",
+    "after_seq": "seq > :after_seq",
+    "type": "type = :type",
+    "correlation_id": "correlation_id = :correlation_id",
+    "since": "ts >= :since",
+    "until": "ts < :until",
+}
+
+
+class Reading(Transactional):
+    """The part of `tenure.ports.Store` that lists what is there."""
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first."""
+        given = {
+            "statuses": self._pack([status.value for status in wanted.statuses])
+            if wanted.statuses
+            else None,
+            "queue": wanted.queue,
+            "kind": wanted.kind,
+            "correlation_id": wanted.correlation_id,
+            "reason_code": wanted.reason_code and wanted.reason_code.value,
+            "stage": wanted.stage and wanted.stage.value,
+            "before": wanted.before,
+        }
+        clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
+        clauses.append(_JOB_FLAGS[wanted.resolved])
+        if wanted.statuses == (JobStatus.DEAD_LETTERED,):
+            clauses.append("AND reason_code IS NOT NULL")  # there is an index for these
+        asked = self._ask(
+            "list_jobs",
+            (("clauses", " ".join(clauses)),),
+            namespace=wanted.namespace,
+            limit=wanted.limit,
+            **given,
+        )
+        rows = self._rows(asked)
+        return [job_from(row) for row in rows]
+
+    def list_events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, oldest first."""
+        given = {
+            "job_id": wanted.job_id,
+            "after_seq": wanted.after_seq,
+            "type": None if wanted.type is None else wanted.type.value,
+            "correlation_id": wanted.correlation_id,
+            "since": wanted.since,
+            "until": wanted.until,
+        }
+        clauses = [_EVENT_CLAUSES[name] for name, value in given.items() if value is not None]
+        shape = (
+            ("clauses", " AND ".join(clauses) or "TRUE"),
+            # Within a job ts never falls: the key's order is the order of time.
+            ("order", "ts, job_id, seq" if wanted.job_id is None else "seq"),
+        )
+        asked = self._ask("list_events", shape, limit=wanted.limit, **given)
+        rows = self._rows(asked)
+        return [event_from(row) for row in rows]
+
+    def records(self, *, page_size: int) -> Iterator[Record]:
+        """Every job with its log, by id; each page is one snapshot."""
+        after: JobId | None = None
+        while True:
+            page = self._read(partial(self._page, after=after, size=page_size), snapshot=True)
+            yield from page
+            if len(page) < page_size:
+                return
+            after = page[-1].job_id
+
+    def _page(self, tx: Transaction, after: JobId | None, size: int) -> list[Record]:
+        shape: Shape = (("after_id", ""), ("after_job_id", ""))
+        if after is not None:
+            shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
+        [found] = tx.fetch(self._ask("record_ids", shape, after=after, limit=size))
+        ids = [JobId(row[0]) for row in found]
+        packed = self._pack(ids)
+        names = ("load_jobs", "load_histories", "load_observations")
+        answers = tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
+        jobs = {job.id: job for job in map(job_from, answers[0])}
+        events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
+        for event in map(event_from, answers[1]):
+            events[event.job_id].append(event)
+        observations: dict[JobId, list[Observation]] = {job_id: [] for job_id in ids}
+        for seen in map(observation_from, answers[2]):
+            observations[seen.job_id].append(seen)
+        return [
+            Record(job_id, jobs.get(job_id), events[job_id], observations[job_id]) for job_id in ids
+        ]
+
+    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
+        """The dedupe keys of live jobs in order."""
+        shape: Shape = (("after_key", ""),)
+        last: Row = (None,) * 4
+        while True:
+            given = dict(zip(("namespace", "kind", "dedupe_key", "id"), last, strict=True))
+            asked = self._ask("live_keys", shape, limit=KEYS_PER_PAGE, **given)
+            rows = self._rows(asked)
+            for namespace, kind, key, job_id in rows:
+                yield DedupeKey(namespace, kind, key), job_id
+            if len(rows) < KEYS_PER_PAGE:
+                return
+            after = "(namespace, kind, dedupe_key, id) > (:namespace, :kind, :dedupe_key, :id)"
+            shape, last = (("after_key", f"AND {after}"),), rows[-1]
+
+    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
+        """The ids of live leases in order."""
+        shape: Shape = (("after_lease", ""),)
+        last: Row = (None, None)
+        while True:
+            asked = self._ask(
+                "lease_holders", shape, limit=KEYS_PER_PAGE, lease_id=last[0], id=last[1]
+            )
+            rows = self._rows(asked)
+            yield from ((lease_id, job_id) for lease_id, job_id in rows)
+            if len(rows) < KEYS_PER_PAGE:
+                return
+            shape = (("after_lease", "AND (lease_id, id) > (:lease_id, :id)"),)
+            last = rows[-1]
