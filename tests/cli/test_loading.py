@@ -26,6 +26,29 @@ class Registered:
     registry = app.registry
 """
 
+PARAMETERS = """
+from __future__ import annotations
+
+from typing import Annotated, Any
+from msgspec import Meta, Struct
+from tenure import Context, Tenure
+
+app = Tenure()
+second = Tenure()
+
+class Size(Struct, forbid_unknown_fields=True):
+    width: int
+
+@app.job
+def read(ctx: Context, topic: Annotated[str, Meta(max_length=9)], size: Size = None, more=1): ...
+
+@app.job
+def relaxed(rate: float = 0.5) -> None: ...
+
+@app.job
+def bare() -> None: ...
+"""
+
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
@@ -91,21 +114,67 @@ def test_what_the_command_line_says_goes_before_the_kind(
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        ('{"topic":3}', "Expected `str`, got `int` at topic"),
-        ("null", "Expected `object`, got `null`"),
-        ("{", "the payload is not JSON"),
+        ('{"topic":3}', "topic: expected str, got int"),
+        ("null", "no payload was given"),
+        ("[1]", "the payload is an array, not an object"),
+        ("{}", "its parameter topic is missing"),
+        ('{"topc":"x"}', "it has no parameter topc (did you mean topic?)"),
+        ('{"topic":"x","size":{"width":1,"hight":2}}', "size has no field hight"),
+        ('{"topic":"x","size":{}}', "size.width is missing"),
+        ('{"topic":"x","size":{"width":"7"}}', "size.width: expected int, got str"),
     ],
 )
-def test_a_payload_that_does_not_fit_its_function_is_refused(
-    run: Run, module: Callable[[str], str], payload: str, said: str
+def test_a_payload_that_does_not_fit_its_function_is_refused_in_plain_words(
+    run: Run, module: Callable[[str], str], tmp_path: Path, payload: str, said: str
 ) -> None:
-    name = module(SOURCE.format(namespace="default"))
+    name = module(PARAMETERS)
 
     result = run("enqueue", "read", payload, "--app", f"{name}:app")
 
+    takes = "its payload is an object of topic (str), size (Size, optional), more (optional)"
     assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"tenure: kind read: {said}; {takes}\n"
+    assert not (tmp_path / "tenure.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bare", '{"x":1}'), "kind bare: it has no parameter x; it takes no payload"),
+        (("relaxed",), "kind relaxed: no payload was given; its payload is an object of rate"),
+        (("relaxed",), "(float, optional); {} will do"),
+        (("bare", "[" * 5000), "the payload is not JSON"),
+        (("bare", "{"), "the payload is not JSON"),
+    ],
+)
+def test_a_payload_is_refused_with_what_would_do(
+    run: Run, module: Callable[[str], str], words: tuple[str, ...], said: str
+) -> None:
+    name = module(PARAMETERS)
+
+    result = run("enqueue", *words, "--app", f"{name}:app")
+
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr
-    assert json.loads(run("jobs", "ls", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("attribute", "said"),
+    [
+        ("appp", "module {name} has no attribute appp. Did you mean app?"),
+        ("jobs", "module {name} has no attribute jobs. Its applications: app, second"),
+    ],
+)
+def test_an_application_that_its_module_does_not_have_is_told_from_one_without_handlers(
+    run: Run, module: Callable[[str], str], attribute: str, said: str
+) -> None:
+    name = module(PARAMETERS)
+
+    enqueued = run("enqueue", "read", "--app", f"{name}:{attribute}")
+    served = run("worker", f"{name}:{attribute}")
+
+    assert (enqueued.exit_code, served.exit_code) == (2, 2)
+    assert enqueued.stderr == served.stderr == f"tenure: {said.format(name=name)}\n"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +209,7 @@ def test_a_kind_that_the_projects_application_does_not_have_is_enqueued_and_rema
 def test_what_is_no_application_is_refused(run: Run, module: Callable[[str], str]) -> None:
     name = module(SOURCE.format(namespace="lab"))
 
-    no_jobs = run("enqueue", "read", "--app", f"{name}:SOURCE")
+    no_jobs = run("enqueue", "read", "--app", f"{name}:Retry")
     no_client = run("enqueue", "read", "--app", f"{name}:Registered")
 
     assert "has no handlers" in no_jobs.stderr
@@ -173,12 +242,12 @@ def test_a_project_names_its_application_and_queues(
 
 @pytest.mark.parametrize(
     "words",
-    [("worker", "x:app"), ("enqueue", "x"), ("enqueue", "read", "--app", "{app}"), ("jobs", "ls")],
+    [("worker", "x:app"), ("enqueue", "x"), ("enqueue", "bare", "--app", "{app}"), ("jobs", "ls")],
 )
 def test_a_project_file_that_makes_no_sense_is_one_clear_line(
     run: Run, module: Callable[[str], str], tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    app = module(SOURCE.format(namespace="lab")) + ":app"
+    app = module(PARAMETERS) + ":app"
     (tmp_path / "pyproject.toml").write_text('[tool.tenure]\nurk = "sqlite:///x.db"\n')
 
     result = run(*(word.format(app=app) for word in words))

@@ -47,7 +47,7 @@ def test_a_kind_takes_its_settings_along(ask: Ask) -> None:
     wrong = ask("enqueue", "page", '{"text":7}', "--app", "tests.remote.app:app")
 
     assert json.loads(made.stdout)["kind"] == "page"
-    assert (wrong.returncode, "Expected `str`, got `int` at text" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "kind page: text: expected str, got int" in wrong.stderr) == (2, True)
 
 
 class Shop:

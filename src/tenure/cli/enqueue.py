@@ -22,6 +22,7 @@ from tenure.cli.common import (
     json_option,
 )
 from tenure.cli.loading import load_app, token_for, url_for
+from tenure.cli.payloads import check_payload
 from tenure.cli.printing import print_json, printable
 from tenure.cli.waiting import show_end, wait_for_end, why_waiting
 from tenure.client.app import Application
@@ -88,8 +89,8 @@ def enqueue(
     """
     asked = Asked(payload=payload.encode("utf-8", "surrogateescape"), **said)
     application = _application(app)
-    if app and application is not None and asked.kind not in application.registry.kinds():
-        _refuse_kind(asked.kind, app, application)  # before a store is opened, which may make one
+    if application is not None:  # checked before a store is opened, which may make one
+        _check(asked, application, named=app)
     chosen = url if application is None else url_for(application, url, tell=_say)
     with administration(chosen, create=True, token=token_for(application, url)) as serving:
         command = _command(serving, asked, application)
@@ -121,6 +122,14 @@ def _application(named: str | None) -> Application | None:
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
     return None if chosen is None else load_app(chosen)
+
+
+def _check(asked: Asked, app: Application, *, named: str | None) -> None:
+    handler = app.registry.get(Kind(asked.kind))
+    if handler is not None:
+        check_payload(handler, asked.payload)
+    elif named:
+        _refuse_kind(asked.kind, named, app)
 
 
 def _refuse_kind(kind: str, named: str, app: Application) -> Never:
@@ -170,10 +179,7 @@ def _of_application(serving: Administration, asked: Asked, app: Application) -> 
         "delay": None if asked.delay is None else asked.delay / MICROSECONDS_PER_SECOND,
     }
     given: Any = {name: value for name, value in options.items() if value is not None}
-    try:
-        payload = msgspec.json.decode(asked.payload)
-    except msgspec.DecodeError as wrong:
-        raise CouldNotRun(f"the payload is not JSON: {wrong}") from wrong
+    payload = msgspec.json.decode(asked.payload)
     with app.channel.diverted(Link(coordination=serving, close=lambda: None)):
         command = app.prepare(asked.kind, payload, **given).command
     return msgspec.structs.replace(

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 
@@ -55,11 +56,28 @@ def import_app(import_string: str) -> object:
             shown = "\n".join(printable(line) for line in lines)
             raise BrokenApplication(import_string, shown) from error
         if isinstance(error, TenureError):
-            raise CouldNotRun(str(error)) from error
+            raise CouldNotRun(_missing_attribute(import_string) or str(error)) from error
         raise
     module, _, attribute = import_string.partition(":")
     found: object = attrgetter(attribute)(sys.modules[module])
     return found
+
+
+def _missing_attribute(import_string: str) -> str | None:
+    """What is said if the module is there and has nothing of this name."""
+    module, _, attribute = import_string.partition(":")
+    found, name = sys.modules.get(module), attribute.partition(".")[0]
+    if found is None or not name or hasattr(found, name):
+        return None
+    apps = sorted(key for key, value in vars(found).items() if isinstance(value, Application))
+    alike = get_close_matches(name, apps, n=1)
+    if alike:
+        hint = f"Did you mean {alike[0]}?"
+    elif apps:
+        hint = f"Its applications: {', '.join(apps)}"
+    else:
+        hint = "Name the Tenure object of your application, as in myapp.jobs:app"
+    return f"module {module} has no attribute {name}. {hint}"
 
 
 def load_app(import_string: str) -> Application:

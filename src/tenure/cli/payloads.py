@@ -1,0 +1,89 @@
+"""Why a payload does not fit its kind, for whoever typed it: what is wrong, and what it takes.
+
+Only words: the check itself is the handler's, the same that its worker makes.
+"""
+
+import inspect
+import re
+import typing
+from difflib import get_close_matches
+
+import msgspec
+
+from tenure.cli.common import CouldNotRun
+from tenure.errors import ValidationError
+from tenure.handlers import Handler
+
+_MISSING = re.compile(r"Object missing required field `(.+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
+_WHOLE = "$"
+_JSON_NAMES = {
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a truth value",
+    list: "an array",
+}
+
+
+def check_payload(handler: Handler, payload: bytes) -> None:
+    """End the command unless the kind's function could be called with this."""
+    try:
+        given = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError) as wrong:
+        raise CouldNotRun(f"the payload is not JSON: {wrong}") from wrong
+    try:
+        handler.decode_arguments(payload)
+    except ValidationError as wrong:
+        problem = _problem(handler, given, wrong)
+        raise CouldNotRun(f"kind {handler.kind}: {problem}; {_takes(handler, given)}") from wrong
+
+
+def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
+    if given is None:
+        return "no payload was given"
+    if not isinstance(given, dict):
+        return f"the payload is {_JSON_NAMES[type(given)]}, not an object"
+    said = wrong.message.removesuffix(f" at {wrong.path}")
+    if missing := _MISSING.fullmatch(said):
+        is_nested = missing[1] != wrong.path
+        return f"{wrong.path} is missing" if is_nested else f"its parameter {missing[1]} is missing"
+    if unknown := _UNKNOWN.fullmatch(said):
+        return _unknown(handler, unknown[1], wrong.path)
+    plain = said.replace("`", "")
+    return f"{wrong.path}: {plain[:1].lower()}{plain[1:]}"
+
+
+def _unknown(handler: Handler, name: str, path: str) -> str:
+    if name != path:
+        return f"{path.removesuffix(f'.{name}')} has no field {name}"
+    alike = get_close_matches(name, handler.parameters, n=1)
+    return f"it has no parameter {name}" + (f" (did you mean {alike[0]}?)" if alike else "")
+
+
+def _takes(handler: Handler, given: object) -> str:
+    parameters = handler.parameters.values()
+    if not parameters:
+        return "it takes no payload"
+    words = f"its payload is an object of {', '.join(_named(handler, each) for each in parameters)}"
+    will_do = given is None and all(map(_is_optional, parameters))
+    return f"{words}; {{}} will do" if will_do else words
+
+
+def _named(handler: Handler, parameter: inspect.Parameter) -> str:
+    """A parameter as a reader of the function would call it; its default may be anybody's secret
+    and is not shown."""
+    hint = handler.hints.get(parameter.name, typing.Any)
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    facts = [] if hint is typing.Any else [_type_name(handler, hint)]
+    facts += ["optional"] if _is_optional(parameter) else []
+    return f"{parameter.name} ({', '.join(facts)})" if facts else parameter.name
+
+
+def _type_name(handler: Handler, hint: object) -> str:
+    return inspect.formatannotation(hint, base_module=handler.function.__module__)
+
+
+def _is_optional(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not inspect.Parameter.empty
