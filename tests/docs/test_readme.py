@@ -1,17 +1,15 @@
 """The README: its program runs, its commands exist, its links lead somewhere."""
 
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from tenure.cli.main import main
-from tests.docs.commands import check_command
+from tenure import Tenure
+from tests.docs.commands import check_command, environment_with_tenure, run_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -45,21 +43,37 @@ def test_every_command_in_the_readme_exists(line: str) -> None:
     check_command(line.split()[1:])
 
 
-def test_a_periodic_job_is_enqueued_once_while_the_last_one_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+NIGHTLY = """
+from tenure import Tenure
+
+app = Tenure()
+
+@app.job(queue="night", timeout="5h")
+def nightly(full: bool) -> None: ...
+"""
+
+
+def test_a_periodic_job_has_its_settings_and_is_enqueued_once_while_the_last_one_lives(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'jobs.db'}")
     url, line = (line.strip() for line in blocks("crontab")[0].strip().splitlines())
     *times, command = line.split(maxsplit=5)
-    _, *words = shlex.split(command)
+    shop, home = tmp_path / "shop", tmp_path / "home"
+    (shop / ".venv").mkdir(parents=True)
+    home.mkdir()
+    (shop / "jobs.py").write_text(NIGHTLY)
+    store = f"sqlite:///{tmp_path / 'jobs.db'}"
+    environment = environment_with_tenure(shop / ".venv", {"TENURE_URL": store})
 
-    runs = [CliRunner().invoke(main, words) for _ in range(2)]
+    runs = [run_shell(command.replace("/srv/shop", str(shop)), home, environment) for _ in range(2)]
 
     assert url.startswith("TENURE_URL=")
     assert len(times) == 5
     assert "%" not in line, "cron would make a new line of it"
-    assert [run.exit_code for run in runs] == [0, 0], runs
+    assert [run.returncode for run in runs] == [0, 0], runs
     assert runs[0].stdout == runs[1].stdout
+    with Tenure(store) as app:
+        assert app.get(runs[0].stdout.strip()).refresh().queue == "night"
 
 
 def test_the_extras_in_the_readme_are_those_of_the_project() -> None:
