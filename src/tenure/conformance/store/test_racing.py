@@ -1,6 +1,7 @@
 """Racing: real threads and several handles. Whoever wins, the rules hold at every commit."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 from tenure.conformance.harness import Kit, ids, race
@@ -9,8 +10,10 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Sweep
 from tenure.core.ids import DEFAULT_NAMESPACE, WorkerId
-from tenure.core.verdicts import Grant, Reply, Verdict
-from tenure.core.vocabulary import EventType, JobStatus, VerdictKind
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.vocabulary import CancelMode, Cause, EventType, JobStatus, VerdictKind
 
 CLAIMERS = 4
 JOBS = 40
@@ -105,8 +108,69 @@ def test_racing_sweepers_record_each_end_once(kit: Kit) -> None:
         assert kit.reload(job).failures == 1
 
 
-@spec("K1", "W1")
-def test_a_completion_that_races_a_cancel_has_one_winner(kit: Kit) -> None:
+ENDS = {EventType.SUCCEEDED, EventType.CANCELLED}
+
+
+@spec("K1", "R13", "Q5")
+def test_a_completion_that_races_a_hard_cancel_has_one_winner(kit: Kit) -> None:
+    rival = kit.rival()
+    for _ in range(8):
+        job = kit.running_job()
+        complete, cancel = kit.completion(job), kit.cancellation(job, mode=CancelMode.HARD)
+        verdict, reply = race(
+            partial(kit.coordinator.execute, complete), partial(rival.execute, cancel)
+        )
+
+        _has_one_winner(kit, job, verdict, reply)
+
+
+@spec("K1", "R13")
+def test_a_hard_cancel_that_comes_between_wins(kit: Kit) -> None:
+    job, replies = kit.running_job(), list[Reply]()
+
+    def cancel_first(_: Sequence[Change]) -> None:
+        if not replies:
+            replies.append(kit.cancel_hard(job))
+
+    verdict = kit.interpose(cancel_first).execute(kit.completion(job))
+
+    assert replies[0].is_ok
+    _has_one_winner(kit, job, verdict, replies[0])
+
+
+@spec("K1", "Q5")
+def test_a_completion_that_comes_between_wins_over_a_hard_cancel(kit: Kit) -> None:
+    job, verdicts = kit.running_job(), list[Verdict]()
+
+    def complete_first(_: Sequence[Change]) -> None:
+        if not verdicts:
+            verdicts.append(kit.complete(job))
+
+    hard = kit.cancellation(job, mode=CancelMode.HARD)
+    reply = kit.interpose(complete_first).execute(hard)
+
+    assert verdicts[0].kind is VerdictKind.COMMITTED
+    _has_one_winner(kit, job, verdicts[0], reply)
+
+
+def _has_one_winner(kit: Kit, job: Job, verdict: Answer, reply: Answer) -> None:
+    """One was accepted, the other was told so, and the log and the row say the same."""
+    assert isinstance(verdict, Verdict)
+    assert isinstance(reply, Reply)
+    ended = kit.reload(job)
+    if verdict.kind is VerdictKind.COMMITTED:
+        assert (reply.cause, reply.job) == (Cause.JOB_FINISHED, ended)
+        winner, status = EventType.SUCCEEDED, JobStatus.SUCCEEDED
+    else:
+        assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.JOB_CANCELLED)
+        assert (reply.cause, reply.job) == (None, ended)
+        winner, status = EventType.CANCELLED, JobStatus.CANCELLED
+    assert ended.status is status
+    assert [type_ for type_ in kit.types(job) if type_ in ENDS] == [winner]
+
+
+@spec("K1", "T5")
+def test_a_completion_succeeds_however_a_soft_cancel_races_it(kit: Kit) -> None:
     rival = kit.rival()
     for _ in range(8):
         job = kit.running_job()
@@ -119,7 +183,7 @@ def test_a_completion_that_races_a_cancel_has_one_winner(kit: Kit) -> None:
         assert isinstance(reply, Reply)
         assert verdict.kind is VerdictKind.COMMITTED
         assert kit.reload(job).status is JobStatus.SUCCEEDED
-        assert kit.types(job).count(EventType.SUCCEEDED) == 1
+        assert reply.is_ok == (EventType.CANCEL_REQUESTED in kit.types(job))
 
 
 @spec("D1", "I17")
