@@ -14,7 +14,7 @@ from tenure.coordinator.batches import (
 )
 from tenure.coordinator.service import ALWAYS_FLYING, Coordinator, _Claim
 from tenure.core.claims import SessionKey
-from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat
+from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start
 from tenure.core.events import Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -52,10 +52,13 @@ class ScriptedStore(MemoryStore):
         self.saves: list[int] = []
         self.loads: list[int] = []
         self.before_save: Callable[[Sequence[Change]], None] = lambda changes: None
+        self.after_load: Callable[[], None] = lambda: None
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
         self.loads.append(len(ids))
-        return super().load(ids)
+        loaded = super().load(ids)
+        self.after_load()
+        return loaded
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         whole = list(changes)
@@ -205,6 +208,33 @@ def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore
 
     assert verdict.kind is VerdictKind.COMMITTED
     assert len(store.loads) == loads
+
+
+@spec("L3", "L8")
+def test_a_lease_is_not_granted_by_a_clock_that_was_heard_late(
+    world: World, store: ScriptedStore
+) -> None:
+    world.enqueue()
+    (grant,) = world.claim()
+    store.after_load = lambda: world.clock.advance(25)  # this process stands still
+    world.coordinator.execute(
+        Cancel(job_id=enqueue_command(world).job_id, actor=CLIENT, request_id=RequestId("c"))
+    )
+    store.after_load = lambda: None
+
+    told = world.coordinator.execute(
+        Start(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=W1,
+            request_id=RequestId("s"),
+        )
+    )
+
+    expires_at = world.reload(grant.job_id).lease_expires_at
+    assert isinstance(told, Verdict)
+    assert expires_at is not None
+    assert told.ttl_us == expires_at - store.now()
 
 
 def test_a_large_row_is_loaded_again_rather_than_kept(world: World, store: ScriptedStore) -> None:

@@ -171,8 +171,9 @@ class Executor:
                 wanted.append(compensation_id(asked.command.job_id))
             if asked.missed is not None:
                 wanted.append(asked.missed.job.id)
+        asked_at = self._clock.asked()
         loaded = self._store.load(list(dict.fromkeys(wanted)))
-        self._clock.heard(loaded.now, loaded.epoch)
+        self._clock.heard(loaded.now, loaded.epoch, asked_at=asked_at)
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         self._find_holders(wave, rows)
@@ -281,6 +282,7 @@ class Executor:
         self, changes: Iterator[Change], outcomes: list[tuple[Asked, Outcome]], rows: "_Rows"
     ) -> None:
         """`outcomes` grows while the changes are taken."""
+        asked_at = self._clock.asked()
         try:
             saved = self._store.save(changes, epoch=rows.epoch)
         except StoreRefused as refusal:
@@ -293,7 +295,7 @@ class Executor:
                 self._save(iter([outcome.change]), [(asked, outcome)], rows)
             return
         if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
-            self._clock.heard(saved.now, rows.epoch)
+            self._clock.heard(saved.now, rows.epoch, asked_at=asked_at)
         written: list[Change] = []
         missed: list[Command] = []
         for asked, outcome in _applied(outcomes):

@@ -12,6 +12,11 @@ from tenure.core.instants import Instant, seconds
 
 OLDEST_READING = seconds(30)
 
+LATEST_READING = seconds(1)
+"""How long an answer may have been on its way. The clock is behind by as much, and so is the end of
+a lease that is granted by it: less than the margin that a worker keeps, which counts from its own
+request. [L8]"""
+
 Monotonic = Callable[[], int]
 """Microseconds from anywhere, never backwards."""
 
@@ -34,10 +39,16 @@ class StoreClock:
         self._monotonic = monotonic
         self._reading: tuple[Instant, int, Epoch] | None = None
 
-    def heard(self, now: Instant, epoch: Epoch) -> None:
-        """Take a fresh reading."""
-        # One tuple, assigned at once: threads read it without a lock.
-        self._reading = (now, self._monotonic(), epoch)
+    def asked(self) -> int:
+        """When the store is asked, for `heard`."""
+        return self._monotonic()
+
+    def heard(self, now: Instant, epoch: Epoch, *, asked_at: int) -> None:
+        """Take a fresh reading, unless it comes late: this process, or the store, stood still."""
+        heard_at = self._monotonic()
+        if heard_at - asked_at <= LATEST_READING:
+            # One tuple, assigned at once: threads read it without a lock.
+            self._reading = (now, heard_at, epoch)
 
     def estimate(self) -> tuple[Instant, Epoch] | None:
         """The clock and the epoch as they should be by now; None without a recent reading, since

@@ -357,11 +357,12 @@ class Coordinator(BesideTheLog, Administered):
 
     def _plan_and_claim(self, requests: list[ClaimRequest]) -> Sequence[ClaimAnswer]:
         before: dict[JobId, Job] = {}
+        asked_at = self._clock.asked()
 
         def plan(view: ClaimView) -> ClaimPlan:
             if self.observer is not None:
                 before.update((job.id, job) for job in view.candidates)
-            self._clock.heard(view.now, view.epoch)
+            self._clock.heard(view.now, view.epoch, asked_at=asked_at)
             luck = self._entropy(ENTROPY_BYTES * len(view.candidates))
             starts = range(0, len(luck), ENTROPY_BYTES)
             pieces = [luck[start : start + ENTROPY_BYTES] for start in starts]
