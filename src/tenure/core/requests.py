@@ -108,11 +108,15 @@ def _refused(job: Job | None, cause: Cause) -> Refused:
 
 
 def _recorded(command: OperatorCommand | Discard, history: History) -> Event | None:
+    """What this request did. A birth is no answer to it: that bears the job's own id, or the id of
+    the request that was made about another job."""
     return next(
         (
             event
             for event in history
-            if event.request_id == command.request_id and event.actor == command.actor
+            if event.request_id == command.request_id
+            and event.actor == command.actor
+            and event.type is not EventType.ENQUEUED
         ),
         None,
     )

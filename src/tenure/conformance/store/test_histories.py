@@ -198,6 +198,20 @@ def test_a_repeated_cancel_is_replayed_whatever_became_of_the_job(kit: Kit) -> N
 
 
 @spec("Q4")
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_cancel_may_bear_the_id_that_the_job_was_enqueued_under(
+    kit: Kit, is_claimed: bool
+) -> None:
+    job = kit.running_job() if is_claimed else kit.enqueue()
+
+    first = kit.cancel(job, request_id=job.id, reason="r")
+    again = kit.cancel(job, request_id=job.id, reason="r")
+
+    assert (first.is_ok, first.replayed) == (True, False)
+    assert (again.is_ok, again.replayed) == (True, True)
+
+
+@spec("Q4")
 def test_a_repeated_cancel_with_another_body_is_refused(kit: Kit) -> None:
     job = kit.running_job()
     kit.cancel(job, request_id="c", reason="one")
