@@ -56,3 +56,11 @@ class PostgresHand:
         except psycopg.IntegrityError as refusal:
             raise Refused(str(refusal)) from refusal
         return cursor.fetchall() if cursor.description else []
+
+    def waiting(self) -> list[int]:
+        """Whoever waits for a lock in this database: the process ids of their connections."""
+        rows = self.run(
+            "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)"
+            " WHERE NOT granted AND datname = current_database()"
+        )
+        return [pid for (pid,) in rows]

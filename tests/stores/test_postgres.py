@@ -41,6 +41,7 @@ from tests.stores.lives import (
     start_command,
 )
 from tests.support.postgres import PostgresCluster, PostgresServer
+from tests.support.waiting import PATIENCE_S, until
 
 # --- Plans ---------------------------------------------------------------------------------------
 
@@ -89,7 +90,6 @@ def test_saving_finds_its_rows_by_their_ids(
 ) -> None:
     """Statistics of rev are always behind; a plan must not depend on them."""
     store, dsn = big_store
-    now = store.now()
     request = claim_request(200, worker="planner")
     view = _view_of(store, 200)
     changes = [
@@ -100,7 +100,6 @@ def test_saving_finds_its_rows_by_their_ids(
 
     plan = _plan(store, dsn, store._ask_group(group, EPOCH, held=False))
 
-    assert now
     assert plan.count("Index Scan using job_pkey on job") == 2
     assert "Seq Scan on job " not in plan
 
@@ -217,7 +216,7 @@ def test_batches_that_meet_in_opposite_order_both_end(postgres_store: PostgresSt
 
 @spec("Z2")
 def test_a_pause_waits_for_the_claims_that_do_not_know_it(
-    postgres_store: PostgresStore,
+    postgres_store: PostgresStore, postgres_hand: PostgresHand
 ) -> None:
     enqueue(postgres_store, 5)
     planning, go_on = threading.Event(), threading.Event()
@@ -226,7 +225,7 @@ def test_a_pause_waits_for_the_claims_that_do_not_know_it(
 
     def plan(view: ClaimView) -> ClaimPlan:
         planning.set()
-        go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         return planner(request)(view)
 
     claimer = threading.Thread(
@@ -238,9 +237,9 @@ def test_a_pause_waits_for_the_claims_that_do_not_know_it(
         )
     )
     claimer.start()
-    planning.wait(10)
+    assert planning.wait(PATIENCE_S)
     pauser.start()
-    pauser.join(0.2)
+    until(postgres_hand.waiting, "the pause waits for a lock")
     is_waiting = not paused
     go_on.set()
     claimer.join()
@@ -417,8 +416,7 @@ def test_a_server_that_is_gone_is_unavailable(durable_postgres: PostgresCluster)
 
     durable_postgres.kill()
 
-    with pytest.raises(StoreUnavailable):
-        _load_until_it_fails(store)
+    until(lambda: _is_unavailable(store), "the orphans have noticed")
     with pytest.raises(StoreUnavailable):
         store.save(changes, epoch=EPOCH)
     durable_postgres.restart()
@@ -426,10 +424,13 @@ def test_a_server_that_is_gone_is_unavailable(durable_postgres: PostgresCluster)
     store.close()
 
 
-def _load_until_it_fails(store: PostgresStore) -> None:
+def _is_unavailable(store: PostgresStore) -> bool:
     """The children of a killed server answer until they have noticed that they are orphans."""
-    while True:
+    try:
         store.load([])
+    except StoreUnavailable:
+        return True
+    return False
 
 
 @spec("K3")
@@ -451,9 +452,9 @@ def test_a_connection_cut_before_the_commit_is_replaced(
 
 
 def _cut_whoever_waits(hand: PostgresHand) -> None:
-    while not hand.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
-        pass
-    hand.run("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
+    until(hand.waiting, "somebody waits for a lock")
+    for pid in hand.waiting():
+        hand.run(f"SELECT pg_terminate_backend({pid})")
 
 
 @spec("I21")

@@ -9,12 +9,14 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import Epoch
 from tenure.core.instants import Instant, seconds
 from tenure.stores.sql.postgres import PostgresStore
+from tests.stores.hands import PostgresHand
 from tests.stores.lives import EPOCH, change, claim, enqueue, start_command
+from tests.support.waiting import until
 
 
 @spec("K2")
 def test_a_change_that_waited_for_its_row_until_its_lease_had_ended_does_not_stick(
-    postgres_store: PostgresStore, postgres_url: str
+    postgres_store: PostgresStore, postgres_hand: PostgresHand, postgres_url: str
 ) -> None:
     enqueue(postgres_store, 2)
     late, early = claim(postgres_store, 2)
@@ -27,8 +29,8 @@ def test_a_change_that_waited_for_its_row_until_its_lease_had_ended_does_not_sti
     with psycopg.connect(postgres_url) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [late.id])
         saving = pool.submit(postgres_store.save, changes, epoch=EPOCH)
-        while postgres_store.now() < end:
-            pass
+        until(postgres_hand.waiting, "the change waits for its row")
+        until(lambda: postgres_store.now() >= end, "its lease has ended")
         other.rollback()
 
         saved = saving.result()

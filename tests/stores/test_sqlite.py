@@ -4,7 +4,10 @@ import os
 import sqlite3
 import stat
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from tenure.stores.sql import sqlite_writer
 from tenure.stores.sql.sqlite import SqliteStore
 from tenure.stores.sql.sqlite_file import connect, filesystem_of, is_network_filesystem, translated
 from tests.stores.lives import QUEUE, claim, enqueue, enqueue_changes, save
+from tests.support.waiting import PATIENCE_S, until
 
 # --- Settings ------------------------------------------------------------------------------------
 
@@ -147,39 +151,37 @@ def test_network_filesystems_are_known_by_name() -> None:
 
 @spec("K3")
 def test_work_that_fails_fails_alone(sqlite_store: SqliteStore) -> None:
-    gate = threading.Event()
-    answers: dict[str, object] = {}
+    holding, gate = threading.Event(), threading.Event()
+    writer, runs = sqlite_store._writer, Counter[str]()
 
-    def run(name: str, work: object) -> None:
-        try:
-            answers[name] = sqlite_store._writer.run(work)  # type: ignore[arg-type]  # any callable
-        except Exception as failure:
-            answers[name] = failure
+    def hold(connection: sqlite3.Connection) -> None:
+        holding.set()
+        assert gate.wait(PATIENCE_S)
 
-    def wait(connection: sqlite3.Connection) -> str:
-        gate.wait(10)
-        return "first"
+    def count(name: str, connection: sqlite3.Connection) -> int:
+        runs[name] += 1
+        return int(connection.execute("SELECT count(*) FROM tenure_meta").fetchone()[0])
 
     def fail(connection: sqlite3.Connection) -> None:
+        runs["fail"] += 1
         connection.execute("DELETE FROM tenure_meta")
         raise ValueError("not today")
 
-    def count(connection: sqlite3.Connection) -> int:
-        return int(connection.execute("SELECT count(*) FROM tenure_meta").fetchone()[0])
+    with ThreadPoolExecutor(4) as pool:
+        held = pool.submit(writer.run, hold)
+        assert holding.wait(PATIENCE_S)
+        waiting = []
+        for work in (partial(count, "before"), fail, partial(count, "after")):
+            waiting.append(pool.submit(writer.run, work))
+            until(lambda: writer._tasks.qsize() == len(waiting), "the work is queued")
+        gate.set()
+        before, failed, after = waiting
 
-    threads = [
-        threading.Thread(target=run, args=pair)
-        for pair in (("wait", wait), ("fail", fail), ("count", count))
-    ]
-    for thread in threads:
-        thread.start()
-    gate.set()
-    for thread in threads:
-        thread.join()
-
-    assert answers["wait"] == "first"
-    assert isinstance(answers["fail"], ValueError)
-    assert answers["count"] == 1
+        held.result()
+        assert isinstance(failed.exception(), ValueError)
+        assert (before.result(), after.result()) == (1, 1)
+    # What came before the failure shared its group: it was rolled back and ran again.
+    assert runs == {"before": 2, "fail": 2, "after": 1}
 
 
 @spec("K3")
