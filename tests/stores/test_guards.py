@@ -62,6 +62,29 @@ def test_an_event_is_not_inserted_twice(hand: ForeignHand) -> None:
     assert hand.store.load_histories([job.id]) == events
 
 
+@spec("J4")
+@pytest.mark.parametrize(
+    ("type_", "class_"),
+    [
+        ("bogus", "transition"),
+        ("bogus", "no such type"),
+        ("claimed", "renewal"),
+        ("heartbeat", "transition"),
+    ],
+)
+def test_an_event_has_a_known_type_of_its_own_class(
+    hand: ForeignHand, type_: str, class_: str
+) -> None:
+    job = _running(hand)
+
+    with pytest.raises(Refused):
+        hand.run(
+            "INSERT INTO {t}job_event (job_id, seq, ts, attempt, version, type, class, to_status,"
+            f" actor, request_id, payload) VALUES ('{job.id}', 9, 1, 1, 1, '{type_}', '{class_}',"
+            " 'running', 'me', 'r', '{}')"
+        )
+
+
 @spec("E3")
 def test_renewals_of_a_job_may_be_deleted_by_hand(hand: ForeignHand) -> None:
     job = _running(hand)
