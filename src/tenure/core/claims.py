@@ -1,6 +1,6 @@
 """Claims: which ready jobs go to which worker session, and what a repeated claim gets.
 
-One outstanding claim per session: racers meet on the session's row, which the store locks, and
+One outstanding claim per session: racers meet on the session, which the store locks, and
 `claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in the order it
 found it, never past a queue's limit [Z3]; each grant is still `decide`'s.
 """

@@ -1,7 +1,7 @@
 """The job lifecycle: the only place where a job changes state.
 
 Pure: no IO, no clock, no randomness. Callers pass the `Moment` (now, epoch, entropy), so equal
-inputs give equal outcomes; the model checker and the simulator depend on that. Rule ids such as
+inputs give equal outcomes; the model checker and virtual time depend on that. Rule ids such as
 [T8] refer to docs/spec. What happens at the end of an attempt is in `settling.py`, what clients
 and operators may ask is in `requests.py`; this module routes and handles an attempt's life.
 """

@@ -1,6 +1,6 @@
 """Verification: the invariants and projections of docs/spec as code over rows and log.
 
-Used alike by `tenure verify`, the simulator, the conformance kits and the tests. Reads only.
+Used alike by `tenure verify`, the conformance kits and the tests. Reads only.
 """
 
 from tenure.verify.acks import Ack, AckWriter, Op, read_acks

@@ -1,6 +1,6 @@
 """Recording acknowledgements: commands and answers of the core as lines of an ack file.
 
-For callers that hold core commands (tests, the simulator, chaos clients); others fill in `Ack`.
+For callers that hold core commands (tests, the store kit, chaos clients); others fill in `Ack`.
 """
 
 from collections.abc import Iterable

@@ -74,8 +74,8 @@ def connect(dsn: str) -> Connection:
         connection = psycopg.connect(
             dsn,
             autocommit=True,
-            # A statement prepared while a table was empty keeps a plan for an empty table, and a
-            # pooler in transaction mode has none of our prepared statements.
+            # `postgres_wire` prepares what comes back, under names made of the text. The driver
+            # would number its own: behind a pooler that number is somebody else's statement.
             prepare_threshold=None,
             cursor_factory=RawCursor,
             client_encoding="utf8",
