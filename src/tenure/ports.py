@@ -1,4 +1,4 @@
-"""Ports: everything the outside gives. Production, tests and the simulator differ only here.
+"""Ports: everything the outside gives. Production and tests in virtual time differ only here.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
 revision still matches, and it says which changes stuck. Every method takes many. Instants are
@@ -73,6 +73,14 @@ class Saved(msgspec.Struct, frozen=True):
 
     now: Instant
     stuck: frozenset[JobId]
+
+
+class Bite(msgspec.Struct, frozen=True):
+    """How much a step of retention deleted, and whether it looked at all that it was allowed to:
+    then there may be more where it stopped. [G4]"""
+
+    gone: int
+    is_full: bool
 
 
 class DedupeKey(msgspec.Struct, frozen=True):
@@ -397,9 +405,9 @@ class Store(TokenStore, Protocol):
     def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""
 
-    def collect_artifacts(self, *, limit: int) -> int:
+    def collect_artifacts(self, *, limit: int) -> Bite:
         """Look at `limit` artifacts, from where the last call stopped, and delete those of ended
-        attempts that did not succeed; how many went. [B10]"""
+        attempts that did not succeed. [B10]"""
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
         """Keep the output of the attempt that this lease was issued for, unless there is some
@@ -431,8 +439,9 @@ class Store(TokenStore, Protocol):
     def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget counts that nobody took for this long; how many. [B16]"""
 
-    def prune_renewals(self, *, limit: int) -> int:
-        """Delete renewals of ended attempts; how many went. [G1]"""
+    def prune_renewals(self, *, limit: int) -> Bite:
+        """Look at renewals from where the last call stopped, `limit` of them or of their jobs, and
+        delete those of ended attempts, at most `limit`. [G1]"""
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations; how many went. [G2]"""

@@ -170,7 +170,7 @@ def test_a_pruned_renewal_is_shown_as_one_and_as_its_workers(
     run("jobs", "cancel", grant.job_id)
     serving.execute(Heartbeat(**held, hb_seq=1))
     serving.execute(Complete(**held, request_id=RequestId("done"), result=b"1"))
-    assert serving.store.prune_renewals(limit=10) == 1
+    assert serving.store.prune_renewals(limit=10).gone == 1
 
     shown = [line.split() for line in run("jobs", "events", grant.job_id).stdout.splitlines()]
 

@@ -21,7 +21,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
-from tenure.ports import Clock, HealthFact, Loaded, Measures, Saved, Store
+from tenure.ports import Bite, Clock, HealthFact, Loaded, Measures, Saved, Store
 from tenure.stores.memory import MemoryStore
 
 
@@ -111,7 +111,7 @@ class KeepsEveryObservation(MemoryStore):
 class PrunesTransitions(MemoryStore):
     """Takes a start for a renewal. [E3]"""
 
-    def prune_renewals(self, *, limit: int) -> int:
+    def prune_renewals(self, *, limit: int) -> Bite:
         for events in self._events.values():
             events[:] = [event for event in events if event.type is not EventType.STARTED]
         return super().prune_renewals(limit=limit)
@@ -120,13 +120,21 @@ class PrunesTransitions(MemoryStore):
 class PrunesTheLiving(MemoryStore):
     """Prunes renewals while their attempt is live. [G1]"""
 
-    def prune_renewals(self, *, limit: int) -> int:
+    def prune_renewals(self, *, limit: int) -> Bite:
         pruned = 0
         for events in self._events.values():
             kept = [event for event in events if event.event_class is EventClass.TRANSITION]
             pruned += len(events) - len(kept)
             events[:] = kept
-        return pruned
+        return Bite(pruned, is_full=False)
+
+
+class PrunesOnlyTheFirstPage(MemoryStore):
+    """Begins from the first renewal every time; behind a page of live ones nothing goes. [G4]"""
+
+    def prune_renewals(self, *, limit: int) -> Bite:
+        self._last_renewal = None
+        return super().prune_renewals(limit=limit)
 
 
 class PurgesTooEarly(MemoryStore):
@@ -267,6 +275,7 @@ WRONG: dict[type[MemoryStore], str] = {
     KeepsEveryObservation: "observations",
     PrunesTransitions: "retention",
     PrunesTheLiving: "retention",
+    PrunesOnlyTheFirstPage: "retention",
     PurgesTooEarly: "retention",
     SweepsInAnyOrder: "sweeping",
     SharesKeysAcrossKinds: "dedupe",

@@ -4,9 +4,11 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
+from tenure.core.beside import ArtifactUpload
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, worker_actor
 from tenure.core.instants import Duration, seconds
+from tenure.core.verdicts import Grant
 from tenure.errors import InvalidInput
 from tenure.ports import JobFilter
 from tests.support.coordinators import World
@@ -46,6 +48,7 @@ def test_a_run_forgets_renewals_then_bodies_then_jobs_each_in_its_time() -> None
     world.coordinator.close()
 
 
+@spec("G4")
 def test_a_run_says_whether_there_is_more_to_forget() -> None:
     world = World()
     for _ in range(5):
@@ -57,4 +60,50 @@ def test_a_run_says_whether_there_is_more_to_forget() -> None:
 
     assert is_behind == [True, True, False]
     assert world.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)) == []
+    world.coordinator.close()
+
+
+def _five_running(world: World) -> list[Grant]:
+    grants = []
+    for _ in range(5):
+        grants.append(world.running())
+        world.clock.advance(1)  # so that their ids are in this order
+    return grants
+
+
+@spec("G4", "B10")
+def test_a_full_page_is_followed_by_the_next_whatever_was_in_it() -> None:
+    world = World()
+    grants = _five_running(world)
+    for grant in grants:
+        world.coordinator.stage_artifact(
+            ArtifactUpload(
+                job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, name="a", body=b""
+            )
+        )
+    world.fail(grants[-1], actor=W1)
+    keeping = Retention(world.store, page=2)
+
+    runs = [keeping.run_once() for _ in range(4)]
+
+    assert [run.is_behind for run in runs] == [True, True, False, True]
+    assert [run.artifacts_collected for run in runs] == [0, 0, 1, 0]
+    world.coordinator.close()
+
+
+@spec("G4", "G1")
+def test_live_renewals_are_passed_a_page_at_a_time() -> None:
+    world = World()
+    grants = _five_running(world)
+    for grant in grants:
+        world.coordinator.execute(
+            Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=1)
+        )
+    world.complete(grants[-1], actor=W1)
+    keeping = Retention(world.store, page=2)
+
+    runs = [keeping.run_once() for _ in range(3)]
+
+    assert [run.is_behind for run in runs] == [True, True, False]
+    assert [run.renewals_pruned for run in runs] == [0, 0, 1]
     world.coordinator.close()

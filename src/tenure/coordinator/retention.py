@@ -13,7 +13,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.validation import check_duration
 from tenure.errors import InvalidInput
-from tenure.ports import Store
+from tenure.ports import Bite, Store
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
@@ -24,6 +24,7 @@ UNTAKEN = seconds(3600)
 """How long counts wait for a process that shows them: who looks rarely still sees them. [B16]"""
 
 INTERVAL = seconds(30)
+NOTHING = Bite(0, is_full=False)
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +36,9 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was forgotten in one run."""
+    """How much was forgotten in one run, and whether there may be more."""
 
+    is_behind: bool = False
     renewals_pruned: int = 0
     bodies_expired: int = 0
     jobs_purged: int = 0
@@ -71,19 +73,25 @@ class Retention:
         self.start, self.stop = self._periodic.start, self._periodic.stop
 
     def _run(self) -> bool:
-        # A page in thirty seconds is 33 jobs a second: a busy store would grow without end.
-        return self._page in msgspec.structs.astuple(self.run_once())
+        # A page in thirty seconds is 33 jobs a second: a busy store would grow without end. [G4]
+        return self.run_once().is_behind
 
     def run_once(self) -> RetentionReport:
         """One bite of everything."""
         policy, store, page = self._policy, self._store, self._page
-        return RetentionReport(
-            renewals_pruned=store.prune_renewals(limit=page) if policy.prune_renewals else 0,
-            bodies_expired=store.expire_observations(
+        renewals = store.prune_renewals(limit=page) if policy.prune_renewals else NOTHING
+        artifacts = store.collect_artifacts(limit=page)
+        counted = {
+            "bodies_expired": store.expire_observations(
                 older_than_us=policy.observation_bodies_us, limit=page
             ),
-            jobs_purged=store.purge(older_than_us=policy.finished_us, limit=page),
-            artifacts_collected=store.collect_artifacts(limit=page),
-            workers_forgotten=store.forget_workers(older_than_us=UNSEEN, limit=page),
-            counts_forgotten=store.forget_counts(older_than_us=UNTAKEN, limit=page),
+            "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
+            "workers_forgotten": store.forget_workers(older_than_us=UNSEEN, limit=page),
+            "counts_forgotten": store.forget_counts(older_than_us=UNTAKEN, limit=page),
+        }
+        return RetentionReport(
+            is_behind=renewals.is_full or artifacts.is_full or page in counted.values(),
+            renewals_pruned=renewals.gone,
+            artifacts_collected=artifacts.gone,
+            **counted,
         )

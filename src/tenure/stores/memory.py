@@ -30,6 +30,7 @@ from tenure.core.vocabulary import EventClass
 from tenure.errors import Closed, StoreRefused
 from tenure.ports import (
     MAX_OBSERVATIONS_PER_LEASE,
+    Bite,
     Clock,
     DedupeKey,
     EventFilter,
@@ -66,6 +67,7 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         self._epoch = Epoch(1)
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
+        self._last_renewal: tuple[JobId, int] | None = None  # where pruning goes on
 
     @property
     def parallelism(self) -> int:
@@ -331,22 +333,30 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
 
     # --- retention -----------------------------------------------------------------------------
 
-    def prune_renewals(self, *, limit: int) -> int:
-        """Delete renewals of ended attempts."""
+    def prune_renewals(self, *, limit: int) -> Bite:
+        """Delete renewals of ended attempts, among the next `limit` ones."""
         with self._lock:
             self._open()
-            pruned = 0
-            for job_id, events in self._events.items():
-                live = self._jobs[job_id].lease_id
-                kept = []
-                for event in events:
-                    is_renewal = event.event_class is EventClass.RENEWAL
-                    if is_renewal and event.lease_id != live and pruned < limit:
-                        pruned += 1
-                    else:
-                        kept.append(event)
-                events[:] = kept
-            return pruned
+            after = self._last_renewal
+            keys = sorted(
+                (job_id, event.seq)
+                for job_id, events in self._events.items()
+                for event in events
+                if event.event_class is EventClass.RENEWAL
+                and (after is None or (job_id, event.seq) > after)
+            )[:limit]
+            is_full = len(keys) == limit
+            self._last_renewal = keys[-1] if is_full else None
+            return Bite(sum(self._prune(*key) for key in keys), is_full)
+
+    def _prune(self, job_id: JobId, seq: int) -> bool:
+        """Delete this renewal unless its attempt lives; whether it went."""
+        events = self._events[job_id]
+        (renewal,) = (event for event in events if event.seq == seq)
+        is_ended = renewal.lease_id != self._jobs[job_id].lease_id
+        if is_ended:
+            events.remove(renewal)
+        return is_ended
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations."""

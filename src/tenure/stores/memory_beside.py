@@ -25,7 +25,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, EventType
-from tenure.ports import Clock, HealthFact, fact
+from tenure.ports import Bite, Clock, HealthFact, fact
 
 _ArtifactKey = tuple[JobId, int, str]
 
@@ -131,17 +131,18 @@ class MemoryBeside(ABC):
                     return self._artifacts[job_id, artifact.attempt, name]
             return None
 
-    def collect_artifacts(self, *, limit: int) -> int:
+    def collect_artifacts(self, *, limit: int) -> Bite:
         """Delete artifacts that nobody will ever see, among the next `limit` ones."""
         with self._lock:
             self._open()
             after = self._last_looked_at
             keys = sorted(key for key in self._artifacts if after is None or key > after)[:limit]
-            self._last_looked_at = keys[-1] if len(keys) == limit else None
+            is_full = len(keys) == limit
+            self._last_looked_at = keys[-1] if is_full else None
             leftover = [key for key in keys if self._is_leftover(key)]
             for key in leftover:
                 del self._artifacts[key]
-            return len(leftover)
+            return Bite(len(leftover), is_full)
 
     def _is_leftover(self, key: _ArtifactKey) -> bool:
         job = self._jobs[key[0]]

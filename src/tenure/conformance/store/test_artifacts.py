@@ -19,6 +19,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, ErrorClass, OnLost
 from tenure.errors import InvalidInput
+from tenure.ports import Bite
 
 
 def _upload(job: Job, name: str = "report.txt", body: bytes = b"done", **fields: Any) -> Any:
@@ -224,8 +225,8 @@ def test_leftovers_are_collected_and_nothing_else_is(kit: Kit) -> None:
     kit.advance_to(held.due_at)
     kit.sweep(held)
 
-    assert kit.store.collect_artifacts(limit=100) == 2
-    assert kit.store.collect_artifacts(limit=100) == 0
+    assert kit.store.collect_artifacts(limit=100) == Bite(2, is_full=False)
+    assert kit.store.collect_artifacts(limit=100) == Bite(0, is_full=False)
 
     kit.complete(live)
     assert (_names(kit, live), _names(kit, good)) == (["live"], ["good"])
@@ -240,7 +241,7 @@ def test_an_earlier_attempt_is_collected_while_the_next_one_lives(kit: Kit) -> N
     (second,) = kit.claimed()
     _stage(kit, second, "second")
 
-    assert kit.store.collect_artifacts(limit=100) == 1
+    assert kit.store.collect_artifacts(limit=100).gone == 1
 
     kit.complete(second)
     assert _names(kit, second) == ["second"]
@@ -255,10 +256,11 @@ def test_a_collection_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
         kit.fail(job, ErrorClass.PERMANENT)
     kit.complete(jobs[0])
 
-    went = [kit.store.collect_artifacts(limit=2) for _ in range(3)]
+    bites = [kit.store.collect_artifacts(limit=2) for _ in range(3)]
 
-    assert sum(went) == 4
-    assert max(went) == 2
+    assert [bite.is_full for bite in bites] == [True, True, False]
+    assert sum(bite.gone for bite in bites) == 4
+    assert max(bite.gone for bite in bites) == 2
     assert _names(kit, jobs[0]) == ["report.txt"]
 
 
@@ -272,4 +274,4 @@ def test_a_purge_takes_artifacts_along(kit: Kit) -> None:
     assert kit.store.purge(older_than_us=DAY, limit=10) == 1
 
     assert _names(kit, job) == []
-    assert kit.store.collect_artifacts(limit=10) == 0
+    assert kit.store.collect_artifacts(limit=10).gone == 0

@@ -5,7 +5,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
-from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
+from tenure.ports import Bite, DedupeKey, EventFilter, JobFilter, Record
 
 ALL = JobFilter(namespace=DEFAULT_NAMESPACE)
 
@@ -229,7 +229,7 @@ def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
     assert store.queues(DEFAULT_NAMESPACE) == []
     assert store.due(limit=10).jobs == {}
     assert store.outages(since=Instant(0)) == []
-    assert store.prune_renewals(limit=10) == 0
+    assert store.prune_renewals(limit=10) == Bite(0, is_full=False)
     assert kit.claimed(queues=(QUEUE,)) == []
     assert kit.cancel(kit.change(kit.new(actor=CLIENT)).job).job is None
 

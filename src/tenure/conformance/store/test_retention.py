@@ -19,7 +19,9 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 from tenure.errors import InvalidInput
-from tenure.ports import DedupeKey, EventFilter
+from tenure.ports import Bite, DedupeKey, EventFilter
+
+MOST_BITES = 100
 
 
 def _renewed(kit: Kit, times: int = 3) -> Job:
@@ -42,12 +44,12 @@ def test_renewals_of_an_ended_attempt_are_pruned_and_its_end_sums_them_up(kit: K
 
     pruned = kit.store.prune_renewals(limit=100)
 
-    assert pruned == 4
+    assert pruned == Bite(4, is_full=False)
     kept = kit.events(job)
     assert kept == [event for event in before if event.type not in RENEWALS]
     assert (kept[-1].payload.renewals, kept[-1].payload.hb_seq) == (4, 9)
     assert kept[-1].payload.progress == Progress(done=1)
-    assert kit.store.prune_renewals(limit=100) == 0
+    assert kit.store.prune_renewals(limit=100).gone == 0
 
 
 @spec("G1")
@@ -55,7 +57,7 @@ def test_renewals_of_a_live_attempt_stay(kit: Kit) -> None:
     job = _renewed(kit)
     before = kit.events(job)
 
-    assert kit.store.prune_renewals(limit=100) == 0
+    assert kit.store.prune_renewals(limit=100).gone == 0
     assert kit.events(job) == before
 
 
@@ -67,7 +69,7 @@ def test_renewals_of_a_lost_attempt_go_while_the_next_one_lives(kit: Kit) -> Non
     (second,) = kit.claimed()
     kit.heartbeat(second)
 
-    assert kit.store.prune_renewals(limit=100) == 3
+    assert kit.store.prune_renewals(limit=100).gone == 3
 
     renewals = [event for event in kit.events(second) if event.type in RENEWALS]
     assert [event.lease_id for event in renewals] == [second.lease_id]
@@ -82,7 +84,7 @@ def test_a_stalled_jobs_renewals_may_go(kit: Kit) -> None:
     kit.advance_to(kit.reload(job).due_at)
     kit.sweep(job)
 
-    assert kit.store.prune_renewals(limit=100) == 1
+    assert kit.store.prune_renewals(limit=100).gone == 1
 
 
 @spec("G1")
@@ -93,7 +95,51 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
 
     bites = [kit.store.prune_renewals(limit=4) for _ in range(3)]
 
-    assert bites == [4, 2, 0]
+    assert bites == [Bite(4, is_full=True), Bite(2, is_full=False), Bite(0, is_full=False)]
+
+
+def _pruned(kit: Kit, limit: int) -> list[Bite]:
+    """What goes until a bite finds the end."""
+    bites = [kit.store.prune_renewals(limit=limit)]
+    while bites[-1].is_full:
+        assert len(bites) < MOST_BITES, "the end is never found"
+        bites.append(kit.store.prune_renewals(limit=limit))
+    return bites
+
+
+@spec("G1", "G4")
+def test_pruning_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
+    live = [_renewed(kit, times=1) for _ in range(5)]
+    ended = _renewed(kit, times=1)
+    kit.complete(ended)
+
+    first, *others = _pruned(kit, limit=2)
+
+    assert first == Bite(0, is_full=True)
+    assert sum(bite.gone for bite in others) == 1
+    kit.complete(live[0])
+    assert sum(bite.gone for bite in _pruned(kit, limit=2)) == 1
+
+
+@spec("G1", "G4")
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_what_lives_is_passed_by_whatever_the_page(kit: Kit, limit: int) -> None:
+    jobs = [_renewed(kit) for _ in range(5)]
+    kit.fail(jobs[0], request_id="f")
+    kit.complete(jobs[2])
+    kit.advance(seconds=20)
+    (again,) = kit.claimed()
+    for beat in (1, 2, 3):
+        kit.heartbeat(again, hb_seq=beat)
+    kit.complete(jobs[4])
+
+    bites = _pruned(kit, limit)
+
+    assert sum(bite.gone for bite in bites) == 9
+    assert all(bite.gone <= limit for bite in bites)
+    left = {job.id: sum(event.type in RENEWALS for event in kit.events(job)) for job in jobs}
+    assert list(left.values()) == [3, 3, 0, 3, 0]
+    assert sum(bite.gone for bite in _pruned(kit, limit)) == 0
 
 
 @spec("E3", "G1")

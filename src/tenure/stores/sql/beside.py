@@ -24,6 +24,7 @@ from tenure.core.beside import (
 from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
+from tenure.ports import Bite
 from tenure.stores.sql.rows import Row, job_from
 from tenure.stores.sql.statements import Asked, Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -132,7 +133,7 @@ class BesideTheLog(Transactional):
             return []
         return self._rows(self._ask(statement, job_id=job_id, attempt=attempt, **more))
 
-    def collect_artifacts(self, *, limit: int) -> int:
+    def collect_artifacts(self, *, limit: int) -> Bite:
         """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
         after = self._last_looked_at
         job_id, attempt, name = after or (None, None, None)
@@ -145,11 +146,11 @@ class BesideTheLog(Transactional):
             limit=limit,
         )
         rows = self._rows(asked)
-        self._last_looked_at = rows[-1][:3] if len(rows) == limit else None
+        is_full = len(rows) == limit
         leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
-        if not leftover:
-            return 0
-        return sum(map(len, self._write(lambda tx: tx.fetch(*leftover, last=True))))
+        gone = self._write(lambda tx: tx.fetch(*leftover, last=True)) if leftover else []
+        self._last_looked_at = rows[-1][:3] if is_full else None
+        return Bite(sum(map(len, gone)), is_full)
 
     def _deletion(self, row: Row) -> Asked:
         return self._ask("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])

@@ -105,14 +105,37 @@ SELECT began_at, ended_at FROM {t}outage WHERE ended_at > :since ORDER BY began_
 -- name: raise_epoch
 UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 
+-- name: look_at_renewals
+-- From renewal to renewal, and past a live one to the next job, as if its seq were the highest there
+-- is: those of the live attempt come last, and a job that runs for days has thousands of them. Step
+-- by step through the index: a planner whose statistics are behind would sort them all for a page.
+WITH RECURSIVE looked (job_id, seq, nth) AS (
+    SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.class = 'renewal' {after_renewal}
+             ORDER BY e.job_id, e.seq LIMIT 1),
+           (SELECT e.seq FROM {t}job_event AS e WHERE e.class = 'renewal' {after_renewal}
+             ORDER BY e.job_id, e.seq LIMIT 1), 1
+     UNION ALL
+    SELECT (SELECT n.job_id FROM {t}job_event AS n
+             WHERE n.class = 'renewal' AND (n.job_id, n.seq) >
+                   (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
+             ORDER BY n.job_id, n.seq LIMIT 1),
+           (SELECT n.seq FROM {t}job_event AS n
+             WHERE n.class = 'renewal' AND (n.job_id, n.seq) >
+                   (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
+             ORDER BY n.job_id, n.seq LIMIT 1), l.nth + 1
+      FROM looked AS l
+      JOIN {t}job_event AS e ON e.job_id = l.job_id AND e.seq = l.seq
+      LEFT JOIN {t}job AS j ON j.id = e.job_id
+     WHERE l.nth < :limit)
+SELECT e.job_id, e.seq, j.id IS NOT NULL AND (j.lease_id IS NULL OR e.lease_id <> j.lease_id)
+  FROM looked AS l
+  JOIN {t}job_event AS e ON e.job_id = l.job_id AND e.seq = l.seq
+  LEFT JOIN {t}job AS j ON j.id = e.job_id
+ ORDER BY l.nth;
+
 -- name: prune_renewals
--- Materialised: a LIMIT in a sub-select may run once per outer row and delete more than asked.
-WITH ended AS MATERIALIZED (
-    SELECT e.job_id, e.seq FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
-     WHERE e.class = 'renewal'
-       AND (j.lease_id IS NULL OR e.lease_id <> j.lease_id)
-     LIMIT :limit {skip_locked_events})
-DELETE FROM {t}job_event WHERE (job_id, seq) IN (SELECT job_id, seq FROM ended) RETURNING seq;
+DELETE FROM {t}job_event WHERE class = 'renewal' AND job_id = :job_id AND seq <= :seq
+RETURNING seq;
 
 -- name: expire_observations
 WITH old AS MATERIALIZED (

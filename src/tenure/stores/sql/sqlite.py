@@ -47,7 +47,6 @@ WORDS = COLUMN_WORDS | {
     # One writer at a time needs no row locks.
     "lock": "",
     "skip_locked": "",
-    "skip_locked_events": "",
     # SQLite has no arrays: a list travels as one JSON document.
     **{
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})

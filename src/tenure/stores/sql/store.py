@@ -20,7 +20,7 @@ from tenure.core.claims import (
 from tenure.core.commands import Outage
 from tenure.core.events import Event, Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.errors import StoreUnavailable
@@ -31,7 +31,8 @@ from tenure.ports import (
     Saved,
 )
 from tenure.stores.sql.beside import COLUMN_WORDS as WORDS_BESIDE
-from tenure.stores.sql.beside import PURGED_WITH_A_JOB, BesideTheLog
+from tenure.stores.sql.beside import BesideTheLog
+from tenure.stores.sql.forgetting import Forgetting
 from tenure.stores.sql.measuring import Measuring
 from tenure.stores.sql.reading import Reading
 from tenure.stores.sql.rows import (
@@ -75,7 +76,7 @@ class _Restart(Exception):
     """The settings of a queue are not what the claim's locks were chosen for."""
 
 
-class SqlStore(BesideTheLog, Tokens, Measuring, Reading):
+class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:
@@ -393,35 +394,6 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading):
         asked = [*self._epoch_lock(), self._ask("raise_epoch")]
         [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
         return Epoch(epoch)
-
-    # --- retention -----------------------------------------------------------------------------
-
-    def prune_renewals(self, *, limit: int) -> int:
-        """Delete renewals of ended attempts."""
-        asked = self._ask("prune_renewals", limit=limit)
-        [pruned] = self._write(lambda tx: tx.fetch(asked, last=True))
-        return len(pruned)
-
-    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
-        """Drop the bodies of old observations."""
-        asked = self._ask("expire_observations", older_than_us=older_than_us, limit=limit)
-        [expired] = self._write(lambda tx: tx.fetch(asked, last=True))
-        return len(expired)
-
-    def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete finished jobs with everything of theirs; rows first, or the guard of the
-        transitions refuses."""
-
-        def delete(tx: Transaction) -> int:
-            asked = self._ask("purgeable", older_than_us=older_than_us, limit=limit)
-            ids = [row[0] for row in tx.fetch(asked)[0]]
-            if ids:
-                packed = self._pack(ids)
-                names = ("delete_jobs", "delete_events", "delete_observations", *PURGED_WITH_A_JOB)
-                tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
-            return len(ids)
-
-        return self._write(delete)
 
 
 def _queue_state(name: str, paused: bool | int, limit: int | None) -> QueueState:

@@ -1,0 +1,59 @@
+"""What a SQL store forgets, when retention asks. A mixin of `SqlStore`, which owns jobs and events.
+
+However much is kept, a call looks at a page and goes on from there the next time [G4]; it looks
+without a lock, and writes only what it found.
+"""
+
+from tenure.core.instants import Duration
+from tenure.ports import Bite
+from tenure.stores.sql.beside import PURGED_WITH_A_JOB
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Shape, Statements
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+_FROM_THE_FIRST: Shape = (("after_renewal", ""),)
+_FROM_THE_LAST: Shape = (
+    ("after_renewal", "AND (e.job_id, e.seq) > (CAST(:job_id AS {uuid}), :seq)"),
+)
+
+
+class Forgetting(Transactional):
+    """The part of `tenure.ports.Store` that deletes."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._last_renewal: Row = (None, None)  # where pruning goes on
+
+    def prune_renewals(self, *, limit: int) -> Bite:
+        """Delete renewals of ended attempts, among the next `limit` that are looked at. [G1]"""
+        job_id, seq = self._last_renewal
+        shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
+        rows = self._rows(self._ask("look_at_renewals", shape, job_id=job_id, seq=seq, limit=limit))
+        # An attempt that has ended stays so, and what came before it in its job has ended too.
+        ended = {job_id: seq for job_id, seq, is_ended in rows if is_ended}
+        asked = [self._ask("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()]
+        gone = self._write(lambda tx: tx.fetch(*asked, last=True)) if asked else []
+        is_full = len(rows) == limit
+        self._last_renewal = rows[-1][:2] if is_full else (None, None)
+        return Bite(sum(map(len, gone)), is_full)
+
+    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
+        """Drop the bodies of old observations."""
+        asked = self._ask("expire_observations", older_than_us=older_than_us, limit=limit)
+        [expired] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(expired)
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete finished jobs with everything of theirs; rows first, or the guard of the
+        transitions refuses."""
+
+        def delete(tx: Transaction) -> int:
+            asked = self._ask("purgeable", older_than_us=older_than_us, limit=limit)
+            ids = [row[0] for row in tx.fetch(asked)[0]]
+            if ids:
+                packed = self._pack(ids)
+                names = ("delete_jobs", "delete_events", "delete_observations", *PURGED_WITH_A_JOB)
+                tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
+            return len(ids)
+
+        return self._write(delete)

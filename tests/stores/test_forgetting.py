@@ -1,0 +1,65 @@
+"""Retention on a SQL store looks at a page by its indexes, however much is kept."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.ports import Store
+from tenure.stores.sql.forgetting import _FROM_THE_FIRST, _FROM_THE_LAST
+from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sql.statements import Shape
+from tests.stores.lives import claim, enqueue, heartbeat
+
+READS = tuple(f"{way} {name} " for way in ("SCAN", "SEARCH") for name in "ejn")
+SHAPES = pytest.mark.parametrize("shape", [_FROM_THE_FIRST, _FROM_THE_LAST], ids=["first", "next"])
+
+
+def _renewed(store: Store) -> dict[str, object]:
+    """Fifty jobs with forty live renewals each; where a look may go on."""
+    enqueue(store, 50)
+    jobs = claim(store, 50)
+    for _ in range(40):
+        jobs = heartbeat(store, jobs)
+    return {"job_id": min(job.id for job in jobs), "seq": 3, "limit": 1000}
+
+
+@spec("G4")
+@SHAPES
+def test_sqlite_looks_at_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
+    store = SqliteStore(sqlite_path)
+    asked = store._ask("look_at_renewals", shape, **_renewed(store))
+    with closing(sqlite3.connect(sqlite_path)) as raw:
+        plan = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+        looked = raw.execute(asked.text, asked.parameters).fetchall()
+    store.close()
+
+    reads = [row[3] for row in plan if row[3].startswith(READS)]
+    assert reads
+    assert all(" USING " in read for read in reads)
+    assert len(looked) == 50
+
+
+@spec("G4")
+@SHAPES
+def test_postgres_looks_at_renewals_by_an_index_and_sorts_none(
+    postgres_url: str, shape: Shape
+) -> None:
+    store = PostgresStore(postgres_url, migrate=True)
+    asked = store._ask("look_at_renewals", shape, **_renewed(store))
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
+        raw.execute("SET enable_seqscan = off")
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+        looked = raw.execute(asked.text.encode(), asked.parameters).fetchall()
+    store.close()
+
+    plan = "\n".join(str(row[0]) for row in rows)
+    assert " using job_event_renewal on job_event n" in plan
+    assert "Seq Scan on" not in plan
+    assert plan.count("Sort Key") == 1
+    assert "Sort Key: l.nth" in plan
+    assert len(looked) == 50
