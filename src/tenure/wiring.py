@@ -495,7 +495,9 @@ def run_server(
     require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
+        created = ", created" if is_new(url) else ""
         counts = _counts()
         with open_coordinator(url, shown=counts) as coordinator, _kept(coordinator, keeping):
+            _log.info("store %s%s", shown_url(url), created)
             metrics = Metrics(counts, gauge=_gauge(coordinator.store))
             serve(coordinator, options, announce=announce, metrics=metrics.text)

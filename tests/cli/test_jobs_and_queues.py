@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenure.cli.main import main
+from tenure.core.vocabulary import JobStatus
 
 Run = Callable[..., Result]
 
@@ -43,6 +44,12 @@ def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None
     assert [(event["seq"], event["type"], event["class"]) for event in events] == [
         (1, "enqueued", "transition")
     ]
+
+
+def test_the_help_of_a_list_names_every_status(run: Run) -> None:
+    shown = " ".join(run("jobs", "ls", "--help").stdout.split())
+
+    assert ", ".join(JobStatus) in shown
 
 
 def test_payloads_are_shown_only_when_asked_for(run: Run) -> None:

@@ -1,6 +1,7 @@
 """The commands of this directory, asked of a real server instead of a file."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from tests.e2e.workers import TENURE
 from tests.remote.sites import RemoteSite
+from tests.server.processes import Process
 
 Ask = Callable[..., "CompletedProcess[str]"]
 
@@ -129,6 +131,44 @@ def test_an_applications_own_token_is_sent_to_no_other_server(shop: Shop) -> Non
 
     assert refused.returncode == 2
     assert "unauthenticated: this needs a token; set TENURE_TOKEN" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def look(site: RemoteSite) -> Ask:
+    """A command of somebody who may look at jobs, but not into them."""
+    token = site.token("viewer", "vera")
+    return lambda *words: site.ask(site.servers[0].address, token, *words)
+
+
+def test_bodies_that_a_role_may_not_see_are_said_to_be_hidden(ask: Ask, look: Ask) -> None:
+    job_id = ask("enqueue", "mail", '{"to":"ada"}').stdout.strip()
+    empty = ask("enqueue", "mail").stdout.strip()
+    ask("jobs", "dead-letter", job_id)
+
+    told = [look(*words, job_id, "--bodies") for words in (("jobs", "show"), ("dlq", "show"))]
+    read = [
+        json.loads(look(*words, job_id, "--bodies", "--json").stdout)["job"]
+        for words in (("jobs", "show"), ("dlq", "show"))
+    ]
+    known = [ask("jobs", "show", each, "--bodies").stdout for each in (job_id, empty)]
+
+    for each in told:
+        assert "hidden: a token of this role sees no payload" in each.stdout
+        assert "null" not in each.stdout
+    assert ["payload" in each for each in read] == [False, False]
+    assert '{"to":"ada"}' in known[0]
+    assert [line for line in known[1].splitlines() if line.split() == ["payload", "null"]]
+    assert "hidden" not in known[0] + known[1]
+
+
+def test_a_server_says_which_store_it_serves(site: RemoteSite) -> None:
+    file = site.directory / "other.db"
+    environment = {**os.environ, "TENURE_URL": f"sqlite:///{file}"}
+    other = Process([*TENURE, "serve", "--port", "0"], environment, site.directory)
+    other.close()
+
+    assert f"store sqlite:///{site.directory / 'tenure.db'}\n" in site.servers[0].log
+    assert f"store sqlite:///{file}, created\n" in other.log
 
 
 def test_a_dead_letter_is_redriven_once_and_not_requeued(ask: Ask) -> None:

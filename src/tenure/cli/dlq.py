@@ -22,7 +22,7 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.jobs import job_facts
+from tenure.cli.jobs import hides_bodies, job_facts
 from tenure.cli.printing import (
     print_facts,
     print_json,
@@ -185,11 +185,12 @@ def show_dead_letter(url: str | None, as_json: bool, bodies: bool, job_id: str) 
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
         found = serving.load_resolutions([job.id]).get(job.id)
-        shown = job_record(job, now=serving.now(), bodies=bodies)
+        hidden = bodies and hides_bodies(job, serving.load_events(job.id))
+        shown = job_record(job, now=serving.now(), bodies=bodies and not hidden)
     if as_json:
         print_json(DeadLetterShown(job=shown, resolution=resolution_record(found)))
         return
-    facts = job_facts(job, bodies=bodies)
+    facts = job_facts(job, bodies=bodies, hidden=hidden)
     if found is None:
         facts.append(("resolved", "no; `tenure dlq redrive` or `tenure dlq discard` it"))
     else:

@@ -31,12 +31,13 @@ from tenure.cli.printing import (
 )
 from tenure.cli.waiting import show_end, wait_for_end, why_waiting
 from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue
-from tenure.core.events import Event
+from tenure.core.events import Event, digest
 from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.core.validation import check_job_id
 from tenure.core.vocabulary import (
+    RENEWALS,
     CancelMode,
     EventCause,
     EventType,
@@ -59,6 +60,7 @@ from tenure.protocol.records import (
 )
 
 MAX_LISTED = 500
+_STATUSES = ", ".join(JobStatus)
 
 
 @click.group()
@@ -70,7 +72,9 @@ def jobs() -> None:
 @url_option
 @json_option(list[JobRecord])
 @namespace_option
-@click.option("--status", "-s", multiple=True, help="Only these; may be repeated.")
+@click.option(
+    "--status", "-s", multiple=True, help=f"Only this, one of {_STATUSES}; may be repeated."
+)
 @click.option("--queue", "-q")
 @click.option("--kind", "-k")
 @click.option("--correlation-id")
@@ -95,9 +99,8 @@ def list_jobs(
     try:
         statuses = tuple(parse_status(word) for word in status)
     except ValueError as wrong:
-        known = ", ".join(word.value for word in JobStatus)
         raise click.BadParameter(
-            f"no such status; one of {known}", param_hint="--status"
+            f"no such status; one of {_STATUSES}", param_hint="--status"
         ) from wrong
     with administration(url) as serving:
         if before is not None:
@@ -156,23 +159,26 @@ def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
     """Show a job and its timeline."""
     with administration(url) as serving:
         job = find_job(serving, job_id)
-        shown = job_record(job, now=serving.now(), bodies=bodies)
         events = serving.load_events(job.id)
+        hidden = bodies and hides_bodies(job, events)
+        shown = job_record(job, now=serving.now(), bodies=bodies and not hidden)
         waiting = why_waiting(serving, job)
     if as_json:
         history = [event_record(event) for event in events]
         print_json(JobShown(job=shown, waiting=waiting, events=history))
         return
-    print_facts([*job_facts(job, bodies=bodies), ("waiting", waiting)])
+    print_facts([*job_facts(job, bodies=bodies, hidden=hidden), ("waiting", waiting)])
     click.echo()
-    print_timeline(events)
+    print_timeline(events, folded=True)
     print_traceback(job)
 
 
-def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
-    """What people want to know of a job first."""
+def job_facts(job: Job, *, bodies: bool, hidden: bool) -> list[tuple[str, object]]:
+    """What people want to know of a job first; with its bodies, or that they are hidden."""
     progress = job.progress
-    done = None if progress is None else f"{progress.done}/{progress.total or '?'} {progress.note}"
+    done = None
+    if progress is not None:
+        done = f"{progress.done}/{progress.total or '?'} {progress.note}".rstrip()
     error = job.error or job.last_error
     facts: list[tuple[str, object]] = [
         ("id", job.id),
@@ -196,37 +202,62 @@ def job_facts(job: Job, *, bodies: bool) -> list[tuple[str, object]]:
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
         ("finished", iso(job.finished_at)),
     ]
-    if bodies:
+    if hidden:
+        facts.append(("bodies", "hidden: a token of this role sees no payload, checkpoint, result"))
+    elif bodies:
         for name in ("payload", "checkpoint", "result"):
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
 
 
-def print_timeline(events: list[Event]) -> None:
+def hides_bodies(job: Job, events: Sequence[Event]) -> bool:
+    """Whether a server kept the bodies of a job from whoever asks. A payload that is left out reads
+    as null; the log tells it from one that is null."""
+    if job.status is JobStatus.SUCCEEDED and job.result is None:
+        return True
+    return bool(events) and events[0].payload.sha256 not in (None, digest(job.payload))
+
+
+def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:
     """The events of a job below each other, with the time since the first, and where renewals of
-    an ended attempt were pruned."""
+    an ended attempt were pruned; `folded`, renewals that follow each other are one line."""
     rows: list[tuple[object, ...]] = []
     holder: Actor | None = None  # whoever claimed the attempt has renewed it
-    for before, event in zip([None, *events], events, strict=False):
-        if before is not None and event.seq > before.seq + 1:
-            first, last = before.seq + 1, event.seq - 1
-            gone = ("renewal", first) if first == last else ("renewals", f"{first}–{last}")
-            rows.append((gone[1], None, gone[0], None, event.attempt, holder, "pruned"))
-        if event.type is EventType.CLAIMED:
-            holder = event.actor
-        rows.append(
-            (
-                event.seq,
-                f"+{(event.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s",
-                event.type,
-                f"{event.from_status or '-'} → {event.to_status}",
-                event.attempt,
-                event.actor,
-                event.cause,
-            )
-        )
+    seen = 0
+    for run in _runs(events, folded=folded):
+        first, last = run[0], run[-1]
+        if first.seq > seen + 1:
+            what, seqs = _renewals(seen + 1, first.seq - 1)
+            rows.append((seqs, None, what, None, first.attempt, holder, "pruned"))
+        if first.type is EventType.CLAIMED:
+            holder = first.actor
+        since = f"+{(last.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s"
+        if first is last:
+            change = f"{first.from_status or '-'} → {first.to_status}"
+            about: tuple[object, ...] = (first.seq, since, first.type, change)
+        else:
+            what, seqs = _renewals(first.seq, last.seq)
+            about = (seqs, since, what, None)
+        rows.append((*about, first.attempt, first.actor, first.cause))
+        seen = last.seq
     print_table(["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"], rows)
+
+
+def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:
+    """Every event alone; `folded`, the renewals between two other events together."""
+    runs: list[list[Event]] = []
+    for event in events:
+        last = runs[-1][-1] if runs else None
+        if folded and last is not None and {last.type, event.type} <= RENEWALS:
+            runs[-1].append(event)
+        else:
+            runs.append([event])
+    return runs
+
+
+def _renewals(first: int, last: int) -> tuple[str, str]:
+    return ("renewal", f"{first}") if first == last else ("renewals", f"{first}–{last}")
 
 
 @jobs.command(name="events")

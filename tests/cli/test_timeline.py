@@ -1,0 +1,102 @@
+"""How a job that runs looks: its progress, and its renewals in one line."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tenure.cli.main import main
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Heartbeat, Start
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, QueueName, RequestId, WorkerId
+from tenure.core.job import Progress
+from tenure.stores.sql.sqlite import SqliteStore
+
+WORKER = Actor("worker:w")
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Coordinator]:
+    store = SqliteStore(tmp_path / "tenure.db")
+    coordinator = Coordinator(store)
+    yield coordinator
+    coordinator.close()
+    store.close()
+
+
+@pytest.fixture
+def held(run: Run, serving: Coordinator) -> dict[str, Any]:
+    """A running job, as its worker names it."""
+    run("enqueue", "mail")
+    (grant,) = serving.claim(
+        ClaimRequest(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=WORKER,
+            queues=(QueueName("default"),),
+            limit=1,
+            claim_seq=1,
+            request_id=RequestId("claim"),
+        )
+    ).grants
+    held: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
+    serving.execute(Start(**held, request_id=RequestId("start")))
+    return held
+
+
+def timeline(result: Result) -> list[list[str]]:
+    """The rows below the head."""
+    lines = [line.split() for line in result.stdout.splitlines()]
+    return lines[[line[:1] for line in lines].index(["SEQ"]) + 1 :]
+
+
+def test_the_renewals_of_a_running_attempt_are_one_line_of_show_and_all_of_events(
+    run: Run, serving: Coordinator, held: dict[str, Any]
+) -> None:
+    serving.execute(Heartbeat(**held, hb_seq=1))
+    serving.execute(Heartbeat(**held, hb_seq=2, progress=Progress(done=1, total=9)))
+    serving.execute(Heartbeat(**held, hb_seq=3))
+    run("jobs", "cancel", held["job_id"])
+    serving.execute(Heartbeat(**held, hb_seq=4))
+
+    shown = timeline(run("jobs", "show", held["job_id"]))
+    every = timeline(run("jobs", "events", held["job_id"]))
+
+    assert [line[0] for line in shown] == ["1", "2", "3", "4–6", "7", "8"]
+    assert shown[3] == ["4–6", every[5][1], "renewals", "-", "1", WORKER, "-"]
+    assert shown[5][2] == "lease_renewed"
+    assert [line[0] for line in every] == [str(seq) for seq in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        (Progress(done=4, total=200), "4/200"),
+        (Progress(done=4), "4/?"),
+        (Progress(done=4, total=200, note="pages"), "4/200 pages"),
+    ],
+)
+def test_progress_ends_where_its_words_do(
+    run: Run, serving: Coordinator, held: dict[str, Any], progress: Progress, said: str
+) -> None:
+    serving.execute(Heartbeat(**held, hb_seq=1, progress=progress))
+
+    lines = run("jobs", "show", held["job_id"]).stdout.splitlines()
+
+    [line] = [line for line in lines if line.startswith("progress")]
+    assert line.removeprefix("progress").lstrip() == said
