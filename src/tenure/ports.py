@@ -440,8 +440,8 @@ class Store(TokenStore, Protocol):
         """Forget counts that nobody took for this long; how many. [B16]"""
 
     def prune_renewals(self, *, limit: int) -> Bite:
-        """Look at renewals from where the last call stopped, `limit` of them or of their jobs, and
-        delete those of ended attempts, at most `limit`. [G1]"""
+        """Look at up to `limit` renewals, from where the last call stopped, and delete those of
+        ended attempts; those of live ones may be passed by. [G1]"""
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations; how many went. [G2]"""

@@ -81,6 +81,46 @@ def test_queues_with_jobs_are_measured_first_and_the_others_counted(kit: Kit) ->
     assert [each.queue for each in measured(kit, queues=3).queues][2] == "a-empty"
 
 
+@spec("B15", "OB1")
+def test_a_busy_queue_is_found_behind_a_thousand_empty_ones(kit: Kit) -> None:
+    for number in range(MANY + 1):
+        kit.store.put_queue(
+            DEFAULT_NAMESPACE, QueueName(f"tenant-{number:04}"), paused=None, limit=None
+        )
+    kit.enqueue(queue=QueueName("work"), delay_us=seconds(60))
+    kit.claimed_job(queue=QueueName("yard"))
+    kit.enqueue(queue=QueueName("zoo"), namespace=Namespace("elsewhere"))
+
+    found = measured(kit, queues=5)
+
+    assert [each.queue for each in found.queues] == [
+        "work",
+        "yard",
+        "zoo",
+        "tenant-0000",
+        "tenant-0001",
+    ]
+    assert [(each.delayed, each.leased, each.ready) for each in found.queues[:3]] == [
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, 1),
+    ]
+    assert found.left_out == MANY - 1
+
+
+@spec("B15")
+def test_a_queue_that_waits_and_works_is_measured_once(kit: Kit) -> None:
+    names = [QueueName(f"q{number}") for number in range(4)]
+    for name in names:
+        kit.claimed_job(queue=name)
+        kit.enqueue(queue=name)
+
+    found = measured(kit, queues=3)
+
+    assert [each.queue for each in found.queues] == names[:3]
+    assert found.left_out == 1
+
+
 @spec("B15")
 def test_queues_of_the_same_name_are_measured_by_namespace(kit: Kit) -> None:
     kit.enqueue()

@@ -106,9 +106,9 @@ SELECT began_at, ended_at FROM {t}outage WHERE ended_at > :since ORDER BY began_
 UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 
 -- name: look_at_renewals
--- From renewal to renewal, and past a live one to the next job, as if its seq were the highest there
--- is: those of the live attempt come last, and a job that runs for days has thousands of them. Step
--- by step through the index: a planner whose statistics are behind would sort them all for a page.
+-- From renewal to renewal, and past a live one to the next job, as if its seq were the highest:
+-- those of the live attempt come last, and a job that runs for days has thousands of them. Step by
+-- step through the index: a planner whose statistics are behind would sort them all for a page.
 WITH RECURSIVE looked (job_id, seq, nth) AS (
     SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.class = 'renewal' {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1),
@@ -334,17 +334,52 @@ SELECT count(*) FROM {t}job
  WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;
 
 -- name: measured_queues
--- Those with something in them first, by a look into an index for each; `most` bounds the looks.
-SELECT q.namespace, q.name FROM (
-    SELECT namespace, name FROM {t}queue ORDER BY namespace, name LIMIT :most) AS q
- ORDER BY CASE WHEN EXISTS (SELECT 1 FROM {t}job AS j
-                             WHERE j.namespace = q.namespace AND j.queue = q.name
-                               AND j.run_at IS NOT NULL)
-                 OR EXISTS (SELECT 1 FROM {t}job AS j
-                             WHERE j.namespace = q.namespace AND j.queue = q.name
-                               AND j.lease_id IS NOT NULL)
-               THEN 0 ELSE 1 END, q.namespace, q.name
- LIMIT :queues;
+-- Those with something in them first: from queue to queue through the two indexes that only have
+-- such jobs, however many jobs a queue has and however many queues are empty. The || is for SQLite,
+-- which compares a column with a column by the index's first column only.
+WITH RECURSIVE waiting (namespace, queue, nth) AS (
+    SELECT (SELECT j.namespace FROM {t}job AS j WHERE j.run_at IS NOT NULL
+             ORDER BY j.namespace, j.queue LIMIT 1),
+           (SELECT j.queue FROM {t}job AS j WHERE j.run_at IS NOT NULL
+             ORDER BY j.namespace, j.queue LIMIT 1), 1
+     UNION ALL
+    SELECT (SELECT j.namespace FROM {t}job AS j
+             WHERE j.run_at IS NOT NULL
+               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
+             ORDER BY j.namespace, j.queue LIMIT 1),
+           (SELECT j.queue FROM {t}job AS j
+             WHERE j.run_at IS NOT NULL
+               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
+             ORDER BY j.namespace, j.queue LIMIT 1), q.nth + 1
+      FROM waiting AS q WHERE q.namespace IS NOT NULL AND q.nth < :queues),
+leased (namespace, queue, nth) AS (
+    SELECT (SELECT j.namespace FROM {t}job AS j WHERE j.lease_id IS NOT NULL
+             ORDER BY j.namespace, j.queue LIMIT 1),
+           (SELECT j.queue FROM {t}job AS j WHERE j.lease_id IS NOT NULL
+             ORDER BY j.namespace, j.queue LIMIT 1), 1
+     UNION ALL
+    SELECT (SELECT j.namespace FROM {t}job AS j
+             WHERE j.lease_id IS NOT NULL
+               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
+             ORDER BY j.namespace, j.queue LIMIT 1),
+           (SELECT j.queue FROM {t}job AS j
+             WHERE j.lease_id IS NOT NULL
+               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
+             ORDER BY j.namespace, j.queue LIMIT 1), q.nth + 1
+      FROM leased AS q WHERE q.namespace IS NOT NULL AND q.nth < :queues),
+busy AS (
+    SELECT q.namespace, q.queue FROM waiting AS q WHERE q.namespace IS NOT NULL
+     UNION
+    SELECT q.namespace, q.queue FROM leased AS q WHERE q.namespace IS NOT NULL),
+idle AS (
+    SELECT q.namespace, q.name FROM {t}queue AS q
+     WHERE NOT EXISTS (SELECT 1 FROM busy AS b WHERE b.namespace = q.namespace AND b.queue = q.name)
+     ORDER BY q.namespace, q.name LIMIT :queues)
+SELECT m.namespace, m.name FROM (
+    SELECT b.namespace, b.queue AS name, 0 AS is_idle FROM busy AS b
+     UNION ALL
+    SELECT i.namespace, i.name, 1 FROM idle AS i) AS m
+ ORDER BY m.is_idle, m.namespace, m.name LIMIT :queues;
 
 -- name: count_queues
 SELECT count(*) FROM {t}queue;

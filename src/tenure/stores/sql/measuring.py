@@ -13,9 +13,6 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked
 from tenure.stores.sql.transactions import Transaction, Transactional
 
-MAX_LOOKED_AT = 1000
-"""Queues that are looked into for whether they have jobs."""
-
 MAX_LEVELS = 32
 """Priorities of a queue among which the oldest job is looked for."""
 
@@ -30,7 +27,7 @@ class Measuring(Transactional):
     def _measured(self, tx: Transaction, queues: int, jobs: int) -> Measures:
         [(now, _)], found, [(known,)] = tx.fetch(
             self._ask("moment"),
-            self._ask("measured_queues", queues=queues, most=MAX_LOOKED_AT),
+            self._ask("measured_queues", queues=queues),
             self._ask("count_queues"),
         )
         names = [(Namespace(namespace), QueueName(name)) for namespace, name in found]
