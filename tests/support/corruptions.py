@@ -15,9 +15,17 @@ from tenure.core.events import Event
 from tenure.core.ids import LeaseId, WorkerId, role_of
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.vocabulary import RENEWALS, EventCause, EventType, JobStatus, ReasonCode, Stage
+from tenure.core.vocabulary import (
+    ATTEMPT_ENDS,
+    RENEWALS,
+    EventCause,
+    EventType,
+    JobStatus,
+    ReasonCode,
+    Stage,
+)
 from tenure.ports import Record
-from tenure.verify.attempts import ATTEMPT_ENDS, EXTENDING
+from tenure.verify.attempts import EXTENDING
 from tenure.verify.projections import D_UNKNOWN
 
 Corrupt = Callable[[Record, random.Random], Record | None]

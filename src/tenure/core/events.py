@@ -18,6 +18,7 @@ from tenure.core.ids import (
     QueueName,
     RequestId,
     WorkerId,
+    is_worker,
 )
 from tenure.core.instants import Instant
 from tenure.core.job import JobError, Progress
@@ -106,6 +107,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     def event_class(self) -> EventClass:
         """Whether it may be pruned after its attempt."""
         return CLASS_OF[self.type]
+
+    @property
+    def is_by_worker(self) -> bool:
+        """Whether a worker made it. An attempt is settled if a worker made its end, which is then
+        the report of its owner; if anybody else did, it is lost."""
+        return is_worker(self.actor)
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,16 +10,15 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.events import Event, digest
-from tenure.core.ids import role_of
+from tenure.core.ids import is_worker
 from tenure.core.instants import Instant
-from tenure.core.job import Job, due_at
+from tenure.core.job import LEASE_FIELDS, Job, due_at
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 
 _ALWAYS = ("status", "rev", "updated_at")
-_LEASE = ("lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at")
 _ATTEMPT_END = (
     *_ALWAYS,
-    *_LEASE,
+    *LEASE_FIELDS,
     "hb_seq",
     "renewals",
     "started_at",
@@ -30,7 +29,7 @@ _ATTEMPT_END = (
 )
 
 TOUCHES: dict[EventType, tuple[str, ...]] = {
-    EventType.CLAIMED: (*_ALWAYS, *_LEASE, "attempt", "run_at", "stall_cause"),
+    EventType.CLAIMED: (*_ALWAYS, *LEASE_FIELDS, "attempt", "run_at", "stall_cause"),
     EventType.STARTED: (*_ALWAYS, "started_at", "lease_expires_at", "due_at", "was_started"),
     EventType.LEASE_RENEWED: (
         "rev",
@@ -263,7 +262,7 @@ def _ended_badly(job: Job, event: Event, _: bytes | None) -> Job:
         )
     # What the attempt's own worker reported is also the last error; what the system or an
     # operator states (a lease that expired) must not hide what the last worker said.
-    reported = job.lease_id is not None and role_of(event.actor) == "worker"
+    reported = job.lease_id is not None and is_worker(event.actor)
     dead = event.type is EventType.DEAD_LETTERED
     return replace(
         ended,

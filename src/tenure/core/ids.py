@@ -49,6 +49,11 @@ def role_of(actor: Actor) -> str:
     return actor.partition(":")[0]
 
 
+def is_worker(actor: Actor) -> bool:
+    """Whether it is a worker who acts."""
+    return actor.partition(":")[0] == "worker"
+
+
 def _uuid(milliseconds: int, filler: bytes, version: int) -> JobId:
     head = (milliseconds & (2**48 - 1)).to_bytes(6, "big")
     body = bytearray(head + filler[:10])

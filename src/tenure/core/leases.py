@@ -14,11 +14,11 @@ import msgspec
 from tenure.core.commands import Release, WorkerCommand
 from tenure.core.deadlines import lateness
 from tenure.core.events import Event
-from tenure.core.ids import SYSTEM, epoch_of, role_of
+from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import History, Moment, NeedsHistory
-from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, ReleaseKind
+from tenure.core.vocabulary import ATTEMPT_ENDS, Cause, EventCause, JobStatus, ReleaseKind
 
 
 class Situation(StrEnum):
@@ -98,16 +98,6 @@ _RUNNING = Standing(situation=Situation.RUNNING, is_valid=True)
 _CANCELLING = Standing(situation=Situation.CANCELLING, is_valid=True)
 _CLAIMED_STATUS = JobStatus.CLAIMED  # bound once: see `evolution`
 
-_ATTEMPT_ENDS = frozenset(
-    {
-        EventType.STALLED,
-        EventType.SUCCEEDED,
-        EventType.FAILED,
-        EventType.CANCELLED,
-        EventType.DEAD_LETTERED,
-    }
-)
-
 
 def _remembered(
     job: Job, command: WorkerCommand, history: History, *, of_earlier_epoch: bool
@@ -117,10 +107,10 @@ def _remembered(
         return _foreign(of_earlier_epoch=of_earlier_epoch, was_issued=False)
     if of_lease[0].actor != command.actor and not _takes_back(command):
         return _foreign(of_earlier_epoch=of_earlier_epoch)
-    end = next((event for event in of_lease if event.type in _ATTEMPT_ENDS), None)
+    end = next((event for event in of_lease if event.type in ATTEMPT_ENDS), None)
     if end is None:
         return NeedsHistory(job_id=job.id)  # the log is newer than the row: read both again
-    if role_of(end.actor) == "worker":
+    if end.is_by_worker:
         # A request id means something only within its lease: a later attempt, or a client that
         # cancels, may have used the same one, and its events are no part of this report. [R23]
         same_request = [

@@ -64,6 +64,15 @@ class EventClass(StrEnum):
     RENEWAL = "renewal"
 
 
+ATTEMPT_ENDS = frozenset(
+    {
+        EventType.STALLED,
+        EventType.SUCCEEDED,
+        EventType.FAILED,
+        EventType.CANCELLED,
+        EventType.DEAD_LETTERED,
+    }
+)
 RENEWALS = frozenset({EventType.LEASE_RENEWED, EventType.HEARTBEAT})
 CLASS_OF = {
     event_type: EventClass.RENEWAL if event_type in RENEWALS else EventClass.TRANSITION

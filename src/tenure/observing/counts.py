@@ -19,11 +19,12 @@ from msgspec import Meta, field
 
 from tenure.core.commands import Command
 from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind, Namespace, role_of
+from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import (
+    ATTEMPT_ENDS,
     ErrorClass,
     EventCause,
     EventType,
@@ -96,7 +97,6 @@ _CLAIMED, _STARTED, _STALLED = EventType.CLAIMED, EventType.STARTED, EventType.S
 _REQUEUED, _FAILED, _DEAD = EventType.REQUEUED, EventType.FAILED, EventType.DEAD_LETTERED
 _RUNNING, _RECLAIM = JobStatus.RUNNING, EventCause.RECLAIM
 _ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
-_ENDS = _ERRORS | {EventType.SUCCEEDED, EventType.CANCELLED}
 
 
 class Tally(msgspec.Struct):
@@ -125,7 +125,7 @@ class Tally(msgspec.Struct):
                     _add(self.retries, stalled_by)
             elif kind is _STARTED:
                 started_at = event.ts
-            elif kind in _ENDS:
+            elif kind in ATTEMPT_ENDS:
                 if started_at is not None and event.from_status is _RUNNING:
                     self.runs.observe(event.ts - started_at)
                 stalled_by = event.cause
@@ -139,7 +139,7 @@ class Tally(msgspec.Struct):
         facts = event.payload
         if event.type is _DEAD:
             _add(self.dead_letters, (facts.reason_code, facts.stage))
-        if facts.error is not None and role_of(event.actor) == "worker":
+        if facts.error is not None and event.is_by_worker:
             _add(self.failures, facts.error.error_class)
 
     def add(self, other: "Tally") -> None:

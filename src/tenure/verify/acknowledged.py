@@ -7,12 +7,12 @@ must have left no trace. A job that is gone is judged by its age, see `gone`.
 from collections.abc import Iterator, Sequence
 
 from tenure.core.events import Event
-from tenure.core.ids import JobId, LeaseId, role_of
+from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Duration, Instant
-from tenure.core.vocabulary import EventType, VerdictKind
+from tenure.core.vocabulary import ATTEMPT_ENDS, EventType, VerdictKind
 from tenure.ports import Record
 from tenure.verify.acks import SETTLING, Ack, Op
-from tenure.verify.attempts import ATTEMPT_ENDS, attempts_of, lease_ends
+from tenure.verify.attempts import attempts_of, lease_ends
 from tenure.verify.violations import Violation, broken, policy_of, rev_of
 
 Acks = Sequence[Ack]
@@ -171,7 +171,7 @@ def refusals_left_no_trace(record: Record, acks: Acks) -> Iterator[Violation]:
     for ack in acks:
         if ack.op in SETTLING and ack.answer is VerdictKind.CANCELLED:
             for event in _settle_events(record, ack):
-                if role_of(event.actor) == "worker":
+                if event.is_by_worker:
                     what = f"{ack.op} {ack.request_id} heard CANCELLED and was applied"
                     yield broken("P3", record, event.seq, what)
 

@@ -13,17 +13,8 @@ from tenure.core.ids import LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import due_at
 from tenure.core.policy import Policy
-from tenure.core.vocabulary import EventType, JobStatus
+from tenure.core.vocabulary import ATTEMPT_ENDS, EventType, JobStatus
 
-ATTEMPT_ENDS = frozenset(
-    {
-        EventType.STALLED,
-        EventType.SUCCEEDED,
-        EventType.FAILED,
-        EventType.CANCELLED,
-        EventType.DEAD_LETTERED,
-    }
-)
 EXTENDING = frozenset(
     {EventType.CLAIMED, EventType.STARTED, EventType.LEASE_RENEWED, EventType.HEARTBEAT}
 )

@@ -7,12 +7,12 @@ in `across`.
 from collections.abc import Iterator
 
 from tenure.core.events import Event
-from tenure.core.ids import role_of, shown_lease
+from tenure.core.ids import shown_lease
 from tenure.core.policy import Policy
 from tenure.core.settling import MAX_OUTAGE_CREDITS
-from tenure.core.vocabulary import EventCause, EventType
+from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType
 from tenure.ports import Record
-from tenure.verify.attempts import ATTEMPT_ENDS, EXTENDING, Attempt, attempts_of, lease_ends
+from tenure.verify.attempts import EXTENDING, Attempt, attempts_of, lease_ends
 from tenure.verify.violations import Violation, broken, policy_of, rev_of
 
 
@@ -86,7 +86,7 @@ def _needs_authority(event: Event) -> bool:
     it comes; a soft cancel speaks to the lease's holder and uses nobody's right.
     """
     if event.type in ATTEMPT_ENDS:
-        return role_of(event.actor) == "worker"
+        return event.is_by_worker
     return event.type in EXTENDING
 
 

@@ -7,9 +7,8 @@ assumes that another one holds.
 from collections.abc import Iterator
 
 from tenure.core.transitions import EDGES
-from tenure.core.vocabulary import RENEWALS, EventCause, EventType, JobStatus
+from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventCause, EventType, JobStatus
 from tenure.ports import Record
-from tenure.verify.attempts import ATTEMPT_ENDS
 from tenure.verify.violations import Violation, broken, rev_of
 
 RANK = {

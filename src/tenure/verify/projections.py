@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from tenure.core.events import Event
-from tenure.core.ids import role_of, shown_lease
-from tenure.core.vocabulary import EventCause, EventType, JobStatus
+from tenure.core.ids import shown_lease
+from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, JobStatus
 from tenure.ports import Record
-from tenure.verify.attempts import ATTEMPT_ENDS
 from tenure.verify.violations import Violation, broken, rev_of
 
 # --- A, the invariants document ------------------------------------------------------------------
@@ -203,7 +202,7 @@ def _c_state(event: Event) -> CState:
     """What an event makes of its attempt: the worker's own accepted report, or a loss."""
     if event.type not in ATTEMPT_ENDS:
         return CState.LEASED
-    if role_of(event.actor) != "worker":
+    if not event.is_by_worker:
         return CState.LOST
     return CState.COMPLETED if event.type is EventType.SUCCEEDED else CState.FAILED
 
