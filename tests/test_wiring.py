@@ -11,7 +11,7 @@ from tenure import wiring, worker
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.core.instants import parse_duration, seconds
-from tenure.errors import InvalidInput, SchemaTooOld, StoreError, UnknownStoreUrl
+from tenure.errors import InvalidInput, SchemaTooOld, StoreError, UnknownStoreUrl, WaitTimeout
 from tenure.ports import Store
 from tenure.server import serving
 from tenure.stores.memory import MemoryStore
@@ -55,6 +55,23 @@ def test_a_project_says_what_the_environment_does_not(
     assert url_from_environment({"TENURE_URL": "memory://"}) == "memory://"
     assert Path("project.db").exists()
     assert not Path("tenure.db").exists()
+
+
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "postgresql"])
+def test_a_wait_that_is_over_says_that_no_worker_takes_the_job(
+    scheme: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path / 'tenure.db'}"}
+    url = urls.get(scheme) or str(request.getfixturevalue("postgres_url"))
+    with closing(open_store(url, migrate=True)), Tenure(url) as app:
+        job = app.enqueue("two")
+
+        with pytest.raises(WaitTimeout) as caught:
+            job.result(timeout="1ms")
+
+    told = "no worker is alive that takes kind two from queue default"
+    assert caught.value.reason == told
+    assert f"is still queued after 0.001 s: {told}; the job itself goes on" in str(caught.value)
 
 
 def test_a_project_without_settings_leaves_the_defaults(

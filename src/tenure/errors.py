@@ -257,7 +257,7 @@ class WaitTimeout(TenureError, TimeoutError):
         self.status = status
         self.waited_s = waited_s
         self.reason = reason
-        """What is known of why: failed attempts, or that it is not due yet."""
+        """What is known of why: failed attempts, that it is not due yet, that nobody takes it."""
 
 
 class Contended(TenureError):

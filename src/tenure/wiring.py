@@ -45,6 +45,7 @@ from tenure.observing.metrics import (
     counts_of,
     require_prometheus,
 )
+from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration, Store
 from tenure.protocol import URL_VARIABLE
 from tenure.stores.memory import MemoryStore
@@ -353,15 +354,17 @@ def open_link(url: str, *, token: str | None = None) -> Link:
     """A coordinator in this process over the store a URL names, or the server it names."""
     if is_server(url):
         remote = open_remote(url, token=token)
-        return Link(coordination=remote, close=remote.close, tries=1)
+        why = partial(why_waiting, remote)
+        return Link(coordination=remote, close=remote.close, tries=1, why_waiting=why)
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url))
-    store = coordinator.store
+    store, why = coordinator.store, partial(why_waiting, coordinator)
     if isinstance(store, MemoryStore):
-        return Link(coordination=coordinator, close=opened.close)
+        return Link(coordination=coordinator, close=opened.close, why_waiting=why)
     return Link(
         coordination=coordinator,
         close=opened.close,
+        why_waiting=why,
         enqueue_within=partial(enqueue_within, coordinator),
         aenqueue_within=partial(aenqueue_within, coordinator),
         transaction_on=partial(transaction_on, store, coordinator.limits),

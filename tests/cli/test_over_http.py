@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tenure import Tenure, WaitTimeout
 from tests.e2e.workers import TENURE
 from tests.remote.sites import RemoteSite
 from tests.server.processes import Process
@@ -159,6 +160,21 @@ def test_bodies_that_a_role_may_not_see_are_said_to_be_hidden(ask: Ask, look: As
     assert '{"to":"ada"}' in known[0]
     assert [line for line in known[1].splitlines() if line.split() == ["payload", "null"]]
     assert "hidden" not in known[0] + known[1]
+
+
+def test_a_wait_in_python_says_why_as_far_as_its_token_sees(site: RemoteSite) -> None:
+    told = {}
+
+    for role in ("client", "operator"):
+        with Tenure(site.servers[0].address, token=site.token(role, "pat")) as app:
+            with pytest.raises(WaitTimeout) as caught:
+                app.enqueue("two").wait(timeout="1ms")
+            told[role] = caught.value.reason
+
+    assert told == {
+        "client": "",
+        "operator": "no worker is alive that takes kind two from queue default",
+    }
 
 
 def test_a_server_says_which_store_it_serves(site: RemoteSite) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from tenure.client.app import Application
-from tenure.client.channel import Link
+from tenure.client.channel import Link, not_due_yet
 from tenure.core.commands import Complete, Fail, Heartbeat, Start
 from tenure.core.ids import WorkerId, worker_actor
-from tenure.core.job import JobError, Progress
+from tenure.core.job import Job, JobError, Progress
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import ErrorClass, Stage
 from tests.support.coordinators import QUEUE, World
@@ -25,6 +25,7 @@ class Scene:
         self.closed = 0
         self.pauses: list[float] = []
         self.then: Callable[[], object] | None = None
+        self.why_waiting: Callable[[Job], str | None] = not_due_yet
 
     def app(self, *, namespace: str = "default") -> Application:
         """A fresh application without functions."""
@@ -38,6 +39,7 @@ class Scene:
             monotonic=lambda: self.world.clock() / 1_000_000,
             pause=self.pause,
             apause=self.apause,
+            why_waiting=lambda job: self.why_waiting(job),
         )
 
     def _close(self) -> None:

@@ -17,8 +17,9 @@ from tenure import (
 )
 from tenure.client.app import Application
 from tenure.client.functions import JobFunction
-from tenure.core.job import Progress
+from tenure.core.job import Job, Progress
 from tenure.core.vocabulary import ErrorClass, JobStatus, Stage
+from tenure.errors import StoreUnavailable
 from tests.client.scene import Scene
 
 NOWHERE = "0190a5d4-7c3e-7000-8000-00000000dead"
@@ -91,7 +92,7 @@ def test_a_wait_that_is_over_says_which_failures_it_saw(scene: Scene, ask: Ask) 
     with pytest.raises(WaitTimeout) as caught:
         job.wait(timeout="5s")
 
-    told = "1 of 5 attempts failed, the last with Boom: it broke; the next is not due before "
+    told = "1 of 5 attempts failed, the last with Boom: it broke; it is not due before "
     assert caught.value.reason.startswith(told)
     assert caught.value.reason in str(caught.value)
 
@@ -103,6 +104,26 @@ def test_a_wait_for_a_job_that_is_not_due_says_when_it_is(scene: Scene, ask: Ask
         job.wait(timeout="5s")
 
     assert "attempts failed" not in caught.value.reason
+
+
+def test_a_wait_that_is_over_says_what_its_link_knows_of_why(scene: Scene, ask: Ask) -> None:
+    job = ask.enqueue("why")
+    scene.why_waiting = lambda record: f"nobody takes {record.kind}"
+
+    with pytest.raises(WaitTimeout, match="still queued after 5 s: nobody takes ask; the job itse"):
+        job.wait(timeout="5s")
+
+
+def test_a_wait_is_over_even_if_nobody_can_say_why(scene: Scene, ask: Ask) -> None:
+    job = ask.enqueue("why")
+
+    def fail(record: Job) -> str | None:
+        raise StoreUnavailable("the store is gone")
+
+    scene.why_waiting = fail
+
+    with pytest.raises(WaitTimeout, match="still queued after 5 s; the job itself goes on"):
+        job.wait(timeout="5s")
 
 
 def test_a_result_waits_for_the_job_to_end(scene: Scene, ask: Ask) -> None:

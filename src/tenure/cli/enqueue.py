@@ -24,7 +24,7 @@ from tenure.cli.common import (
 from tenure.cli.loading import load_app, token_for, url_for
 from tenure.cli.payloads import check_payload
 from tenure.cli.printing import print_json, printable
-from tenure.cli.waiting import show_end, wait_for_end, why_waiting
+from tenure.cli.waiting import show_end, wait_for_end
 from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.core.commands import Enqueue
@@ -33,6 +33,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.errors import TenureError
 from tenure.handlers import DEFAULT_QUEUE
+from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration
 from tenure.protocol.records import JobRecord, job_record
 from tenure.wiring import project_settings

@@ -29,7 +29,7 @@ from tenure.cli.printing import (
     print_traceback,
     printable,
 )
-from tenure.cli.waiting import show_end, wait_for_end, why_waiting
+from tenure.cli.waiting import show_end, wait_for_end
 from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue
 from tenure.core.events import Event, digest
 from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName
@@ -46,6 +46,7 @@ from tenure.core.vocabulary import (
     Stage,
     parse_status,
 )
+from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration, JobFilter
 from tenure.protocol.fields import iso
 from tenure.protocol.records import (

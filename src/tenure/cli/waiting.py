@@ -1,6 +1,6 @@
-"""Waiting for a job: why a queued one does not run, which attempts failed meanwhile, how it ended.
+"""Waiting for a job: which attempts failed meanwhile, why it goes on, how it ended.
 
-Only remarks: nothing here decides, and a worker that never signs is not seen here.
+Only remarks: nothing here decides.
 """
 
 import time
@@ -13,10 +13,9 @@ from tenure.cli.printing import in_words, print_json, printable
 from tenure.core.events import Event
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
-from tenure.core.vocabulary import EventCause, EventType, JobStatus, WorkerState
-from tenure.errors import RequestRefused
+from tenure.core.vocabulary import EventCause, EventType, JobStatus
+from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration
-from tenure.protocol.fields import iso
 from tenure.protocol.records import job_record
 
 WAIT_POLL_S = 0.1
@@ -28,38 +27,6 @@ _LOST = {
     EventCause.TIMEOUT: "was stopped: it took longer than its time-out",
     EventCause.START_TIMEOUT: "was lost: it was claimed and never started",
 }
-
-
-def why_waiting(serving: Administration, job: Job) -> str | None:
-    """What stands between a queued job and its claim; None if nothing is known to."""
-    if job.status is not JobStatus.QUEUED:
-        return None
-    now = serving.now()
-    if job.run_at is not None and job.run_at > now:
-        return f"it is not due before {iso(job.run_at)}"
-    try:
-        for queue in serving.list_queues(job.namespace):
-            if queue.name == job.queue and queue.paused:
-                return f"queue {job.queue} is paused"
-            if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
-                return f"queue {job.queue} is at its limit of {queue.limit}"
-        if not takers(serving, job):
-            return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
-    except RequestRefused:  # a client's token sees neither queues nor workers
-        return None
-    return None
-
-
-def takers(serving: Administration, job: Job) -> list[str]:
-    """The workers that would claim it; one that names no kinds takes all."""
-    now = serving.now()
-    return [
-        seen.worker
-        for seen in serving.list_workers(job.namespace)
-        if seen.state(now) is WorkerState.ALIVE
-        and job.queue in seen.queues
-        and (not seen.kinds or job.kind in seen.kinds)
-    ]
 
 
 def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[str]:

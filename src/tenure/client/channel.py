@@ -22,6 +22,7 @@ from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
 from tenure.ports import Coordination, Entropy
+from tenure.protocol.fields import iso
 
 MAX_TRIES = 5
 TRY_WITHIN_S = 60.0
@@ -56,6 +57,13 @@ def no_async_scope(connection: Any) -> AsyncScope:
     raise _no_database("return the result as any handler does")
 
 
+def not_due_yet(job: Job) -> str | None:
+    """Why a queued job waits, as far as its own record says; no clock is asked."""
+    if job.run_at is None or job.run_at <= job.updated_at:
+        return None
+    return f"it is not due before {iso(job.run_at)}"
+
+
 async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
     return _no_transactions(connection, commands)
 
@@ -73,6 +81,8 @@ class Link(msgspec.Struct, kw_only=True):
     )
     transaction_on: Callable[[Any], Scope] = no_scope
     atransaction_on: Callable[[Any], AsyncScope] = no_async_scope
+    why_waiting: Callable[[Job], str | None] = not_due_yet
+    """What stands between a queued job and its claim, in words; None if nothing is known to."""
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep

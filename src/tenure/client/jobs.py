@@ -24,10 +24,10 @@ from tenure.errors import (
     JobCancelled,
     JobDeadLettered,
     JobFailed,
+    TenureError,
     UnknownJob,
     WaitTimeout,
 )
-from tenure.protocol.fields import iso
 
 R = TypeVar("R")
 
@@ -173,7 +173,7 @@ class Job(Generic[R]):
                     job_id=self.id,
                     status=record.status,
                     waited_s=limit_s,
-                    reason=_why_unfinished(record),
+                    reason=_why_unfinished(record, link),
                 )
             yield min(pause, left_s)
 
@@ -253,15 +253,17 @@ def refusal(job_id: JobId, reply: Reply) -> Conflict:
     )
 
 
-def _why_unfinished(record: JobRecord) -> str:
-    """What the job's own record says of why it has not ended; no clock is asked."""
+def _why_unfinished(record: JobRecord, link: Link) -> str:
+    """What is known of why the job has not ended."""
     reasons = []
     if record.failures and record.last_error is not None:
         spent = f"{record.failures} of {record.policy.max_attempts} attempts failed"
         reasons.append(f"{spent}, the last with {record.last_error.headline}")
-    if record.run_at is not None and record.run_at > record.updated_at:
-        which = "the next" if reasons else "it"
-        reasons.append(f"{which} is not due before {iso(record.run_at)}")
+    try:
+        waiting = link.why_waiting(record)
+    except TenureError:  # the caller is to hear that the time is over, not what else went wrong
+        waiting = None
+    reasons += [] if waiting is None else [waiting]
     return "; ".join(reasons)
 
 

@@ -1,0 +1,43 @@
+"""Why a queued job is not claimed yet, in words for whoever waits for it.
+
+A remark, never a decision: it is read from a few rows at different moments, and a worker that never
+signs is not seen here.
+"""
+
+from tenure.core.job import Job
+from tenure.core.vocabulary import JobStatus, WorkerState
+from tenure.errors import RequestRefused
+from tenure.ports import Administration
+from tenure.protocol.fields import iso
+
+
+def why_waiting(serving: Administration, job: Job) -> str | None:
+    """What stands between a queued job and its claim; None if nothing is known to."""
+    if job.status is not JobStatus.QUEUED:
+        return None
+    now = serving.now()
+    if job.run_at is not None and job.run_at > now:
+        return f"it is not due before {iso(job.run_at)}"
+    try:
+        for queue in serving.list_queues(job.namespace):
+            if queue.name == job.queue and queue.paused:
+                return f"queue {job.queue} is paused"
+            if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
+                return f"queue {job.queue} is at its limit of {queue.limit}"
+        if not _takers(serving, job):
+            return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
+    except RequestRefused:  # a client's token sees neither queues nor workers
+        return None
+    return None
+
+
+def _takers(serving: Administration, job: Job) -> list[str]:
+    """The workers that would claim it; one that names no kinds takes all."""
+    now = serving.now()
+    return [
+        seen.worker
+        for seen in serving.list_workers(job.namespace)
+        if seen.state(now) is WorkerState.ALIVE
+        and job.queue in seen.queues
+        and (not seen.kinds or job.kind in seen.kinds)
+    ]
