@@ -9,6 +9,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus
 from tenure.wiring import Tenure
+from tenure.worker.draining import CLAIM_LOST
 from tests.e2e.workers import is_gone
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite
@@ -100,6 +101,21 @@ def test_an_idle_worker_drains_at_once(site: RemoteSite) -> None:
 
     assert site.workers["worker"].wait(timeout=120) == 0
     assert "no answer" not in site.logs["worker"].read_text()
+
+
+def test_an_idle_worker_whose_server_is_gone_says_so_once_and_ends(site: RemoteSite) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    site.until_ended(site.enqueue("add", one=1, two=1))
+    log = site.logs["worker"]
+
+    server.stop(signal.SIGKILL)
+    site.until(lambda: "got no answer" in log.read_text(), "the worker noticed")
+    site.signal("worker", signal.SIGTERM)
+
+    assert site.workers["worker"].wait(timeout=120) == 0
+    assert log.read_text().count("got no answer") == 1
+    assert CLAIM_LOST in log.read_text(), "it waited for its whole grace"
 
 
 @spec("H27")

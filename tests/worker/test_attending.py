@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_store_that_stands_still_never_holds_up_the_supervisor(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
-    attendant = Attendant(shop.coordinator, _nobody, drain=lambda: None, interval_s=3600)
+    attendant = _attendant(shop, _nobody)
     attendant.start()
 
     taken = [attendant.submit("waiting", go_on.wait) for _ in range(MAX_WAITING + 2)]
@@ -101,7 +102,7 @@ def test_a_store_that_stands_still_never_holds_up_the_supervisor(
 def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop: Shop) -> None:
     go_on = threading.Event()
     answers: list[Staged] = []
-    attendant = Attendant(shop.coordinator, _nobody, drain=lambda: None, interval_s=3600)
+    attendant = _attendant(shop, _nobody)
     attendant.start()
     attendant.submit("waiting", go_on.wait)
 
@@ -119,6 +120,65 @@ def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop
         (most, "the store is too slow")
     ]
     assert {each.failure for each in answers if each.number != most} == {""}
+
+
+def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    signs, is_away = Signs(), threading.Event()
+    attendant = _attendant(shop, signs, is_away=is_away.is_set, interval_s=0.01)
+    attendant.start()
+    signs.wait_for(3)
+    before = [record.levelname for record in caplog.records]
+    is_away.set()
+    signs.wait_for(2)  # the one under way may have been told before
+    caplog.clear()
+    signs.wait_for(3)
+    attendant.submit("keeping the output of job 7", _nobody)
+    wait_until(lambda: caplog.messages, "the output that is lost to be told")
+    attendant.close()
+
+    assert set(before) == {"WARNING"}
+    assert caplog.messages == ["keeping the output of job 7 failed: the store is away"]
+
+
+def test_nobody_says_goodbye_to_a_coordinator_that_is_gone(shop: Shop) -> None:
+    signs = Signs()
+    attendant = _attendant(shop, signs, is_away=lambda: True)
+    attendant.start()
+    wait_until(lambda: signs.given == 1, "the first sign of life")
+
+    attendant.close()
+    wait_until(lambda: not attendant.is_running, "its thread to end")
+
+    assert signs.given == 1
+
+
+class Signs:
+    """Counts the signs of life that a coordinator does not hear."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __call__(self) -> WorkerProcess:
+        self.given += 1
+        return _nobody()
+
+    def wait_for(self, more: int) -> None:
+        enough = self.given + more
+        wait_until(lambda: self.given >= enough, f"{more} more signs of life")
+
+
+def _attendant(
+    shop: Shop,
+    describe: Callable[[], WorkerProcess],
+    *,
+    is_away: Callable[[], bool] = lambda: False,
+    interval_s: float = 3600,
+) -> Attendant:
+    return Attendant(
+        shop.coordinator, describe, drain=lambda: None, is_away=is_away, interval_s=interval_s
+    )
 
 
 def _left(number: int, body: bytes) -> Left:

@@ -27,6 +27,7 @@ from tenure.worker.wire import Staged
 MAX_WAITING = 500
 MAX_STAGING_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
+SIGN, LOOK = "a sign of life", "a look at its leases"
 LEFT_OUT = "\n[... more left out ...]\n"
 
 _log = logging.getLogger("tenure.worker")
@@ -61,11 +62,13 @@ class Attendant:
         describe: Callable[[], WorkerProcess],
         *,
         drain: Callable[[], None],
+        is_away: Callable[[], bool],
         interval_s: float,
     ) -> None:
         self._coordination = coordination
         self._describe = describe
         self._drain = drain
+        self._is_away = is_away  # the coordinator; if so, somebody else has said it
         self._interval_s = interval_s
         self._sign_at = time.monotonic()
         self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
@@ -126,14 +129,23 @@ class Attendant:
             finally:
                 answer(found)
 
-        if not self.submit("a look at its leases", work):
+        if not self.submit(LOOK, work):
             answer(Looked(None))
 
     def close(self) -> None:
-        """Finish what waits and say goodbye, if the store lets us within a few seconds."""
+        """Finish what waits and say goodbye, if the store lets us within a few seconds; a store
+        that is away would not hear it."""
         self._closing.set()
+        if self._is_away() and self._tasks.empty():
+            self.submit("the end", lambda: None)  # wakes the thread, whatever it does just now
+            return
         if self.submit("the last sign of life", self._say_goodbye):
             self._thread.join(CLOSE_WITHIN_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread is there."""
+        return self._thread.is_alive()
 
     # --- its thread ----------------------------------------------------------------------------
 
@@ -141,7 +153,7 @@ class Attendant:
         while not (self._closing.is_set() and self._tasks.empty()):
             if time.monotonic() >= self._sign_at and not self._closing.is_set():
                 self._sign_at = time.monotonic() + self._interval_s
-                self._do("a sign of life", self._sign)
+                self._do(SIGN, self._sign)
             try:
                 what, task = self._tasks.get(timeout=max(0.0, self._sign_at - time.monotonic()))
             except Empty:
@@ -160,7 +172,10 @@ class Attendant:
         try:
             task()
         except TenureError as failure:
-            _log.warning("%s failed: %s", what, one_line(str(failure)))
+            # These come again and again; while nobody answers, each of them is no news.
+            is_news = what not in (SIGN, LOOK) or not self._is_away()
+            level = logging.WARNING if is_news else logging.DEBUG
+            _log.log(level, "%s failed: %s", what, one_line(str(failure)))
         except Exception:  # a bug of ours must not end the thread; said in the log
             _log.exception("%s failed", what)
 

@@ -87,7 +87,8 @@ class Claimer:
         self._empty_in_a_row = 0
         self._idle_us = settings.shortest_poll_us
         self._seq = settings.first_claim_seq - 1
-        self._tries = 0
+        self._not_before = Boot(0)  # as whoever answered wants it
+        self.tries = 0  # that got no answer, in a row
         self.next_at = Boot(0)
         self.unanswered: ClaimRequest | None = None
 
@@ -147,7 +148,7 @@ class Claimer:
         has_waited = 0 < self.wait_us <= 2 * waited_us
         asked, self.unanswered = self.unanswered, None
         assert asked is not None
-        self._tries = 0
+        self.tries = 0
         self._group().is_backlogged = granted >= asked.limit
         self._pass_turn()
         if granted:
@@ -169,8 +170,15 @@ class Claimer:
 
     def failed(self, now: Boot, *, retry_after_us: Duration = AT_ONCE) -> None:
         """No answer came."""
-        self._tries += 1
-        self.next_at = Boot(now + retry_after_us + retry_delay(self._tries, self._random))
+        self.tries += 1
+        self._not_before = Boot(now + retry_after_us)
+        self.next_at = Boot(self._not_before + retry_delay(self.tries, self._random))
+
+    def hurry(self, now: Boot) -> None:
+        """There is a reason to repeat the unanswered claim now, and a few times soon: the pauses
+        begin anew, but for one that whoever answered asked for."""
+        self.tries = 0
+        self.next_at = max(now, self._not_before)
 
     def wake(self, now: Boot) -> None:
         """There may be work: ask now, and often for a while."""

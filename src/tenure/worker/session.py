@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
-import msgspec
-
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
@@ -20,6 +18,7 @@ from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claiming import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import NEVER, Boot
+from tenure.worker.draining import CLAIM_LOST, LAST_CLAIM_TRIES, Drain, drain_within, stop_at_once
 from tenure.worker.looking import Looker
 from tenure.worker.messages import (
     Action,
@@ -62,6 +61,7 @@ from tenure.worker.reporting import (
     report_of,
     stop_in_words,
 )
+from tenure.worker.silence import Silence
 from tenure.worker.stats import Stats
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
@@ -71,17 +71,8 @@ MAX_REFUSED_REPORTS = 3
 NOT_HEARD = "the server does not hear this worker; its token may be revoked or limited"
 LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
-QUICK_STOP = seconds(3)
 SHUTDOWN = "shutdown"
 _SELF_COMPLETED = (Cause.DUPLICATE_COMPLETION,)
-
-
-class _Drain(msgspec.Struct, frozen=True):
-    """The stations of a drain."""
-
-    ask_at: Boot
-    kill_at: Boot
-    end_at: Boot
 
 
 class Session:
@@ -92,6 +83,7 @@ class Session:
     ) -> None:
         self.stats = stats
         self.failure: str | None = None
+        self.silence = Silence()
         self.next_at = Boot(0)
         self._actor = settings.actor
         self._concurrency = concurrency
@@ -105,7 +97,7 @@ class Session:
         self._looker = Looker()
         self._actions: list[Action] = []
         self._has_begun = False
-        self._drain: _Drain | None = None
+        self._drain: Drain | None = None
         self._runs = 0
         self._now = Boot(0)
 
@@ -114,8 +106,14 @@ class Session:
         """Whether nothing is left to do, or no time to do it in."""
         if self._drain is None:
             return False
-        is_idle = not self._attempts and self._claimer.unanswered is None
+        is_idle = not self._attempts and (self._claimer.unanswered is None or self._is_claim_lost)
         return is_idle or self._now >= self._drain.end_at
+
+    @property
+    def _is_claim_lost(self) -> bool:
+        """What it was granted, if anything, comes back when its lease ends: that is no reason to
+        wait for a coordinator that is gone."""
+        return self._claim is None and self._claimer.tries >= LAST_CLAIM_TRIES
 
     def handle(self, event: Event, now: Boot) -> list[Action]:
         """Take one event; what must be done now."""
@@ -146,6 +144,7 @@ class Session:
             case Looked():
                 self._looked(event)
             case ClaimAnswered():
+                self._heard()
                 self._claim_answered(event.ticket, event.answer)
             case ClaimFailed():
                 self._claim_failed(event.ticket, event.why, event.retry_after_us)
@@ -247,9 +246,11 @@ class Session:
         self._claim = None
         if ticket != self._hung_up:
             self.stats.transport_failures += 1
-            self._note(f"a claim got no answer, will repeat it: {why}")
+            self._actions += self.silence.failed("a claim", why, self._now)
         self._claimer.failed(self._now, retry_after_us=retry_after_us)
         self._wake_by(self._claimer.next_at)
+        if self.is_done:
+            self._note(CLAIM_LOST)
 
     def _claim_answered(self, ticket: int, answer: ClaimAnswer) -> None:
         if self._claim is None or self._claim[0] != ticket:
@@ -321,7 +322,10 @@ class Session:
             return
         if isinstance(event, SendFailed):
             self.stats.transport_failures += 1
-            self._note(f"{len(sent.commands)} requests got no answer: {event.why}")
+            what = f"{len(sent.commands)} requests"
+            self._actions += self.silence.failed(what, event.why, self._now)
+        elif isinstance(event, Answered):
+            self._heard()
         for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):
             attempt = self._attempts.get(run)
             if attempt is None:
@@ -534,14 +538,11 @@ class Session:
         self._wake_by(self._now)
 
     def _begin_drain(self, grace_us: Duration) -> None:
-        """Stop claiming; ask at three quarters of the grace, kill and hand back at nine tenths."""
+        """Stop claiming; what runs may finish."""
         if self._drain is not None:
             return
-        self._drain = _Drain(
-            ask_at=Boot(self._now + grace_us * 3 // 4),
-            kill_at=Boot(self._now + grace_us * 9 // 10),
-            end_at=Boot(self._now + grace_us),
-        )
+        self._drain = drain_within(grace_us, self._now)
+        self._claimer.hurry(self._now)
         for attempt in list(self._attempts.values()):
             if attempt.phase is Phase.PREPARING:
                 self._stop(attempt, StopFor.SHUTDOWN)
@@ -558,22 +559,15 @@ class Session:
         drain = self._drain
         if drain is None:
             return
-        self._wake_by(drain.end_at)
+        self._wake_by(drain.next_at(self._now))
         for attempt in list(self._attempts.values()):
             if attempt.phase is Phase.RUNNING and self._now >= drain.ask_at:
                 self._ask_to_stop(attempt, SHUTDOWN, drain.kill_at)
             if attempt.phase is Phase.STARTING and self._now >= drain.kill_at:
                 self._stop(attempt, StopFor.SHUTDOWN)
-        if self._now < drain.ask_at:
-            self._wake_by(drain.ask_at)
-        if self._now < drain.kill_at:
-            self._wake_by(drain.kill_at)
 
     def _stop_now(self) -> None:
-        end_at = Boot(self._now + QUICK_STOP)
-        if self._drain is not None:
-            end_at = min(end_at, self._drain.end_at)
-        self._drain = _Drain(ask_at=self._now, kill_at=self._now, end_at=end_at)
+        self._drain = stop_at_once(self._drain, self._now)
         for attempt in list(self._attempts.values()):
             if attempt.phase.has_handler and attempt.stop_for is None:
                 self._stop(attempt, StopFor.SHUTDOWN)
@@ -584,6 +578,12 @@ class Session:
         self.failure = self.failure or why
         self._note(why, is_error=True)
         self._stop_now()
+
+    def _heard(self) -> None:
+        """The coordinator is there."""
+        if self._drain is not None:
+            self._claimer.hurry(self._now)  # grants of a claim that was lost can be handed back
+        self._actions += self.silence.ended(self._now)
 
     def _tell_end(
         self, attempt: Attempt, report: WorkerCommand, disposition: Disposition | None

@@ -79,6 +79,7 @@ class Worker:
             coordination,
             self._describe,
             drain=self.drain,
+            is_away=lambda: session.silence.is_said,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
         )
         self._supervisor = Supervisor(
