@@ -370,6 +370,10 @@ class Store(TokenStore, Protocol):
         each queue in claim order, let `plan` decide, write what it says. Claimers pass each
         other's locked jobs; queues with a limit serialise theirs. [Z1]–[Z4] [Q1]"""
 
+    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Look at `limit` sessions, from where the last call stopped, and forget those that hold
+        no lease and received nothing for this long; how many. [Q7]"""
+
     def due(self, *, limit: int) -> Loaded:
         """Claimed and running jobs whose `due_at` has come, longest overdue first."""
 
@@ -391,6 +395,10 @@ class Store(TokenStore, Protocol):
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
+
+    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget outages that ended longer ago than this and before every claim of a job that is
+        still leased; how many. [O4]"""
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch: every lease of an earlier one is lost. [A5]"""

@@ -137,6 +137,27 @@ class PrunesOnlyTheFirstPage(MemoryStore):
         return super().prune_renewals(limit=limit)
 
 
+class ForgetsWhoHoldsALease(MemoryStore):
+    """Has no look at leases before it forgets a session. [Q7]"""
+
+    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        before = self._clock() - older_than_us
+        old = [key for key, seen in self._sessions.items() if seen.claimed_at < before][:limit]
+        for key in old:
+            del self._sessions[key]
+        return len(old)
+
+
+class ForgetsOutagesThatExcuse(MemoryStore):
+    """Has no look at leases before it forgets an outage. [O4]"""
+
+    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        before = self._clock() - older_than_us
+        old = [outage for outage in self._outages if outage.ended_at < before][:limit]
+        self._outages = [outage for outage in self._outages if outage not in old]
+        return len(old)
+
+
 class PurgesTooEarly(MemoryStore):
     """Counts retention from the enqueue. [T26]"""
 
@@ -276,6 +297,8 @@ WRONG: dict[type[MemoryStore], str] = {
     PrunesTransitions: "retention",
     PrunesTheLiving: "retention",
     PrunesOnlyTheFirstPage: "retention",
+    ForgetsWhoHoldsALease: "claiming",
+    ForgetsOutagesThatExcuse: "clock_and_epoch",
     PurgesTooEarly: "retention",
     SweepsInAnyOrder: "sweeping",
     SharesKeysAcrossKinds: "dedupe",

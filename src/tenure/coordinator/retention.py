@@ -2,8 +2,9 @@
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
 expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
-workers that are long gone and counts that nobody asked for are swept up. Refuses to keep finished
-jobs for less than a day: a history that vanishes before anybody looked proves nothing. [G3]
+workers and sessions that are long gone, outages that excuse nothing any more and counts that nobody
+asked for are swept up. Refuses to keep finished jobs for less than a day: a history that vanishes
+before anybody looked proves nothing. [G3]
 """
 
 import msgspec
@@ -22,6 +23,12 @@ UNSEEN = DAY
 
 UNTAKEN = seconds(3600)
 """How long counts wait for a process that shows them: who looks rarely still sees them. [B16]"""
+
+REPEATABLE = Duration(7 * DAY)
+"""How long a session that holds no lease is remembered after its last grant. [Q7]"""
+
+EXCUSING = Duration(7 * DAY)
+"""How long an outage is remembered after its end, at least. [O4]"""
 
 INTERVAL = seconds(30)
 NOTHING = Bite(0, is_full=False)
@@ -45,6 +52,8 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     artifacts_collected: int = 0
     workers_forgotten: int = 0
     counts_forgotten: int = 0
+    sessions_forgotten: int = 0
+    outages_forgotten: int = 0
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -88,6 +97,8 @@ class Retention:
             "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
             "workers_forgotten": store.forget_workers(older_than_us=UNSEEN, limit=page),
             "counts_forgotten": store.forget_counts(older_than_us=UNTAKEN, limit=page),
+            "sessions_forgotten": store.forget_sessions(older_than_us=REPEATABLE, limit=page),
+            "outages_forgotten": store.forget_outages(older_than_us=EXCUSING, limit=page),
         }
         return RetentionReport(
             is_behind=renewals.is_full or artifacts.is_full or page in counted.values(),

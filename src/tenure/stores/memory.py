@@ -43,6 +43,8 @@ from tenure.stores.memory_beside import MemoryBeside
 from tenure.stores.memory_measuring import MemoryMeasuring
 from tenure.stores.memory_tokens import MemoryTokens
 
+_SessionOrder = tuple[str, str, str]
+
 
 def host_clock() -> Instant:
     """The host's wall clock, which is the store's clock for a store in this process."""
@@ -68,6 +70,7 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
         self._last_renewal: tuple[JobId, int] | None = None  # where pruning goes on
+        self._last_session: _SessionOrder | None = None  # where forgetting sessions goes on
 
     @property
     def parallelism(self) -> int:
@@ -316,7 +319,8 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         """Remember an outage."""
         with self._lock:
             self._open()
-            self._outages.append(outage)
+            if outage not in self._outages:
+                self._outages.append(outage)
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
@@ -369,6 +373,41 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                     self._observations[position] = replace(seen, body=None)
                     expired += 1
             return expired
+
+    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget sessions that hold no lease and received nothing for this long, among the next
+        `limit` ones."""
+        with self._lock:
+            self._open()
+            after, before = self._last_session, self._clock() - older_than_us
+            keys = sorted(
+                (key for key in self._sessions if after is None or _order_of(key) > after),
+                key=_order_of,
+            )[:limit]
+            self._last_session = _order_of(keys[-1]) if len(keys) == limit else None
+            old = [
+                key
+                for key in keys
+                if self._sessions[key].claimed_at < before and not self.load_leased(key).jobs
+            ]
+            for key in old:
+                del self._sessions[key]
+            return len(old)
+
+    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget outages that ended this long ago and before every claim that is still leased."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            claimed = [job.claimed_at for job in self._jobs.values() if job.claimed_at is not None]
+            unneeded = min(claimed, default=now)
+            old = [
+                outage
+                for outage in self._outages
+                if outage.ended_at < now - older_than_us and outage.ended_at <= unneeded
+            ][:limit]
+            self._outages = [outage for outage in self._outages if outage not in old]
+            return len(old)
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete terminal jobs past their retention with everything of theirs."""
@@ -457,6 +496,10 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
             self._open()
             held = [(job.lease_id, job.id) for job in self._jobs.values() if job.lease_id]
         yield from sorted(held)
+
+
+def _order_of(key: SessionKey) -> _SessionOrder:
+    return (key.namespace, key.worker, key.actor)
 
 
 def _key_of(job: Job) -> DedupeKey | None:

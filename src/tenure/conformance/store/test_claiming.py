@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.conformance.harness import KIND, QUEUE, Kit, ids, policy
+from tenure.conformance.harness import KIND, QUEUE, WORKER, Kit, ids, policy
 from tenure.conformance.spec import spec
+from tenure.coordinator.retention import REPEATABLE, Retention
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
 from tenure.core.instants import seconds
@@ -14,6 +15,7 @@ from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, OnLo
 
 OTHER_QUEUE = QueueName("other")
 OTHER_KIND = Kind("other")
+OTHER_WORKER = WorkerId("kit-2")
 
 
 @spec("Z1", "T2")
@@ -345,3 +347,87 @@ def test_the_jobs_a_session_holds_are_loaded_expired_ones_included(kit: Kit) -> 
 
     assert held.jobs == {expired.id: expired, claimed.id: claimed}
     assert held.now == kit.now()
+
+
+# --- forgotten sessions --------------------------------------------------------------------------
+
+
+def _is_known(kit: Kit, **fields: Any) -> bool:
+    """Whether a claim of the session's past is still one."""
+    answer = kit.coordinator.claim(kit.claim_request(claim_seq=1, **fields))
+    return answer.cause is Cause.STALE_CLAIM
+
+
+@spec("Q7", "Q2")
+@pytest.mark.parametrize(("more_us", "gone"), [(-1, 0), (0, 0), (1, 1)])
+def test_a_session_is_forgotten_when_it_received_nothing_for_a_week(
+    kit: Kit, more_us: int, gone: int
+) -> None:
+    kit.succeeded_job()
+    kit.advance(microseconds=REPEATABLE + more_us)
+    kit.enqueue()
+    (late,) = kit.claimed(worker=OTHER_WORKER)
+    kit.complete(late)
+
+    report = Retention(kit.store).run_once()
+
+    assert report.sessions_forgotten == gone
+    assert _is_known(kit) is not bool(gone)
+    assert _is_known(kit, worker=OTHER_WORKER)
+
+
+@spec("Q7", "Q1")
+def test_a_session_that_holds_a_lease_is_not_forgotten(kit: Kit) -> None:
+    kit.enqueue()
+    request = kit.claim_request()
+    (grant,) = kit.coordinator.claim(request).grants
+    kit.advance(seconds=30 * 24 * 3600)
+
+    assert kit.store.forget_sessions(older_than_us=REPEATABLE, limit=10) == 0
+
+    kit.enqueue()
+    assert kit.coordinator.claim(request).is_repeat
+    kit.sweep(grant.job)
+    assert kit.store.forget_sessions(older_than_us=REPEATABLE, limit=10) == 1
+
+
+@spec("Q7")
+def test_sessions_are_told_apart_by_worker_principal_and_namespace(kit: Kit) -> None:
+    elsewhere, other = Namespace("elsewhere"), worker_actor("other")
+    sessions: list[dict[str, Any]] = [
+        {"worker": OTHER_WORKER},
+        {"actor": other},
+        {"namespace": elsewhere},
+    ]
+    for fields in sessions:
+        kit.enqueue(namespace=fields.get("namespace", DEFAULT_NAMESPACE))
+        (grant,) = kit.coordinator.claim(kit.claim_request(**fields)).grants
+        kit.coordinator.execute(kit.completion(grant.job, actor=fields.get("actor", WORKER)))
+    kit.advance(microseconds=REPEATABLE + 1)
+    kit.claimed_job()
+
+    assert kit.store.forget_sessions(older_than_us=REPEATABLE, limit=10) == 3
+
+    assert [_is_known(kit, **fields) for fields in sessions] == [False, False, False]
+    assert _is_known(kit)
+
+
+@spec("Q7", "G4")
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_sessions_are_forgotten_in_bites_whatever_stands_between_them(kit: Kit, limit: int) -> None:
+    workers = [WorkerId(f"kit-{number}") for number in range(2, 8)]
+    for worker in workers:
+        kit.enqueue()
+        (job,) = kit.claimed(worker=worker)
+        kit.complete(job)
+    kit.advance(seconds=60, microseconds=1)
+    for worker in workers[:4]:
+        kit.enqueue()
+        (job,) = kit.claimed(worker=worker)
+        kit.complete(job)
+
+    bites = [kit.store.forget_sessions(older_than_us=seconds(60), limit=limit) for _ in range(7)]
+
+    assert sum(bites) == 2
+    assert max(bites) <= limit
+    assert [_is_known(kit, worker=worker) for worker in workers] == [True] * 4 + [False] * 2

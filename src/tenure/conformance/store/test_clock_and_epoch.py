@@ -1,7 +1,10 @@
 """The store's clock, the sweeper's ticks, outages, and the epoch."""
 
-from tenure.conformance.harness import CLIENT, Kit
+import pytest
+
+from tenure.conformance.harness import CLIENT, Kit, policy
 from tenure.conformance.spec import spec
+from tenure.coordinator.retention import EXCUSING, Retention
 from tenure.coordinator.sweeper import SHORTEST_OUTAGE, OutageWatch
 from tenure.core.commands import Outage
 from tenure.core.ids import epoch_of
@@ -89,6 +92,59 @@ def test_a_lease_that_expired_in_an_outage_costs_nothing(kit: Kit) -> None:
     stored = kit.reload(job)
     assert (stored.status, stored.failures, stored.outage_credits) == (JobStatus.QUEUED, 0, 1)
     assert kit.events(job)[-2].cause is EventCause.OUTAGE
+
+
+@spec("O4")
+@pytest.mark.parametrize(("more_us", "gone"), [(-1, 0), (0, 0), (1, 1)])
+def test_an_outage_is_forgotten_when_it_ended_more_than_a_week_ago(
+    kit: Kit, more_us: int, gone: int
+) -> None:
+    outage = Outage(Instant(kit.now() - seconds(60)), kit.now())
+    kit.store.record_outage(outage)
+    kit.advance(microseconds=EXCUSING + more_us)
+    late = Outage(Instant(kit.now() - seconds(6)), kit.now())
+    kit.store.record_outage(late)
+
+    report = Retention(kit.store).run_once()
+
+    assert report.outages_forgotten == gone
+    assert _sorted(kit.store.outages(since=Instant(0))) == [outage, late][gone:]
+
+
+@spec("O4", "O2")
+def test_an_outage_is_kept_while_a_lease_that_it_overlapped_waits_for_a_sweep(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(lease_s=30, timeout_us=None))
+    kit.advance(seconds=20)
+    outage = Outage(Instant(kit.now() - seconds(10)), kit.now())
+    kit.store.record_outage(outage)
+    kit.advance(seconds=30 * 24 * 3600)
+
+    assert kit.store.forget_outages(older_than_us=EXCUSING, limit=10) == 0
+
+    kit.sweep(job, *kit.store.outages(since=Instant(0)))
+    assert (kit.reload(job).failures, kit.reload(job).outage_credits) == (0, 1)
+    assert kit.store.forget_outages(older_than_us=EXCUSING, limit=10) == 1
+
+
+@spec("O4")
+def test_a_lease_granted_after_an_outage_keeps_it_no_longer(kit: Kit) -> None:
+    kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
+    kit.running_job()
+    kit.advance(microseconds=EXCUSING + 1)
+
+    assert kit.store.forget_outages(older_than_us=EXCUSING, limit=10) == 1
+
+
+@spec("O4", "G4")
+def test_outages_are_forgotten_in_bites(kit: Kit) -> None:
+    for _ in range(3):
+        kit.advance(seconds=60)
+        kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
+    kit.advance(seconds=61)
+
+    bites = [kit.store.forget_outages(older_than_us=seconds(60), limit=2) for _ in range(3)]
+
+    assert bites == [2, 1, 0]
 
 
 @spec("A5")

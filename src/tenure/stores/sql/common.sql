@@ -51,6 +51,24 @@ SELECT 1 FROM {t}job AS j
 -- Labels are compared here, principals by the caller: few sessions share a label.
 SELECT {session_columns} FROM {t}worker WHERE namespace = :namespace AND worker {among_workers};
 
+-- name: look_at_sessions
+SELECT w.namespace, w.worker, w.actor,
+       w.claimed_at < (SELECT {t}clock()) - :older_than_us
+       AND (w.namespace, w.worker, w.actor) NOT IN (
+           SELECT j.namespace, j.owner, j.principal FROM {t}job AS j WHERE j.lease_id IS NOT NULL)
+  FROM {t}worker AS w {after_session}
+ ORDER BY w.namespace, w.worker, w.actor LIMIT :limit;
+
+-- name: forget_session
+-- Unless it has claimed since it was looked at, or does so now: no claim waits for this.
+WITH old AS MATERIALIZED (
+    SELECT w.namespace, w.worker, w.actor FROM {t}worker AS w
+     WHERE w.namespace = :namespace AND w.worker = :worker AND w.actor = :actor
+       AND w.claimed_at < (SELECT {t}clock()) - :older_than_us {skip_locked})
+DELETE FROM {t}worker
+ WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM old)
+RETURNING worker;
+
 -- name: load_queue_settings
 SELECT name, paused, concurrency_limit FROM {t}queue
  WHERE namespace = :namespace AND name {among_queues};
@@ -101,6 +119,17 @@ INSERT INTO {t}outage (began_at, ended_at) VALUES (:began_at, :ended_at) ON CONF
 
 -- name: load_outages
 SELECT began_at, ended_at FROM {t}outage WHERE ended_at > :since ORDER BY began_at, ended_at;
+
+-- name: forget_outages
+-- A lease is renewed no earlier than it was granted.
+WITH old AS MATERIALIZED (
+    SELECT o.began_at, o.ended_at FROM {t}outage AS o
+     WHERE o.ended_at < (SELECT {t}clock()) - :older_than_us
+       AND o.ended_at <= (SELECT coalesce(min(j.claimed_at), {t}clock()) FROM {t}job AS j
+                           WHERE j.lease_id IS NOT NULL)
+     ORDER BY o.began_at, o.ended_at LIMIT :limit {skip_locked})
+DELETE FROM {t}outage WHERE (began_at, ended_at) IN (SELECT began_at, ended_at FROM old)
+RETURNING began_at;
 
 -- name: raise_epoch
 UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;

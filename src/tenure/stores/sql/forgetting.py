@@ -16,6 +16,15 @@ _FROM_THE_LAST: Shape = (
     ("after_renewal", "AND (e.job_id, e.seq) > (CAST(:job_id AS {uuid}), :seq)"),
 )
 
+_SESSION_KEY = ("namespace", "worker", "actor")
+_FROM_THE_FIRST_SESSION: Shape = (("after_session", ""),)
+_FROM_THE_LAST_SESSION: Shape = (
+    (
+        "after_session",
+        "WHERE (w.namespace, w.worker, w.actor) > (:namespace, :worker, :actor)",
+    ),
+)
+
 
 class Forgetting(Transactional):
     """The part of `tenure.ports.Store` that deletes."""
@@ -23,6 +32,7 @@ class Forgetting(Transactional):
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
         self._last_renewal: Row = (None, None)  # where pruning goes on
+        self._last_session: Row | None = None  # where forgetting sessions goes on
 
     def prune_renewals(self, *, limit: int) -> Bite:
         """Delete renewals of ended attempts, among the next `limit` that are looked at. [G1]"""
@@ -36,6 +46,26 @@ class Forgetting(Transactional):
         is_full = len(rows) == limit
         self._last_renewal = rows[-1][:2] if is_full else (None, None)
         return Bite(sum(map(len, gone)), is_full)
+
+    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget sessions that hold no lease and received nothing for this long. [Q7]"""
+        after = self._last_session
+        given = {} if after is None else dict(zip(_SESSION_KEY, after, strict=True))
+        shape = _FROM_THE_FIRST_SESSION if after is None else _FROM_THE_LAST_SESSION
+        rows = self._rows(
+            self._ask("look_at_sessions", shape, older_than_us=older_than_us, limit=limit, **given)
+        )
+        old = [dict(zip(_SESSION_KEY, row, strict=False)) for row in rows if row[-1]]
+        asked = [self._ask("forget_session", older_than_us=older_than_us, **key) for key in old]
+        gone = self._write(lambda tx: tx.fetch(*asked, last=True)) if asked else []
+        self._last_session = rows[-1][:-1] if len(rows) == limit else None
+        return sum(map(len, gone))
+
+    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget outages that can excuse no lease any more. [O4]"""
+        asked = self._ask("forget_outages", older_than_us=older_than_us, limit=limit)
+        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(forgotten)
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations."""
