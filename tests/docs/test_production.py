@@ -6,7 +6,9 @@ import re
 import shlex
 from collections.abc import Iterator
 from configparser import ConfigParser
+from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -132,6 +134,19 @@ def test_images_start_commands_that_exist() -> None:
     assert len(commands) == compose.count("command:") == compose.count("build:")
     for command in commands:
         check_command(json.loads(command))
+
+
+def test_a_database_for_a_trial_is_the_one_that_its_url_names() -> None:
+    [started, exported] = shell("docker run").splitlines()
+
+    words = shlex.split(started)
+    given = dict(pairwise(words))
+    url = urlsplit(exported.removeprefix("export TENURE_URL="))
+    assert given["-e"] == f"POSTGRES_PASSWORD={url.password}"
+    assert given["-p"] == f"{url.hostname}:{url.port}:5432"
+    assert (url.username, url.path) == ("postgres", "/postgres"), "as the image makes them"
+    image, _, version = words[-1].partition(":")
+    assert (image, int(version) >= 14) == ("postgres", True)
 
 
 def test_alerts_ask_for_metrics_that_there_are() -> None:
