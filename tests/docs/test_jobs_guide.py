@@ -1,14 +1,18 @@
 """The numbers that the guide to jobs gives are those of the code."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.retry import backoff_us
 from tenure.wiring import LEASE_BOUNDS_VARIABLE, limits_from_environment
+from tenure.worker.claiming import Claimer, ClaimSettings
+from tenure.worker.clock import Boot
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 PAGE = (GUIDE / "jobs.md").read_text()
@@ -65,3 +69,25 @@ def test_the_formula_of_the_backoff_is_that_of_the_code() -> None:
         ceiling_us = min(seconds(100), seconds(2) * 3 ** (n - 1))
         assert backoff_us(backoff, failures=n, entropy=LOWEST_DRAW) == ceiling_us // 10
         assert ceiling_us - backoff_us(backoff, failures=n, entropy=HIGHEST_DRAW) in (0, 1)
+
+
+@pytest.mark.parametrize("page", ["jobs.md", "worker.md", "coming-from-celery.md"])
+def test_an_idle_worker_on_a_database_looks_as_often_as_is_said(page: str) -> None:
+    text = (GUIDE / page).read_text()
+    [longest_s] = re.findall(r"([0-9.]+) s\s+at\s+most,\s+directly\s+on\s+a\s+database", text)
+    settings = ClaimSettings(
+        namespace=DEFAULT_NAMESPACE,
+        worker=WorkerId("w"),
+        actor=Actor("worker:w"),
+        queues={QueueName("default"): 1},
+        kinds={Kind("add"): None},
+    )
+    claimer = Claimer(settings, random=lambda: 1.0)
+
+    asked_at = Boot(0)
+    for _ in range(20):
+        asked_at = claimer.next_at
+        claimer.ask(free=1, running=Counter())
+        claimer.heard(0, asked_at)
+
+    assert claimer.next_at - asked_at == seconds(float(longest_s))
