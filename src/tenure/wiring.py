@@ -501,6 +501,10 @@ def run_server(
         created = ", created" if is_new(url) else ""
         counts = _counts()
         with open_coordinator(url, shown=counts) as coordinator, _kept(coordinator, keeping):
-            _log.info("store %s%s", shown_url(url), created)
             metrics = Metrics(counts, gauge=_gauge(coordinator.store))
-            serve(coordinator, options, announce=announce, metrics=metrics.text)
+
+            def begun(address: str) -> None:  # one that cannot listen says that and nothing else
+                _log.info("store %s%s", shown_url(url), created)
+                announce(address)
+
+            serve(coordinator, options, announce=begun, metrics=metrics.text)
