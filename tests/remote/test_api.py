@@ -180,3 +180,17 @@ def test_a_viewer_sees_jobs_without_their_bodies(shop: Shop) -> None:
     assert code == 0
     assert "succeeded" in shown
     assert "424242" not in shown
+
+
+def test_a_viewer_is_told_that_a_result_is_hidden(shop: Shop) -> None:
+    job = shop.app.enqueue("patient", {"number": 5})
+    job.wait(timeout="2m")
+    viewer = shop.site.token("viewer", "victor")
+
+    with Tenure(shop.server.address, token=viewer) as app:
+        with pytest.raises(RequestRefused, match="hidden from a viewer"):
+            app.get(job.id).result(timeout="2m")
+    code, shown, said = shop.tenure("jobs", "wait", job.id, token=viewer)
+
+    assert (code, shown) == (0, "")
+    assert "its result is hidden from a viewer" in said

@@ -82,6 +82,8 @@ def show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
         print_json(job_record(job, now=serving.now(), bodies=True))
     elif job.result is not None:
         click.echo(printable(job.result.decode()))
+    elif job.status is JobStatus.SUCCEEDED:
+        click.echo("tenure: it succeeded; its result is hidden from a viewer", err=True)
     if job.status is not JobStatus.SUCCEEDED:
         detail = "" if job.error is None else f": {job.error.headline}"
         refuse(f"job {job.id} is {job.status}{detail}")

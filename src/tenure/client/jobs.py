@@ -24,6 +24,7 @@ from tenure.errors import (
     JobCancelled,
     JobDeadLettered,
     JobFailed,
+    RequestRefused,
     TenureError,
     UnknownJob,
     WaitTimeout,
@@ -196,7 +197,13 @@ class Job(Generic[R]):
         assert record is not None
         if record.status is not JobStatus.SUCCEEDED:
             _raise_no_result(record)
-        assert record.result is not None
+        if record.result is None:
+            raise RequestRefused(
+                f"the result of job {record.id} is hidden from a viewer",
+                reason="out_of_scope",
+                field="result",
+                hint="ask under the token of a client or an operator",
+            )
         return self._decode(record.kind, record.result)
 
     # --- stopping ------------------------------------------------------------------------------
