@@ -54,6 +54,20 @@ def test_a_long_silence_is_said_again_every_half_minute() -> None:
     assert 8 <= len(reminders) <= 10
 
 
+def test_a_second_silence_after_a_long_one_is_said_at_once() -> None:
+    drive = Drive().begin()
+    drive.network.cut()
+    drive.advance(33)
+    drive.network.heal()
+    drive.advance(6)
+    before = len(said(drive))
+    drive.network.cut()
+    drive.advance(2)
+
+    [began] = said(drive)[before:]
+    assert "got no answer" in began
+
+
 def test_a_network_that_comes_and_goes_is_said_twice_in_half_a_minute_at_most() -> None:
     drive = Drive().begin()
     for _ in range(60):

@@ -12,12 +12,13 @@ REMIND_EVERY = seconds(30)
 
 
 class Silence:
-    """One session's. A silence soon after another is said when half a minute has passed since that
-    one was, so that a line that comes and goes does not fill the log."""
+    """One session's. A silence soon after another is said when half a minute has passed since the
+    beginning of that one was, so that a line that comes and goes does not fill the log."""
 
     def __init__(self) -> None:
         self.is_said = False  # nobody answers, and people were told
         self._since: Boot | None = None  # the first failure after the last answer
+        self._begin_said_at: Boot | None = None  # of this silence, or of the last one
         self._said_at: Boot | None = None
 
     def failed(self, what: str, why: str, now: Boot) -> list[Note]:
@@ -29,12 +30,13 @@ class Silence:
         is_reminder, self.is_said, self._said_at = self.is_said, True, now
         if is_reminder:
             return [Note(f"still no answer, for {_in_seconds(self._since, now):.0f} s now: {why}")]
+        self._begin_said_at = now
         return [Note(f"{what} got no answer, will ask until there is one: {why}")]
 
     def ended(self, now: Boot) -> list[Note]:
         """An answer came; what people should read about it."""
         since, was_said = self._since, self.is_said
-        self._since, self.is_said = None, False
+        self._since, self.is_said, self._said_at = None, False, self._begin_said_at
         if since is None or not was_said:
             return []
         return [Note(f"there are answers again, after {_in_seconds(since, now):.1f} s without")]
