@@ -43,7 +43,7 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Mapping[Kind, int | None]
     first_claim_seq: int = 1
     shortest_poll_us: Duration = seconds(0.05)
-    longest_poll_us: Duration = seconds(1)
+    longest_poll_us: Duration = seconds(0.5)
     wait_us: Duration = seconds(10)
 
 

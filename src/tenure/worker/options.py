@@ -46,7 +46,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     handles_signals: bool = False
 
     shortest_poll_us: Duration = seconds(0.05)
-    longest_poll_us: Duration = seconds(1)
+    longest_poll_us: Duration = seconds(0.5)
 
     warm_children: int = 4  # process children kept ready; more are started when needed
     jobs_per_child: int = 1000
