@@ -107,3 +107,23 @@ def test_live_renewals_are_passed_a_page_at_a_time() -> None:
     assert [run.is_behind for run in runs] == [True, True, False]
     assert [run.renewals_pruned for run in runs] == [0, 0, 1]
     world.coordinator.close()
+
+
+@spec("G5")
+def test_nothing_is_forgotten_by_a_clock_that_jumped() -> None:
+    world = World()
+    world.complete(world.running(), actor=W1)
+    passed = [0]
+    keeping = Retention(world.store, monotonic=lambda: passed[0])
+
+    def look(*, clock_s: int, after_s: int = 30) -> int:
+        world.clock.advance(clock_s)
+        passed[0] += seconds(after_s)
+        keeping.run_if_steady()
+        return len(list(world.store.records(page_size=10)))
+
+    assert look(clock_s=40 * 86400) == 1  # the first look
+    assert look(clock_s=-40 * 86400) == 1  # it was wrong, and set right
+    assert look(clock_s=40 * 86400) == 1  # a jump
+    assert look(clock_s=30) == 0  # confirmed
+    world.coordinator.close()

@@ -9,8 +9,10 @@ before anybody looked proves nothing. [G3]
 
 import msgspec
 
+from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.periodic import Periodic
-from tenure.core.instants import Duration, seconds
+from tenure.coordinator.sweeper import JUMP_THRESHOLD
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.validation import check_duration
 from tenure.errors import InvalidInput
@@ -72,14 +74,30 @@ class Retention:
     """Forgets in small bites, at most a page of each kind: once, or from `start` to `stop`."""
 
     def __init__(
-        self, store: Store, policy: RetentionPolicy | None = None, *, page: int = PAGE
+        self,
+        store: Store,
+        policy: RetentionPolicy | None = None,
+        *,
+        page: int = PAGE,
+        monotonic: Monotonic = host_monotonic,
     ) -> None:
         self._store = store
         self._page = page
+        self._monotonic = monotonic
+        self._reading: tuple[Instant, int] | None = None  # of the store's clock, and when
         self._policy = policy or RetentionPolicy()
         check_retention(self._policy)
-        self._periodic = Periodic("retention", self._run, interval_us=INTERVAL)
+        self._periodic = Periodic("retention", self.run_if_steady, interval_us=INTERVAL)
         self.start, self.stop = self._periodic.start, self._periodic.stop
+
+    def run_if_steady(self) -> bool:
+        """A run, unless the clock is seen for the first time or jumped ahead since the last look:
+        what is forgotten by a wrong clock does not come back. Whether there is more. [G5]"""
+        now, read_at = self._store.now(), self._monotonic()
+        before, self._reading = self._reading, (now, read_at)
+        if before is None or now - before[0] > read_at - before[1] + JUMP_THRESHOLD:
+            return False
+        return self._run()
 
     def _run(self) -> bool:
         # A page in thirty seconds is 33 jobs a second: a busy store would grow without end. [G4]
