@@ -10,7 +10,10 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimView
+from tenure.core.events import Observation
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import ObservationType
 from tenure.errors import (
     Closed,
     OutcomeUnknown,
@@ -28,6 +31,7 @@ from tests.stores.hands import PostgresHand
 from tests.stores.lives import (
     EPOCH,
     QUEUE,
+    WORKER,
     change,
     claim,
     claim_request,
@@ -542,3 +546,24 @@ def test_no_error_repeats_a_password(url: str) -> None:
 
     assert "hunter2" not in str(refusal.value)
     assert "hunter2" not in repr(refusal.value.__cause__)
+
+
+@spec("B6", "U1")
+def test_an_observation_waits_for_a_purge_and_is_not_left_behind(
+    postgres_hand: PostgresHand, postgres_url: str
+) -> None:
+    store = postgres_hand.store
+    enqueue(store)
+    [job] = complete(store, start(store, claim(store, 1)))
+    seen = Observation(
+        job_id=job.id, type=ObservationType.RESULT_DISCARDED, ts=Instant(1), actor=WORKER
+    )
+    with psycopg.connect(postgres_url) as purge:
+        purge.execute("DELETE FROM tenure.job")
+        purge.execute("DELETE FROM tenure.job_event")
+        late = threading.Thread(target=store.observe, args=([seen],))
+        late.start()
+        until(postgres_hand.waiting, "the observation waits for the purge")
+    late.join(30)
+
+    assert store.load_observations(job.id) == []

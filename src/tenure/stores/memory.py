@@ -414,10 +414,13 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         with self._lock:
             self._open()
             before = self._clock() - older_than_us
+            compensated = {job.compensates for job in self._jobs.values()}  # [M4]
             finished = [
                 (job.finished_at, job.id)
                 for job in self._jobs.values()
-                if job.finished_at is not None and job.finished_at < before
+                if job.finished_at is not None
+                and job.finished_at < before
+                and job.id not in compensated
             ]
             gone = {job_id for _, job_id in sorted(finished)[:limit]}
             for job_id in gone:

@@ -5,9 +5,10 @@ import pytest
 from tenure.conformance.harness import KIND, Kit, ids, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
-from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job, Progress
+from tenure.core.policy import Compensation, Policy
 from tenure.core.vocabulary import (
     RENEWALS,
     Cause,
@@ -22,6 +23,8 @@ from tenure.errors import InvalidInput
 from tenure.ports import Bite, DedupeKey, EventFilter
 
 MOST_BITES = 100
+
+UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
 
 
 def _renewed(kit: Kit, times: int = 3) -> Job:
@@ -249,6 +252,23 @@ def test_purging_an_old_job_leaves_the_new_holder_of_its_key(kit: Kit) -> None:
     key = DedupeKey(DEFAULT_NAMESPACE, KIND, "k")
     assert kit.store.load_holders([key]) == {key: holder}
     assert list(kit.store.live_keys()) == [(key, holder.id)]
+
+
+@spec("M4", "M1")
+def test_a_job_is_purged_after_its_compensation(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(compensation=UNDO))
+    kit.cancel_hard(job)
+    kit.advance(seconds=24 * 3600 + 1)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    (undo,) = kit.claimed(queues=(UNDO.queue,))
+    kit.complete(undo)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    kit.advance(seconds=24 * 3600 + 1)
+
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert (kit.exists(undo.id), kit.exists(job.id)) == (False, True)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert not kit.exists(job.id)
 
 
 @spec("T26", "D3")

@@ -175,8 +175,11 @@ UPDATE {t}observation SET body = NULL
  WHERE (job_id, lease, ordinal) IN (SELECT job_id, lease, ordinal FROM old) RETURNING ordinal;
 
 -- name: purgeable
+-- A job stays for as long as its compensation: the id of that follows from its own. [M4]
 SELECT j.id FROM {t}job AS j
  WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
+   AND NOT EXISTS (SELECT 1 FROM {t}job AS c
+                    WHERE c.origin_id = j.id AND c.origin_cause = 'compensation')
  ORDER BY j.finished_at LIMIT :limit {skip_locked};
 
 -- name: delete_jobs

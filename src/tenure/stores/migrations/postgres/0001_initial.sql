@@ -158,6 +158,7 @@ CREATE UNIQUE INDEX job_dedupe
  WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_finished ON {t}job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_correlation ON {t}job (correlation_id, id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX job_compensation ON {t}job (origin_id) WHERE origin_cause = 'compensation';
 
 -- (job_id, ts) needs no index of its own: within a job ts never falls, so the key's order is also
 -- the order of time. [E4]

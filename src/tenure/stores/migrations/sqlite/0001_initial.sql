@@ -127,6 +127,8 @@ CREATE UNIQUE INDEX tenure_job_dedupe
 CREATE INDEX tenure_job_finished ON tenure_job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX tenure_job_correlation
     ON tenure_job (correlation_id, id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX tenure_job_compensation
+    ON tenure_job (origin_id) WHERE origin_cause = 'compensation';
 
 -- (job_id, ts) needs no index of its own: within a job ts never falls, so the key's order is also
 -- the order of time. [E4]
