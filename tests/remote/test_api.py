@@ -187,9 +187,11 @@ def test_a_viewer_is_told_that_a_result_is_hidden(shop: Shop) -> None:
     job.wait(timeout="2m")
     viewer = shop.site.token("viewer", "victor")
 
-    with Tenure(shop.server.address, token=viewer) as app:
-        with pytest.raises(RequestRefused, match="hidden from a viewer"):
-            app.get(job.id).result(timeout="2m")
+    with (
+        Tenure(shop.server.address, token=viewer) as app,
+        pytest.raises(RequestRefused, match="hidden from a viewer"),
+    ):
+        app.get(job.id).result(timeout="2m")
     code, shown, said = shop.tenure("jobs", "wait", job.id, token=viewer)
 
     assert (code, shown) == (0, "")

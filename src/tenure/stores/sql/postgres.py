@@ -58,7 +58,6 @@ WORDS = COLUMN_WORDS | {
     "bytes": "bytea",
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
-    "skip_locked_events": "FOR UPDATE OF e SKIP LOCKED",
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
         f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
@@ -357,7 +356,7 @@ class PostgresStore(SqlStore):
                 groups = groups_of(piece)
                 if not _are_new(groups):
                     raise _Vetoed  # costs the connection: as rare as a wave of both kinds
-                unknown = self._unregistered(piece) - new_queues
+                unknown = self._unregistered(piece, epoch) - new_queues
                 new_queues.update(unknown)
                 yield [*self._register(unknown), self._ask_group(groups[0], epoch, alone=True)]
 
@@ -370,7 +369,7 @@ class PostgresStore(SqlStore):
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
-        new_queues = self._unregistered(changes)
+        new_queues = self._unregistered(changes, epoch)
         groups = groups_of(changes)
         asked = self._register(new_queues)
         if self._may_undo and _is_likely_to_stick(groups):

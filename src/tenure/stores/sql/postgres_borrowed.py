@@ -48,6 +48,7 @@ class BorrowedPostgresStore(PostgresStore):
         self._statements = lender._statements
         self._schema = lender._schema
         self._registered_queues = set(lender._registered_queues)
+        self._registered_in = lender._registered_in
         self._borrowed = _Borrowed(fetch)
 
     def _transact(

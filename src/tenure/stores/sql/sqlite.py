@@ -210,7 +210,7 @@ class SqliteStore(SqlStore):
         """Compare revisions and write, under the one write lock."""
         self._check()
         whole = list(changes)
-        new_queues = self._unregistered(whole)
+        new_queues = self._unregistered(whole, epoch)
         saved = self._writer.run(
             lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
         )
@@ -234,7 +234,7 @@ class SqliteStore(SqlStore):
         self._put(tx, updates)
         # After the updates: a job that ends frees its key in the same transaction. [D2]
         inserts = self._free(tx, [change for change in in_time if change.expected_rev == 0])
-        tx.fetch(*self._register(self._unregistered(changes)))
+        tx.fetch(*self._register(self._unregistered(changes, epoch)))
         self._put(tx, inserts)
         stuck = updates + inserts
         self._spawn(tx, [each for change in stuck for each in change.spawned])

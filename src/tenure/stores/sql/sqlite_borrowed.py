@@ -44,6 +44,7 @@ class BorrowedSqliteStore(SqliteStore):
         SqlStore.__init__(self, lender._statements)
         self._statements = lender._statements
         self._registered_queues = set(lender._registered_queues)
+        self._registered_in = lender._registered_in
         self._tx = _SqliteTransaction(cast(sqlite3.Connection, _Plain(connection)))
 
     def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:

@@ -81,9 +81,10 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
-        # Hints, never trusted: they choose locks and round trips, and are checked under the lock.
+        # Hints: they choose locks and round trips. What is unusual is checked under the lock.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._registered_queues: set[tuple[Namespace, QueueName]] = set()
+        self._registered_in: Epoch | None = None
 
     # --- what a dialect provides ---------------------------------------------------------------
 
@@ -182,7 +183,9 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             self._write(lambda tx: self._keep(tx, observations))
 
     def _keep(self, tx: Transaction, observations: Sequence[Observation]) -> None:
-        for seen in observations:
+        for seen in sorted(observations, key=lambda each: each.job_id):
+            # Held, so that a purge cannot leave an observation without its job.
+            tx.fetch(self._ask("hold_job", job_id=seen.job_id))
             where = {
                 "job_id": seen.job_id,
                 "lease": seen.lease_id or "",
@@ -353,8 +356,13 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         live: dict[str, int] = {row[0]: row[1] for row in counts}
         return [_with_live(_queue_state(*row), live.get(row[0], 0)) for row in settings]
 
-    def _unregistered(self, changes: Sequence[Change]) -> set[tuple[Namespace, QueueName]]:
-        """Queues of new jobs that this store has not made known yet."""
+    def _unregistered(
+        self, changes: Sequence[Change], epoch: Epoch
+    ) -> set[tuple[Namespace, QueueName]]:
+        """Queues of new jobs that this store has not made known yet. A new epoch means that what
+        was written last may be lost, their names among it. [A5]"""
+        if epoch != self._registered_in:
+            self._registered_in, self._registered_queues = epoch, set()
         return {
             (each.job.namespace, each.job.queue)
             for change in changes
