@@ -39,6 +39,28 @@ def test_a_run_that_fails_is_logged_and_followed_by_the_next(
     assert (record.exc_info is not None) == isinstance(failure, AssertionError)
 
 
+def test_a_failure_that_goes_on_is_said_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures, went_on = [StoreUnavailable("away")] * 20, threading.Event()
+
+    def work() -> bool:
+        if failures:
+            raise failures.pop()
+        went_on.set()
+        return False
+
+    periodic = Periodic("test", work, interval_us=seconds(0.001))
+    with caplog.at_level(logging.INFO, logger="tenure.periodic"):
+        periodic.start()
+        assert went_on.wait(LIMIT_S)
+        assert periodic.stop(within_s=LIMIT_S)
+
+    first, last = [record.getMessage() for record in caplog.records]
+    assert "test failed, will try again" in first
+    assert "test works again, after" in last
+
+
 def test_it_ends_when_what_it_works_on_is_closed() -> None:
     runs = []
 

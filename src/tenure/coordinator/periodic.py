@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,6 +17,10 @@ BEHIND_INTERVAL = seconds(0.1)
 
 
 STOP_WITHIN_S = 5.0
+
+REMIND_AFTER_S = 30.0
+"""How often a failure that goes on is said again: a sweeper fails twice a second while its store is
+away."""
 
 
 class Periodic:
@@ -35,6 +40,8 @@ class Periodic:
         self._interval_s = interval_us / MICROSECONDS_PER_SECOND
         self._behind_s = min(interval_us, BEHIND_INTERVAL) / MICROSECONDS_PER_SECOND
         self._runs_at_end = runs_at_end
+        self._failing_since_s: float | None = None
+        self._said_at_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tenure-{name}", daemon=True)
 
@@ -63,12 +70,29 @@ class Periodic:
 
     def _run_once(self) -> bool:
         try:
-            return self._work()
+            is_behind = self._work()
         except Closed:
             raise
         except TenureError as failure:
-            _log.warning("%s failed, will try again: %s", self._name, failure)
+            self._say(failure)
         except Exception:
             # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
             _log.exception("%s failed unexpectedly, will try again", self._name)
+        else:
+            self._say_that_it_works()
+            return is_behind
         return False
+
+    def _say(self, failure: TenureError) -> None:
+        now_s = time.monotonic()
+        is_new = self._failing_since_s is None
+        if is_new:
+            self._failing_since_s = now_s
+        if is_new or now_s - self._said_at_s >= REMIND_AFTER_S:
+            self._said_at_s = now_s
+            _log.warning("%s failed, will try again: %s", self._name, failure)
+
+    def _say_that_it_works(self) -> None:
+        since_s, self._failing_since_s = self._failing_since_s, None
+        if since_s is not None:
+            _log.info("%s works again, after %.1f s", self._name, time.monotonic() - since_s)
