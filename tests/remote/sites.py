@@ -43,7 +43,7 @@ class RemoteSite(Site):
 
     def work(self, name: str, address: str, application: str = APP) -> None:
         """A worker of a server."""
-        given = ["worker", application, "--name", name, "-c", "2"]
+        given = ["worker", application, "--name", name, "-c", "2", "-v"]
         self.logs[name] = self.directory / f"{name}.log"
         with self.logs[name].open("wb") as log:
             self.workers[name] = subprocess.Popen(

@@ -106,8 +106,9 @@ def test_an_idle_worker_drains_at_once(site: RemoteSite) -> None:
 def test_an_idle_worker_whose_server_is_gone_says_so_once_and_ends(site: RemoteSite) -> None:
     server = site.serve()
     site.work("worker", server.address)
-    site.until_ended(site.enqueue("add", one=1, two=1))
+    site.enqueue("add", one=1, two=1)
     log = site.logs["worker"]
+    site.until(lambda: "succeeded" in log.read_text(), "the worker heard that its report counts")
 
     server.stop(signal.SIGKILL)
     site.until(lambda: "got no answer" in log.read_text(), "the worker noticed")
