@@ -36,7 +36,7 @@ from tenure.stores.sql.postgres_schema import (
     translate,
 )
 from tenure.stores.sql.postgres_schema import migrate as migrate_schema
-from tenure.stores.sql.postgres_wire import Exchange, Prepared, Silence
+from tenure.stores.sql.postgres_wire import Exchange, NoAnswer, Prepared
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
@@ -275,7 +275,7 @@ class PostgresStore(SqlStore):
                             hint="send the same request again: its id tells what became of it",
                         ) from problem
                     self._pool.drop_idle()
-                    if tries > 1 or isinstance(problem, Silence):
+                    if tries > 1 or isinstance(problem, NoAnswer):
                         raise translate(problem) from problem
                 except BaseException:
                     tx.undo()

@@ -103,7 +103,7 @@ class Prepared:
         self._names[text, tuple(types)] = name
 
 
-class Silence(psycopg.OperationalError):
+class NoAnswer(psycopg.OperationalError):
     """A server that should have answered by now did not. The connection is closed."""
 
 
@@ -153,7 +153,7 @@ class Exchange:
         pgconn.pipeline_sync()
         try:
             results = _receive(pgconn, self._answer_within_s)
-        except Silence:
+        except NoAnswer:
             self._connection.close()
             raise
         pgconn.exit_pipeline_mode()
@@ -218,7 +218,7 @@ def _ready(poll: select.poll, until_s: float, within_s: float) -> list[tuple[int
     host is gone, nobody would ever say so."""
     found = poll.poll(max(0.0, until_s - time.monotonic()) * 1000)
     if not found:
-        raise Silence(f"the server has not answered for {within_s:g} s")
+        raise NoAnswer(f"the server has not answered for {within_s:g} s")
     return found
 
 
