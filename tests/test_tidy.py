@@ -7,13 +7,11 @@ import pytest
 
 from tests.support.tidy import (
     MAX_FUNCTION_LINES,
-    MAX_MODULE_LINES,
     Source,
     core_calls_are_pure,
     core_imports_are_pure,
     exceptions_to_tools_carry_code_and_reason,
     functions_fit_a_screen,
-    module_fits_a_head,
     nothing_is_left_for_later,
     nothing_is_printed,
     nothing_unsafe_is_loaded,
@@ -29,7 +27,6 @@ OURS = ("src", "tests", "bench", "examples", "docs")
 # Which rule is kept where, and what is exempt.
 RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
     (opens_with_a_docstring, OURS, ()),
-    (module_fits_a_head, OURS, ()),
     (functions_fit_a_screen, ("src",), ()),
     (exceptions_to_tools_carry_code_and_reason, OURS, ()),
     (nothing_is_left_for_later, OURS, ()),
@@ -43,7 +40,6 @@ RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
 OFFENDERS: list[tuple[Rule, str]] = [
     (opens_with_a_docstring, ""),
     (opens_with_a_docstring, "import re\n'''Too late.'''\n"),
-    (module_fits_a_head, "x = 1\n" * (MAX_MODULE_LINES + 1)),
     (functions_fit_a_screen, "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES),
     (functions_fit_a_screen, "class C:\n async def f(self):\n" + "  x = 1\n" * MAX_FUNCTION_LINES),
     (exceptions_to_tools_carry_code_and_reason, "x = 1  # noqa\n"),
@@ -92,7 +88,6 @@ OFFENDERS: list[tuple[Rule, str]] = [
 
 INNOCENTS: list[tuple[Rule, str]] = [
     (opens_with_a_docstring, "'''What it is for.'''\n"),
-    (module_fits_a_head, "x = 1\n" * MAX_MODULE_LINES),
     (
         functions_fit_a_screen,
         "def f():\n    '''" + "long\n" * 60 + "'''\n" + "    x = 1\n" * (MAX_FUNCTION_LINES - 1),

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import PurePosixPath
 
-MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 50
 
 # What the core may import. Everything here is a pure function of its arguments; what is not listed
@@ -121,12 +120,6 @@ class Source:
 def opens_with_a_docstring(source: Source) -> Iterator[str]:
     if not ast.get_docstring(source.tree):
         yield "1: say in a docstring what this module is for and what it refuses to do"
-
-
-def module_fits_a_head(source: Source) -> Iterator[str]:
-    lines = source.text.count("\n")
-    if lines > MAX_MODULE_LINES:
-        yield f"{MAX_MODULE_LINES}: {lines} lines, at most {MAX_MODULE_LINES}: split the module"
 
 
 def functions_fit_a_screen(source: Source) -> Iterator[str]:
