@@ -154,8 +154,8 @@ def _open_store(url: str, *, migrate: bool, create: bool) -> Store:
         case _ if url == WITHHELD_URL:
             raise StoreError(
                 "the worker keeps the password of its TENURE_URL from its handlers",
-                hint="let them have it with `tenure worker --pass-env TENURE_URL`,"
-                " or give the application a URL of its own",
+                hint="read the application's URL from a variable of its own, as in"
+                ' Tenure(os.environ["SHOP_DATABASE"])',
             )
         case _:
             # Never the whole URL: it may hold a password.

@@ -72,7 +72,7 @@ class Site:
         """A worker process; jobs wait for it, so nobody else has to. It talks to a file, or to
         whoever reads the tests."""
         given = ["worker", self._application, "--name", name, "--grace", grace]
-        given += ["-c", str(concurrency), "--pass-env", "LEDGER_*", *words]
+        given += ["-c", str(concurrency), *words]
         with nullcontext() if talk is None else talk.open("wb") as stderr:
             self.workers[name] = subprocess.Popen(
                 [*TENURE, *given], cwd=ROOT, env=self._environment, stderr=stderr

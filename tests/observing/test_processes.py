@@ -177,8 +177,8 @@ def test_a_worker_without_a_server_exposes_what_all_processes_committed(
         connection.execute(ledger.TABLE)
         connection.commit()
     fleet = Fleet(tmp_path, {"TENURE_URL": url, "LEDGER_URL": url})
-    fleet.start("shown", "--metrics-port", "0", "--pass-env", "LEDGER_URL")
-    fleet.start("unseen", "--pass-env", "LEDGER_URL")
+    fleet.start("shown", "--metrics-port", "0")
+    fleet.start("unseen")
     kinds = {"add": {"one": 1, "two": 2}, "post": {"entry": "rent", "how": "well"}}
     for kind, arguments in [*kinds.items()] * 3:
         made = house.tenure("enqueue", kind, json.dumps(arguments), "--wait")

@@ -24,7 +24,6 @@ from tests.observing.recorder import Heard, Recorder
 from tests.observing.traced import (
     GATE,
     HANDLER_TOKEN,
-    PASSED,
     PLAIN,
     SPANS_FILE,
     Span,
@@ -92,7 +91,6 @@ class Traced:
             HANDLER_TOKEN: self.client_token,
         }
         words = ["worker", "tests.observing.traced:app", "-c", "2"]
-        words += [word for name in PASSED for word in ("--pass-env", name)]
         command = [sys.executable, "-m", "tenure.cli.main", *words]
         self._workers.append(subprocess.Popen(command, cwd=ROOT, env=environment))
 

@@ -26,7 +26,7 @@ from tenure.handlers import Context, Registry, make_handler
 from tenure.worker import Worker, WorkerOptions
 from tenure.worker.children import describe_exit
 from tenure.worker.clock import Boot, JumpWatch, boot_now
-from tenure.worker.environment import WITHHELD_URL, child_environment, start_hint, withheld_names
+from tenure.worker.environment import WITHHELD_URL, child_environment
 from tenure.worker.executing import Execution
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import BoundedOutput
@@ -83,28 +83,24 @@ def test_output_keeps_its_ends_and_counts_its_middle(pieces: list[bytes], limit:
     ],
 )
 def test_a_url_with_a_password_is_replaced_by_one_that_fails(url: str) -> None:
-    assert child_environment({"TENURE_URL": url}, passed=["*"]) == {"TENURE_URL": WITHHELD_URL}
-    assert child_environment({"TENURE_URL": url}, passed=["TENURE_URL"]) == {"TENURE_URL": url}
+    withheld = {"TENURE_URL": WITHHELD_URL}
+    assert child_environment({"TENURE_URL": url}) == withheld
+    assert child_environment({"TENURE_URL": url}, only=["TENURE_URL"]) == withheld
 
 
-def test_no_pattern_lets_a_token_through_but_an_operator_may_give_one() -> None:
+def test_handlers_inherit_everything_but_tenures_own_secrets() -> None:
     ours = {"TENURE_TOKEN": "t", "TENURE_TOKEN_FILE": "f", "TENURE_URL": "sqlite:///x.db", "A": "1"}
 
-    assert child_environment(ours) == {"TENURE_URL": "sqlite:///x.db"}
-    assert child_environment(ours, passed=["*"]) == {"TENURE_URL": "sqlite:///x.db", "A": "1"}
+    assert child_environment(ours) == {"TENURE_URL": "sqlite:///x.db", "A": "1"}
     assert child_environment({}, given={"TENURE_TOKEN": "weak"}) == {"TENURE_TOKEN": "weak"}
 
 
-def test_a_variable_that_a_child_missed_is_named_with_what_lets_it_through() -> None:
-    ours = {"PATH": "/bin", "DATABASE_URL": "x", "REGION": "x", "TENURE_TOKEN": "t"}
-    withheld = withheld_names(ours, child_environment(ours))
-    traceback = "Traceback (most recent call last):\n  REGION\n{}\n"
+def test_the_strict_mode_passes_what_is_named_and_never_a_token() -> None:
+    ours = {"PATH": "/bin", "AWS_REGION": "x", "DATABASE_URL": "x", "TENURE_TOKEN": "t"}
 
-    assert withheld == {"DATABASE_URL", "REGION"}
-    missed = start_hint(traceback.format("KeyError: 'DATABASE_URL'"), withheld)
-    assert "`--pass-env DATABASE_URL` lets" in missed
-    assert "`--pass-env NAME` lets" in start_hint(traceback.format("ImportError: x"), withheld)
-    assert start_hint("Killed", withheld) == ""
+    assert child_environment(ours, only=["AWS_*"]) == {"PATH": "/bin", "AWS_REGION": "x"}
+    assert child_environment(ours, only=["*"]).keys() == {"PATH", "AWS_REGION", "DATABASE_URL"}
+    assert child_environment(ours, only=["TENURE_TOKEN"]) == {"PATH": "/bin"}
 
 
 # --- text --------------------------------------------------------------------------------------

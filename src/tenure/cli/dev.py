@@ -130,13 +130,13 @@ class Reloader:
 @app_url_option
 @click.option("--queue", "-q", "queues", multiple=True, help="As of `tenure worker`.")
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As of `tenure worker`.")
-@click.option("--pass-env", "passed", metavar="NAME", multiple=True, help="As of `tenure worker`.")
+@click.option("--only-env", "only", metavar="NAME", multiple=True, help="As of `tenure worker`.")
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def dev(
     url: str | None,
     queues: tuple[str, ...],
     concurrency: int | None,
-    passed: tuple[str, ...],
+    only: tuple[str, ...],
     app: str,
 ) -> None:
     """Run the jobs of MODULE:APP, and start anew when its files change.
@@ -151,8 +151,8 @@ def dev(
         words += ["--url", url]  # no more to be read by others than our own command line
     for queue in queues:
         words += ["--queue", queue]
-    for name in passed:
-        words += ["--pass-env", name]
+    for name in only:
+        words += ["--only-env", name]
     if concurrency is not None:
         words += ["--concurrency", str(concurrency)]
     # A compiled copy is told from its source by the second: two quick saves would look the same.

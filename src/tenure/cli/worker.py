@@ -89,11 +89,12 @@ def _echo(output: bytes) -> None:
     help="From SIGTERM to the end: running jobs may finish, the rest is handed back.",
 )
 @click.option(
-    "--pass-env",
-    "passed",
+    "--only-env",
+    "only",
     metavar="NAME",
     multiple=True,
-    help="A variable, or a pattern such as AWS_*, that handlers get to see; may be repeated.",
+    help="Handlers see this variable, or those of a pattern such as AWS_*, beside a few ordinary"
+    " ones; may be repeated. [default: all but TENURE_TOKEN and a TENURE_URL with a password]",
 )
 @click.option(
     "--memory-limit",
@@ -143,7 +144,7 @@ def worker(
     queues: dict[QueueName, int],
     concurrency: int,
     grace: Duration,
-    passed: tuple[str, ...],
+    only: tuple[str, ...],
     memory_limit: int | None,
     recycle_above: int | None,
     recycle_after: int,
@@ -170,7 +171,7 @@ def worker(
             queues=queues,
             concurrency=concurrency,
             grace_us=grace,
-            pass_environment=passed,
+            only_environment=only,
             child_memory_bytes=memory_limit,
             child_rss_bytes=recycle_above,
             jobs_per_child=recycle_after,

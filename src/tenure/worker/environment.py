@@ -1,17 +1,17 @@
-"""What of the worker's environment a handler gets to see: an allow-list, and never a credential.
+"""Which of the worker's environment variables its handlers see.
 
-The worker's token and a URL with a password give the right to claim and to report; user code, and
-whatever it downloads, must not hold them. Settings of the application are named by its operator.
+All of them, except Tenure's own secrets: the worker's token and a `TENURE_URL` with a password give
+the right to claim and to report, and a handler needs neither. ADR 0023 says why the rest is
+inherited. `only` is the strict mode: a few ordinary variables and those named.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
 
-HARMLESS = (
+ORDINARY = (
     "PATH",
     "HOME",
     "USER",
@@ -31,47 +31,31 @@ HARMLESS = (
     "TENURE_CA_FILE",
     "TENURE_LEASE_BOUNDS",
 )
-NEVER = (f"{TOKEN_VARIABLE}*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
+"""What handlers see in the strict mode without being named."""
+
+SECRETS = (f"{TOKEN_VARIABLE}*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
 WITHHELD_URL = "withheld://the-worker-keeps-its-password-to-itself"
-"""Stands in for a URL with a password. Without it a handler that enqueues would fall back to the
+"""Replaces a URL with a password. Without it a handler that enqueues would fall back to the
 default and write its jobs to a file of its own, where nobody ever looks."""
 
 
 def child_environment(
     environment: Mapping[str, str],
     *,
-    passed: Sequence[str] = (),
+    only: Sequence[str] = (),
     given: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables a child starts with. No pattern can let a credential through, and nothing a
-    token; a URL with a password passes if it is named outright, for handlers that enqueue. `given`
-    is what the operator wants handlers to have instead, and is set as it is."""
-    allowed = {
+    """The variables a child starts with. `only` names variables, or patterns of them; no name
+    and no pattern lets a secret of Tenure's through. `given` is set as it is."""
+    allowed = (*ORDINARY, *only) if only else ("*",)
+    seen = {
         name: value
         for name, value in environment.items()
-        if _matches(name, (*HARMLESS, *passed)) and not _matches(name, NEVER)
+        if _matches(name, allowed) and not _matches(name, SECRETS)
     }
-    is_withheld = URL_VARIABLE in allowed and URL_VARIABLE not in passed
-    if is_withheld and _has_password(allowed[URL_VARIABLE]):
-        allowed[URL_VARIABLE] = WITHHELD_URL
-    return {**allowed, **(given or {})}
-
-
-def withheld_names(environment: Mapping[str, str], of_child: Mapping[str, str]) -> frozenset[str]:
-    """What a child does not see and could be let see."""
-    missing = environment.keys() - of_child.keys()
-    return frozenset(name for name in missing if not _matches(name, NEVER))
-
-
-def start_hint(printed: str, withheld: Iterable[str]) -> str:
-    """What may help a child that printed this and ended, although its supervisor could import the
-    same application: mostly it misses a variable, which its last line names."""
-    if "Traceback" not in printed:
-        return ""
-    said = re.findall(r"\w+", printed.strip().rpartition("\n")[2])
-    named = [f"--pass-env {name}" for name in sorted(set(withheld).intersection(said))]
-    options = " ".join(named) or "--pass-env NAME"
-    return f"handlers see only a few variables of the environment, `{options}` lets them see more"
+    if URL_VARIABLE in seen and _has_password(seen[URL_VARIABLE]):
+        seen[URL_VARIABLE] = WITHHELD_URL
+    return {**seen, **(given or {})}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

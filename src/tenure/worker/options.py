@@ -55,7 +55,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     child_start_us: Duration = seconds(60)
     stubborn_us: Duration = seconds(2)  # how long a lost coroutine may take to stop
     url: str | None = None  # what handlers find as TENURE_URL; None: as the worker does
-    pass_environment: tuple[str, ...] = ()  # names or patterns besides the harmless ones
+    only_environment: tuple[str, ...] = ()
+    """Names or patterns: handlers see these and a few ordinary variables, not all of them."""
     set_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     sign_interval_us: Duration = seconds(10)  # how often the worker says that it lives

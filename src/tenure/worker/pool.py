@@ -104,12 +104,9 @@ class Pool:
         emit: Callable[[Event], None],
         stats: Stats,
         stage: Callable[[Left], None] = lambda left: None,
-        hint: Callable[[str], str] = lambda printed: "",
     ) -> None:
-        """`hint` is asked what may help a child that printed this and could not start."""
         self._app = app
         self._stage = stage
-        self._hint = hint
         self._lanes = lanes  # how many children of each lane are kept warm
         self._options = options
         self._environment = environment
@@ -424,9 +421,7 @@ class Pool:
             _log.error("a child %s and could not start %s", how, self._app, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
-            hint = self._hint(printed)
-            why = f"children cannot start {self._app}; the last one {how}"
-            self._emit(Broken(f"{why}; {hint}" if hint else why))
+            self._emit(Broken(f"children cannot start {self._app}; the last one {how}"))
 
     def _spawn(self, lane: Isolation) -> None:
         limits = self._options.limits

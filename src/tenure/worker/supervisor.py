@@ -29,7 +29,7 @@ from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.worker.clock import Boot, JumpWatch, boot_now
-from tenure.worker.environment import child_environment, start_hint, withheld_names
+from tenure.worker.environment import child_environment
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -114,21 +114,18 @@ class Supervisor:
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
-        seen = child_environment(
-            environment, passed=options.pass_environment, given=options.set_environment
-        )
-        withheld = withheld_names(environment, seen)
         self._pool = Pool(
             app,
             _lanes(registry, options),
             options,
-            environment=seen,
+            environment=child_environment(
+                environment, only=options.only_environment, given=options.set_environment
+            ),
             selector=self._selector,
             clock=boot_now,
             emit=self._inbox.append,
             stats=session.stats,
             stage=lambda left: stage(left, self.tell),
-            hint=lambda printed: start_hint(printed, withheld),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
