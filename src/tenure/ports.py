@@ -342,10 +342,10 @@ class Store(TokenStore, Protocol):
         """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the
         live dedupe key exists), the clock is before `not_after`, and the store is still in
         `epoch`. Row, events, observations and spawned jobs together; one transaction for all
-        changes, one change per job. [K1] [K2] [K3] A change's resolution is written with it
-        unless the dead letter has one already. [B1] They may come one by one, later ones being
-        decided while the store writes the first; an iterator is taken once, and never asks the
-        store for anything."""
+        changes, one change per job. [K1] [K2] [K3] A change with a resolution sticks only if its
+        dead letter is there and has no resolution yet. [B17] They may come one by one, later ones
+        being decided while the store writes the first; an iterator is taken once, and never asks
+        the store for anything."""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
         """Record each unless its job has a resolution already or is gone; which were. [B1]"""

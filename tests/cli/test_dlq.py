@@ -86,6 +86,7 @@ def test_a_dead_letter_is_redriven_again_only_if_it_is_said(run: Run) -> None:
     told = json.loads(run(*words, "--json").stdout)
     repeated = run(*words, "--request-id", "r1").stdout.strip()
     again = run(*words, "--again").stdout.strip()
+    rerun = run("jobs", "rerun", job_id)
 
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith(
@@ -95,6 +96,8 @@ def test_a_dead_letter_is_redriven_again_only_if_it_is_said(run: Run) -> None:
     assert [(each["cause"], each["resolution"]["new_job_id"]) for each in told] == [
         ("already_resolved", first)
     ]
+    assert rerun.exit_code == 1
+    assert f"already_resolved; it was redriven as job {first} by operator:" in rerun.stderr
     assert repeated == first
     assert again not in ("", first)
     assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 2
@@ -150,7 +153,7 @@ def test_of_two_operators_who_redrive_everything_one_does_and_the_other_hears_of
     assert (told["job_id"], told["new_job_id"], told["cause"]) == (
         job_id,
         None,
-        "idempotency_key_reuse",
+        "already_resolved",
     )
     assert told["resolution"]["actor"] == "operator:ann"
     assert told["resolution"]["new_job_id"] == new["id"]

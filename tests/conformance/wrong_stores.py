@@ -196,7 +196,7 @@ class LastResolutionWins(MemoryStore):
 
 
 class ForgetsTheRedriven(MemoryStore):
-    """Writes the new job and not what it resolves. [B2]"""
+    """Writes the new job and not what it resolves. [B17]"""
 
     def _write(self, change: Change) -> None:
         super()._write(replace(change, resolution=None))

@@ -205,7 +205,7 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     "T20": ("T20", "cancelled>cancelled", 0, 0),
     "T21": ("T21", "dead_lettered>dead_lettered", 0, 0),
     "T22": ("T22", "claimed>claimed", 1, 0),
-    "T23": ("T23", "enqueued>queued", 0, 0),  # of the new job; the old one stays
+    "T27": ("T27", "enqueued>queued", 0, 0),  # of the new job; the old one stays
 }
 
 # --- THE expectation, from docs/spec -------------------------------------------------------------
@@ -288,7 +288,7 @@ RUNNING_IN_VAIN = {
 }
 CANCELLING_IN_VAIN = {"cancel hard": "T20", "dead-letter": "T21"}
 OF_STALLED = {**cancels("T16"), "requeue": "T14", "dead-letter": "T21"}
-OF_TERMINAL = {"redrive": "T23", "rerun": "T23"}
+OF_TERMINAL = {"redrive": "T27", "rerun": "T27"}
 
 EXPECTED: dict[str, dict[str, str]] = {
     "no job": {"enqueue": "T1", "enqueue, other body": "T1"},
@@ -365,7 +365,7 @@ def test_each_command_in_each_situation_does_what_the_table_says(
     events = outcome.change.events
     assert outcome.rule == rule
     assert [(event.type, event.to_status) for event in events] == steps(path)
-    if rule == "T23":
+    if rule == "T27":
         assert driver.job_or_none is row_before
         assert outcome.change.job.id != driver.job.id
         return
@@ -402,7 +402,7 @@ def _reached() -> set[tuple[str, JobStatus | None, Path]]:
             outcome = driver.do(COMMANDS[command](driver))
             assert isinstance(outcome, Applied)
             path = tuple((event.type, event.to_status) for event in outcome.change.events)
-            found.add((outcome.rule, source, () if outcome.rule == "T23" else path))
+            found.add((outcome.rule, source, () if outcome.rule == "T27" else path))
             if outcome.rule in ("T12", "T13") and len(path) == 2:
                 found.add((tails[path[1][0]], JobStatus.STALLED, path[1:]))
     return found

@@ -347,7 +347,7 @@ def test_a_compensation_is_never_compensated() -> None:
 # --- Redrive -------------------------------------------------------------------------------------
 
 
-@spec("T23")
+@spec("T27")
 @pytest.mark.parametrize("cause", [EventCause.REDRIVE, EventCause.RERUN])
 @pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled", "dead_lettered"])
 def test_a_redrive_makes_a_new_job_and_leaves_the_old_one(cause: EventCause, status: str) -> None:
@@ -358,7 +358,7 @@ def test_a_redrive_makes_a_new_job_and_leaves_the_old_one(cause: EventCause, sta
 
     born = outcome.change.job
     assert driver.job is before
-    assert outcome.rule == "T23"
+    assert outcome.rule == "T27"
     assert outcome.change.expected_rev == 0
     assert (born.status, born.rev, born.attempt, born.failures) == (JobStatus.QUEUED, 1, 0, 0)
     assert (born.origin_id, born.origin_cause) == (before.id, cause)
@@ -369,7 +369,7 @@ def test_a_redrive_makes_a_new_job_and_leaves_the_old_one(cause: EventCause, sta
     assert born.compensates is None
 
 
-@spec("T23")
+@spec("T27")
 def test_a_redriven_job_keeps_priority_key_queue_and_trace() -> None:
     driver = Driver()
     driver.do(driver.enqueue(priority=7, dedupe_key="k", trace_id="t"))
@@ -395,7 +395,7 @@ def test_a_compensation_keeps_priority_and_trace_but_no_key() -> None:
     assert born.namespace == driver.job.namespace
 
 
-@spec("T23")
+@spec("T27")
 def test_a_redrive_can_carry_another_payload() -> None:
     driver = lives.failed()
 
@@ -405,7 +405,7 @@ def test_a_redrive_can_carry_another_payload() -> None:
     assert driver.job.payload == b'{"order":7}'
 
 
-@spec("T23")
+@spec("T27")
 def test_the_new_id_follows_from_the_old_id_and_the_request_id_alone() -> None:
     driver, other = lives.failed(), lives.failed()
 
@@ -417,7 +417,7 @@ def test_the_new_id_follows_from_the_old_id_and_the_request_id_alone() -> None:
     assert one != compensation_id(driver.job.id)
 
 
-@spec("T23", "Q4")
+@spec("T27", "Q4")
 def test_a_repeated_redrive_finds_its_job_and_another_body_is_refused() -> None:
     driver = lives.failed()
     born = applied(driver.do(driver.redrive(request_id="a"))).change
@@ -431,7 +431,7 @@ def test_a_repeated_redrive_finds_its_job_and_another_body_is_refused() -> None:
     assert reply(rerun).cause is Cause.IDEMPOTENCY_KEY_REUSE
 
 
-@spec("T23")
+@spec("T27")
 @pytest.mark.parametrize("status", ["queued", "claimed", "running", "stalled"])
 def test_a_live_job_cannot_be_redriven(status: str) -> None:
     driver = lives.IN_STATUS[JobStatus(status)]()
@@ -441,7 +441,7 @@ def test_a_live_job_cannot_be_redriven(status: str) -> None:
     assert (refused.cause, refused.job) == (Cause.NOT_FINISHED, driver.job)
 
 
-@spec("T23")
+@spec("T27")
 def test_a_redrive_waits_until_the_compensation_is_over() -> None:
     driver = lives.running(lives.UNDOABLE)
     driver.do(driver.fail(PERMANENT))
@@ -454,5 +454,5 @@ def test_a_redrive_waits_until_the_compensation_is_over() -> None:
     afterwards = driver.ask(driver.redrive(compensation=undo.job))
 
     assert while_queued.cause is while_claimed.cause is Cause.COMPENSATION_PENDING
-    assert applied(afterwards).rule == "T23"
-    assert applied(driver.ask(driver.redrive())).rule == "T23", "its compensation was purged"
+    assert applied(afterwards).rule == "T27"
+    assert applied(driver.ask(driver.redrive())).rule == "T27", "its compensation was purged"

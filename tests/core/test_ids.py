@@ -64,7 +64,7 @@ def test_job_ids_differ_where_their_entropy_does(
     assert (new_job_id(now, luck) == new_job_id(now, other_luck)) == (used == others)
 
 
-@spec("T23", "M1")
+@spec("T27", "M1")
 @given(INSTANTS, ENTROPIES, st.text(), st.text())
 def test_a_derived_id_is_stable_keeps_the_origins_time_and_differs_by_purpose(
     now: Instant, luck: bytes, purpose: str, other: str

@@ -190,7 +190,7 @@ def test_the_system_is_a_principal() -> None:
     check_command(changed("release", actor=SYSTEM), LIMITS)
 
 
-@spec("R13", "R22", "T14", "T21", "T23")
+@spec("R13", "R22", "T14", "T21", "T27")
 @pytest.mark.parametrize(
     ("verb", "allowed"),
     [

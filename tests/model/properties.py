@@ -424,7 +424,7 @@ def stranger_to(grip: Grip, actors: tuple[Actor, ...]) -> Actor:
 
 
 def judge_redrive(state: State, outcome: Outcome) -> Iterator[Violation]:
-    """A finished job can be had again, as another job; a live one cannot. [T23]"""
+    """A finished job can be had again, as another job; a live one cannot. [T27]"""
     if not state.job.status.is_terminal:
         if isinstance(outcome, Applied):
             yield Violation("redrive", f"redriven while {state.job.status}")

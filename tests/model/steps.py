@@ -127,7 +127,7 @@ class Stepper:
             yield self._step("raise epoch", replace(state, epoch=state.epoch + 1), [])
         if state.job.status.is_terminal:
             outcome = ask(state, asking("redrive", state.job.id))
-            self.rows.add("T23")
+            self.rows.add("T27")
             yield self._step("redrive", state, list(judge_redrive(state, outcome)))
 
     def _asked(self, state: State, action: str) -> Iterator[Step]:

@@ -436,6 +436,27 @@ def test_dead_letters_are_listed_and_dealt_with(stage: Stage) -> None:
     assert seen["resolution"]["note"] == "n"
 
 
+@spec("B17", "B18", "H5")
+def test_a_resolved_dead_letter_is_redriven_only_with_again(stage: Stage) -> None:
+    job_id = stage.enqueue(1)
+    kill = {"request_id": "d", "reason_code": "policy_violation"}
+    stage.call("dead-letter", kill, role=O, job_id=job_id)
+
+    first = stage.call("redrive", {"request_id": "1"}, role=O, job_id=job_id)
+    second = stage.call("redrive", {"request_id": "2"}, role=O, job_id=job_id)
+    repeated = stage.call("redrive", {"request_id": "1"}, role=O, job_id=job_id)
+    again = stage.call("redrive", {"request_id": "3", "again": True}, role=O, job_id=job_id)
+
+    made = first.json["job"]["id"]
+    assert (first.status, second.status, repeated.status, again.status) == (201, 409, 200, 201)
+    assert (second.json["cause"], second.json["job"]["id"]) == ("already_resolved", job_id)
+    assert second.json["resolution"]["new_job_id"] == made
+    assert (repeated.json["job"]["id"], repeated.json["replayed"]) == (made, True)
+    assert again.json["job"]["id"] not in (made, job_id)
+    resolved = stage.call("job", role=V, job_id=job_id).json["resolution"]
+    assert resolved["new_job_id"] == made
+
+
 def test_an_absurd_duration_is_refused_not_a_fault(stage: Stage) -> None:
     alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
 

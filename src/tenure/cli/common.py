@@ -22,6 +22,7 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import TenureError, UnknownJob
 from tenure.ports import Administration
+from tenure.protocol.records import ResolutionRecord, resolution_record
 from tenure.wiring import (
     is_new,
     open_administration,
@@ -219,9 +220,18 @@ def accepted(
         refuse(str(UnknownJob(job_id)))
     if answer.cause is not None:
         state = "" if answer.job is None else f"; it is {answer.job.status}, rev {answer.job.rev}"
+        if answer.resolution is not None:
+            state = f"; {resolved_how(resolution_record(answer.resolution))}"
         said = None if answer.job is None else hint(answer.job)
         refuse(f"job {job_id}: {answer.cause.value}{state}" + (f"; {said}" if said else ""))
     return answer
+
+
+def resolved_how(resolution: ResolutionRecord) -> str:
+    """What became of a dead letter, and the new job if there is one."""
+    new = "" if resolution.new_job_id is None else f" as job {resolution.new_job_id}"
+    when = resolution.ts.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"it was {resolution.kind}{new} by {resolution.actor} at {when}"
 
 
 def find_job(serving: Administration, job_id: str) -> Job:

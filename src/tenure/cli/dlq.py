@@ -1,7 +1,7 @@
 """`tenure dlq …`: look at dead letters, give them another chance, or put them away.
 
-Commands that take many dead letters ask first, and are safe to repeat: a dead letter is redriven
-by `--all` once, whoever else runs the same command at the same time.
+Commands that take many dead letters ask first, and are safe to repeat: the coordinator redrives a
+dead letter once, whoever else runs the same command at the same time. [B17]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +20,7 @@ from tenure.cli.common import (
     operator,
     refuse,
     request_id_option,
+    resolved_how,
     url_option,
 )
 from tenure.cli.jobs import hides_bodies, job_facts
@@ -31,7 +32,7 @@ from tenure.cli.printing import (
     printable,
 )
 from tenure.core.commands import Command, Discard, Redrive
-from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.validation import check_job_id
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
@@ -46,9 +47,6 @@ PER_REQUEST = 500
 ERROR_WIDTH = 60
 
 _FIRST = "the first {} (there may be more; run it again for them)"
-
-REDRIVE_ALL = RequestId("dlq-redrive-all")
-"""The same for everybody: of two operators who redrive everything at once, one does."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -249,13 +247,14 @@ def redrive_dead_letters(
 ) -> None:
     """Make a new job out of each dead letter; the old ones stay, marked as redriven.
 
-    One that was resolved before is left alone, because its new job may be at work already.
+    One that was redriven or discarded before is refused, because its new job may be at work
+    already; --again makes another job of it and leaves its resolution as it is.
     """
     if again and every:
         raise click.UsageError("--again goes with IDs.")
     if payload is not None and (every or len(job_ids) != 1):
         raise click.UsageError("--payload goes with exactly one ID.")
-    asked_as = REDRIVE_ALL if every and request_id is None else new_request_id(request_id)
+    asked_as = new_request_id(request_id)
 
     def command(job_id: JobId) -> Redrive:
         return Redrive(
@@ -263,31 +262,14 @@ def redrive_dead_letters(
             actor=operator(),
             request_id=asked_as,
             payload=None if payload is None else payload.encode("utf-8", "surrogateescape"),
+            again=again,
             expected_status=JobStatus.DEAD_LETTERED,
         )
 
     with administration(url) as serving:
         chosen = _chosen(serving, "Redrive", job_ids, filters, every=every, yes=yes)
-        # Those that --all finds have no resolution, and its request id is the same for everybody.
-        done = [] if every or again else _resolved_before(serving, chosen, asked_as)
-        left = {each.job_id for each in done}
-        done += _decide(serving, [command(job_id) for job_id in chosen if job_id not in left])
+        done = _decide(serving, [command(job_id) for job_id in chosen])
     _show(done, as_json=as_json, hint="--again makes a new job of it all the same")
-
-
-def _resolved_before(
-    serving: Administration, ids: Sequence[JobId], asked_as: RequestId
-) -> list[Done]:
-    """Those that somebody resolved by another request: a repeated one is for the core to answer."""
-    return [
-        Done(
-            job_id=job_id,
-            cause=Cause.ALREADY_RESOLVED,
-            resolution=resolution_record(resolution),
-        )
-        for job_id, resolution in serving.load_resolutions(ids).items()
-        if resolution.request_id != asked_as
-    ]
 
 
 @dlq.command(name="discard")
@@ -361,15 +343,18 @@ def _decide(serving: Administration, commands: Sequence[Command]) -> list[Done]:
     for start in range(0, len(commands), PER_REQUEST):
         some = commands[start : start + PER_REQUEST]
         answers = serving.submit_many(some).result()
-        pairs = zip(some, answers, strict=True)
-        done += _explained(serving, [_done(command, answer) for command, answer in pairs])
+        done += [_done(*pair) for pair in zip(some, answers, strict=True)]
     return done
 
 
 def _done(command: Command, reply: Answer) -> Done:
     assert isinstance(reply, Reply)
     if reply.cause is not None:
-        return Done(job_id=command.job_id, cause=reply.cause)
+        return Done(
+            job_id=command.job_id,
+            cause=reply.cause,
+            resolution=resolution_record(reply.resolution),
+        )
     if reply.job is None:  # whoever holds its dedupe key is not for this token to see [H29]
         return Done(job_id=command.job_id, held_by="(out of this token's scope)")
     if isinstance(command, Discard):
@@ -377,20 +362,6 @@ def _done(command: Command, reply: Answer) -> Done:
     if reply.deduplicated:
         return Done(job_id=command.job_id, held_by=reply.job.id)
     return Done(job_id=command.job_id, new_job_id=reply.job.id)
-
-
-def _explained(serving: Administration, done: Sequence[Done]) -> list[Done]:
-    """With what had become of the refused ones: mostly, another operator was faster."""
-    refused = [JobId(each.job_id) for each in done if each.cause is not None]
-    resolutions = serving.load_resolutions(refused) if refused else {}
-    return [
-        msgspec.structs.replace(
-            each, resolution=resolution_record(resolutions.get(JobId(each.job_id)))
-        )
-        if each.cause is not None
-        else each
-        for each in done
-    ]
 
 
 def _show(done: Sequence[Done], *, as_json: bool, hint: str = "") -> None:
@@ -418,6 +389,4 @@ def _why(refused: Done) -> str:
         return f"{refused.cause.value}; {UnknownJob(refused.job_id).hint}"
     if before is None:
         return refused.cause.value
-    new = "" if before.new_job_id is None else f" as job {before.new_job_id}"
-    when = before.ts.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f"{refused.cause.value}; it was {before.kind}{new} by {before.actor} at {when}"
+    return f"{refused.cause.value}; {resolved_how(before)}"

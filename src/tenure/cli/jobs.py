@@ -377,8 +377,9 @@ def cancel_job(
 @jobs.command(name="rerun")
 @url_option
 @request_id_option
+@click.option("--again", is_flag=True, help="Also a dead letter that was redriven or discarded.")
 @click.argument("job_id", metavar="ID")
-def rerun_job(url: str | None, request_id: str | None, job_id: str) -> None:
+def rerun_job(url: str | None, request_id: str | None, again: bool, job_id: str) -> None:
     """Make a new job out of a finished one; prints the new id."""
     with administration(url) as serving:
         command = Redrive(
@@ -386,6 +387,7 @@ def rerun_job(url: str | None, request_id: str | None, job_id: str) -> None:
             actor=operator(),
             request_id=new_request_id(request_id),
             cause=EventCause.RERUN,
+            again=again,
         )
         reply = accepted(serving.execute(command), command.job_id)
     if reply.job is None:  # [H29]

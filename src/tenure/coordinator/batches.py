@@ -31,7 +31,7 @@ from tenure.core.outcomes import (
     Refused,
     Resolved,
 )
-from tenure.core.requests import already_there
+from tenure.core.requests import already_there, redriven_id
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, StoreRefused
 from tenure.ports import DedupeKey, Entropy, Observer, Store
@@ -168,7 +168,7 @@ class Executor:
         for asked in wave:
             wanted.append(asked.command.job_id)
             if isinstance(asked.command, Redrive):
-                wanted.append(compensation_id(asked.command.job_id))
+                wanted += [compensation_id(asked.command.job_id), redriven_id(asked.command)]
             if asked.missed is not None:
                 wanted.append(asked.missed.job.id)
         asked_at = self._clock.asked()
@@ -177,15 +177,23 @@ class Executor:
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         self._find_holders(wave, rows)
-        discards = [asked.command.job_id for asked in wave if isinstance(asked.command, Discard)]
-        if discards:
-            rows.resolutions = self._store.load_resolutions(discards)
+        resolving = [
+            asked.command.job_id for asked in wave if type(asked.command) in _LOOKING_FURTHER
+        ]
+        if resolving:
+            rows.resolutions = self._store.load_resolutions(resolving)
         return rows
 
     def _find_holders(self, wave: list[Asked], rows: "_Rows") -> None:
-        """Inserts that missed met a job under their id or, failing that, under their key."""
+        """Inserts that missed met a job under their id or, failing that, under their key; a
+        redrive that is repeated finds the job that it made. [Q4]"""
         keys: dict[DedupeKey, list[JobId]] = {}
         for asked in wave:
+            if isinstance(asked.command, Redrive):
+                made = rows.jobs.get(redriven_id(asked.command))
+                if made is not None:
+                    rows.met[asked.command.job_id] = made
+                    continue
             if asked.missed is None or asked.missed.expected_rev != 0:
                 continue
             job = asked.missed.job
@@ -341,7 +349,8 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
             if met is not None:
                 return already_there(met, command, history)
             pending = rows.jobs.get(compensation_id(command.job_id))
-            command = replace(command, compensation=pending)
+            known = rows.resolutions.get(command.job_id)
+            command = replace(command, compensation=pending, resolution=known)
         elif isinstance(command, Discard):
             command = replace(command, resolution=rows.resolutions.get(command.job_id))
     return decide(rows.subject(command), command, moment, history)

@@ -166,14 +166,16 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Make a new job out of a finished one; the old one stays as it is. [T23]"""
+    """Make a new job out of a finished one; the old one stays as it is. [T27]"""
 
     job_id: JobId
     actor: Actor
     request_id: RequestId
     cause: EventCause = EventCause.REDRIVE
     payload: bytes | None = None
+    again: bool = False  # also a dead letter that has been resolved [B18]
     compensation: Job | None = None  # the finished job's compensation, as the service found it
+    resolution: Resolution | None = None  # the job's resolution, as the service found it
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
 
@@ -201,17 +203,29 @@ _encode = msgspec.msgpack.Encoder().encode
 def fingerprint(command: Command) -> Fingerprint:
     """A digest of what was asked: a replay must ask the same, or the id was reused. [R15] [Q4]
 
-    The request id itself is part of it, which costs nothing and keeps the function total; a
-    redrive's prefetched compensation is not, because the caller did not send it, and neither is
-    a discard's prefetched resolution. Nor is a
-    traceparent: who asks again does so in another span. [OB3]
+    The request id itself is part of it, which costs nothing and keeps the function total. What
+    the service loads for the decision (a redrive's compensation, a resolution) is not, because the
+    caller did not send it. Nor is a traceparent: who asks again does so in another span. [OB3]
     """
     kind = type(command)
     if kind is Redrive:
-        command = msgspec.structs.replace(command, compensation=None)
-    elif kind is Discard:
+        return _digest(kind, _redrive_as_asked(cast(Redrive, command)))
+    if kind is Discard:
         command = msgspec.structs.replace(command, resolution=None)
     elif kind is Enqueue and traceparent_of(cast(Enqueue, command).trace_id) is not None:
         command = msgspec.structs.replace(command, trace_id=None)
-    body = kind.__name__.encode() + _encode(command)
+    return _digest(kind, command)
+
+
+def _redrive_as_asked(command: Redrive) -> dict[str, object]:
+    """Without `again` unless it is asked for: recorded redrives from before that field replay."""
+    asked = msgspec.structs.asdict(command) | {"compensation": None}
+    del asked["resolution"]
+    if not command.again:
+        del asked["again"]
+    return asked
+
+
+def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerprint:
+    body = kind.__name__.encode() + _encode(asked)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())

@@ -82,7 +82,7 @@ DERIVED_VERSION = "8"
 def derived_job_id(origin: JobId, *, purpose: str) -> JobId:
     """The id of a job that follows from another: the same origin and purpose give the same id.
 
-    That makes a repeated redrive, or a compensation decided twice, one job. [T23] [M1]
+    That makes a repeated redrive, or a compensation decided twice, one job. [T27] [M1]
     """
     digest = hashlib.sha256(f"{origin}\x00{purpose}".encode()).digest()
     return _uuid(int(origin[:8] + origin[9:13], 16), digest, version=int(DERIVED_VERSION))

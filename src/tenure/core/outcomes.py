@@ -31,7 +31,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's next row and the events that lead to it: what a store saves, or refuses to.
 
     It sticks iff the stored rev is still `expected_rev` (0: there is no such job) and the store's
-    clock is still before `not_after`. [K1] [K2]
+    clock is still before `not_after`. [K1] [K2] With a resolution it sticks only if that is the
+    dead letter's first one. [B17]
     """
 
     job: Job

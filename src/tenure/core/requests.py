@@ -259,18 +259,22 @@ def dead_letter(
 
 
 def redriven_id(command: Redrive) -> JobId:
-    """The id of the job a redrive makes: repeated, it makes the same one. [T23]"""
+    """The id of the job a redrive makes: repeated, it makes the same one. [T27]"""
     return derived_job_id(command.job_id, purpose=f"redrive:{command.request_id}")
 
 
 def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) -> Outcome:
-    """A new job out of a finished one. [T23]"""
+    """A new job out of a finished one; out of a dead letter only if it is the first to resolve
+    it, unless another one is asked for. [T27] [B17] [B18]"""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
     if _unexpected(job, command):
         return _refused(job, Cause.REVISION_MISMATCH)
     if not job.status.is_terminal:
         return _refused(job, Cause.NOT_FINISHED)
+    known = command.resolution
+    if known is not None and not command.again:
+        return Refused(answer=Reply(job=job, cause=Cause.ALREADY_RESOLVED, resolution=known))
     pending = command.compensation
     if needs_compensation(job) and pending is not None and not pending.status.is_terminal:
         return _refused(job, Cause.COMPENSATION_PENDING)
@@ -306,13 +310,13 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         trace_id=job.trace_id,
     )
     change = applied.change
-    if job.status is JobStatus.DEAD_LETTERED:
+    if job.status is JobStatus.DEAD_LETTERED and known is None:
         change = replace(change, resolution=_redriven(job, command, change.events[0]))
-    return Applied(rule="T23", change=change, answer=applied.answer)
+    return Applied(rule="T27", change=change, answer=applied.answer)
 
 
 def _redriven(job: Job, command: Redrive, born: Event) -> Resolution:
-    """A dead letter that became a new job needs nobody's attention any more. [B2]"""
+    """A dead letter that became a new job needs nobody's attention any more. [B17]"""
     return Resolution(
         job_id=job.id,
         kind=ResolutionKind.REDRIVEN,

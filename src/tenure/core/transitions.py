@@ -256,10 +256,10 @@ TABLE: tuple[Transition, ...] = (
     # The rows below leave the job as it is: a redrive is T1 of another job, `compensated` is an
     # observation, T25 refuses, and a purge takes row and events away together.
     Transition(
-        id="T23",
+        id="T27",
         sources=ENDED,
         operation="redrive, rerun",
-        guard="its compensation is over",
+        guard="its compensation is over; a dead letter is unresolved, or another job is asked for",
         paths=((),),
         actors=("operator",),
     ),

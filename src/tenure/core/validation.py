@@ -419,8 +419,8 @@ _MAY_ASK: dict[type[object], frozenset[str]] = {
     Cancel: roles("T16", "T17", "T18", "T19", "T20"),
     Requeue: roles("T14"),
     DeadLetter: roles("T21"),
-    Redrive: roles("T23"),
-    Discard: roles("T23"),
+    Redrive: roles("T27"),
+    Discard: roles("T27"),
 }
 """Who may ask for what, out of THE table. Resolving a dead letter is one right."""
 

@@ -349,6 +349,7 @@ def redrive_command(
         request_id=message.request_id,
         cause=cause,
         payload=body_of(message.payload),
+        again=message.again,
         expected_rev=message.expected_rev,
         expected_status=message.expected_status,
     )
@@ -388,7 +389,7 @@ def operator_message(
                 message=command.message,
             )
         case Redrive():
-            return RedriveMessage(**guard, payload=raw_body(command.payload))
+            return RedriveMessage(**guard, payload=raw_body(command.payload), again=command.again)
         case Discard():
             return DiscardMessage(**guard, note=command.note)
         case _:

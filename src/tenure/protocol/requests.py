@@ -274,9 +274,11 @@ class DeadLetterMessage(Guarded, frozen=True, kw_only=True):
 
 
 class RedriveMessage(Guarded, frozen=True, kw_only=True):
-    """Make a new job out of a finished one, with another payload if one is given. [T23]"""
+    """Make a new job out of a finished one, with another payload if one is given. A dead letter
+    that was redriven or discarded before is refused unless `again` asks for another job. [T27]"""
 
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    again: bool = False
 
 
 class DiscardMessage(Guarded, frozen=True, kw_only=True):

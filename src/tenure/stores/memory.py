@@ -165,6 +165,8 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
     def _matches(self, change: Change, now: Instant) -> bool:
         if change.not_after is not None and now >= change.not_after:
             return False
+        if change.resolution is not None and not self._is_unresolved(change.resolution.job_id):
+            return False
         present = self._jobs.get(change.job.id)
         if change.expected_rev == 0:
             key = _key_of(change.job)

@@ -81,10 +81,13 @@ class MemoryBeside(ABC):
             return frozenset(each.job_id for each in resolutions if self._keep_resolution(each))
 
     def _keep_resolution(self, resolution: Resolution) -> bool:
-        if resolution.job_id not in self._jobs or resolution.job_id in self._resolutions:
+        if not self._is_unresolved(resolution.job_id):
             return False
         self._resolutions[resolution.job_id] = resolution
         return True
+
+    def _is_unresolved(self, job_id: JobId) -> bool:
+        return job_id in self._jobs and job_id not in self._resolutions
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""

@@ -1,17 +1,20 @@
 """Resolutions of dead letters: what somebody made of them, written once, beside the log."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.harness import KIND, OPERATOR, QUEUE, Kit, ids, race
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
 from tenure.core.beside import Resolution
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, operator_actor
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName, operator_actor
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.requests import redriven_id
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     Cause,
@@ -23,6 +26,8 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure.ports import JobFilter
+
+ROUNDS = 5
 
 
 def _resolution(kit: Kit, job: Job) -> Resolution | None:
@@ -37,7 +42,7 @@ def _listed(kit: Kit, **fields: Any) -> list[str]:
 # --- redriving -----------------------------------------------------------------------------------
 
 
-@spec("B2", "T23")
+@spec("B17", "T27")
 @pytest.mark.parametrize("cause", [EventCause.REDRIVE, EventCause.RERUN])
 def test_a_redriven_dead_letter_names_its_new_job(kit: Kit, cause: EventCause) -> None:
     job = kit.dead_letter_job()
@@ -53,20 +58,150 @@ def test_a_redriven_dead_letter_names_its_new_job(kit: Kit, cause: EventCause) -
     assert kit.reload(job) == job
 
 
-@spec("B2")
-def test_a_second_redrive_makes_its_job_and_leaves_the_resolution(kit: Kit) -> None:
+@spec("B17")
+@pytest.mark.parametrize(
+    ("resolve", "kind"),
+    [(Kit.redrive, ResolutionKind.REDRIVEN), (Kit.discard, ResolutionKind.DISCARDED)],
+)
+@pytest.mark.parametrize("cause", [EventCause.REDRIVE, EventCause.RERUN])
+def test_a_resolved_dead_letter_is_not_redriven(
+    kit: Kit, resolve: Callable[[Kit, Job], Reply], kind: ResolutionKind, cause: EventCause
+) -> None:
     job = kit.dead_letter_job()
-    kit.redrive(job, request_id="first")
+    resolve(kit, job)
     first = _resolution(kit, job)
+    assert first is not None
 
-    second = kit.redrive(job, request_id="second")
+    second = kit.redriving(job, cause=cause)
+    reply = kit.reply(second)
 
-    assert second.job is not None
-    assert kit.exists(second.job.id)
+    assert (reply.cause, reply.job, reply.resolution) == (Cause.ALREADY_RESOLVED, job, first)
+    assert first.kind is kind
+    assert not kit.exists(redriven_id(second))
     assert _resolution(kit, job) == first
 
 
-@spec("B2", "D1")
+@spec("B18", "Q4")
+@pytest.mark.parametrize("resolve", [Kit.redrive, Kit.discard])
+def test_another_job_is_made_of_a_resolved_dead_letter_if_it_is_asked_for(
+    kit: Kit, resolve: Callable[[Kit, Job], Reply]
+) -> None:
+    job = kit.dead_letter_job()
+    resolve(kit, job)
+    first = _resolution(kit, job)
+
+    second = kit.redrive(job, request_id="second", again=True)
+    repeated = kit.redrive(job, request_id="second", again=True)
+
+    assert second.job is not None
+    assert kit.exists(second.job.id)
+    assert (repeated.job, repeated.replayed) == (second.job, True)
+    assert _resolution(kit, job) == first
+
+
+@spec("B18", "B17")
+def test_the_first_redrive_of_a_dead_letter_resolves_it_though_another_one_was_asked_for(
+    kit: Kit,
+) -> None:
+    job = kit.dead_letter_job()
+
+    made = kit.redrive(job, again=True)
+
+    found = _resolution(kit, job)
+    assert found is not None
+    assert made.job is not None
+    assert found.new_job_id == made.job.id
+
+
+@spec("Q4", "B17")
+def test_a_repeated_redrive_gets_its_job_however_it_was_resolved_since(kit: Kit) -> None:
+    job = kit.dead_letter_job()
+    made = kit.redrive(job, request_id="first")
+    kit.redrive(job, request_id="second", again=True)
+
+    repeated = kit.redrive(job, request_id="first")
+    reused = kit.redrive(job, request_id="first", payload=b"2")
+
+    assert (repeated.job, repeated.replayed) == (made.job, True)
+    assert reused.cause is Cause.IDEMPOTENCY_KEY_REUSE
+
+
+@spec("B17", "T27")
+def test_of_several_redrives_at_once_one_makes_a_job_and_the_others_hear_its_id(kit: Kit) -> None:
+    coordinators = [kit.coordinator, kit.rival()]
+    for _ in range(ROUNDS):
+        job = kit.dead_letter_job()
+        commands = [kit.redriving(job) for _ in coordinators]
+
+        replies = race(
+            *(
+                lambda each=each, command=command: each.execute(command)
+                for each, command in zip(coordinators, commands, strict=True)
+            )
+        )
+
+        made = [kit.exists(redriven_id(command)) for command in commands]
+        winner, loser = made.index(True), made.index(False)
+        won, lost = replies[winner], replies[loser]
+        assert isinstance(won, Reply)
+        assert isinstance(lost, Reply)
+        assert won.job is not None
+        assert lost.cause is Cause.ALREADY_RESOLVED
+        assert lost.resolution is not None
+        assert lost.resolution.new_job_id == won.job.id
+
+
+@spec("B17", "B3")
+def test_of_a_redrive_and_a_discard_at_once_one_is_carried_out(kit: Kit) -> None:
+    rival = kit.rival()
+    for _ in range(ROUNDS):
+        job = kit.dead_letter_job()
+        redrive, discard = kit.redriving(job), kit.discarding(job)
+
+        race(partial(kit.coordinator.execute, redrive), partial(rival.execute, discard))
+
+        found = _resolution(kit, job)
+        assert found is not None
+        assert kit.exists(redriven_id(redrive)) is (found.kind is ResolutionKind.REDRIVEN)
+
+
+@spec("B17", "K3")
+def test_a_store_writes_no_job_for_a_dead_letter_that_is_resolved_or_gone(kit: Kit) -> None:
+    job, other = kit.dead_letter_job(), kit.dead_letter_job()
+    offered: list[Change] = []
+    slow = kit.interpose(offered.extend)
+    slow.execute(kit.redriving(job, request_id="model"))
+    model = offered[0]
+    assert model.resolution is not None
+    unknown = kit.new_id()
+    changes = [_moved(kit, model, to=letter) for letter in (job.id, other.id, other.id, unknown)]
+
+    saved = kit.store.save(changes, epoch=kit.store.load([]).epoch)
+
+    assert saved.stuck == {changes[1].job.id}
+    assert [kit.exists(each.job.id) for each in changes] == [False, True, False, False]
+    found = _resolution(kit, other)
+    assert found is not None
+    assert found.new_job_id == changes[1].job.id
+    assert kit.store.load_resolutions([unknown]) == {}
+
+
+def _moved(kit: Kit, change: Change, *, to: JobId) -> Change:
+    """The change of a redrive, for a new job of another dead letter."""
+    new = kit.new_id()
+    assert change.resolution is not None
+    return replace(
+        change,
+        job=replace(change.job, id=new, origin_id=to),
+        events=tuple(
+            replace(event, job_id=new, payload=replace(event.payload, origin_id=to))
+            for event in change.events
+        ),
+        resolution=replace(change.resolution, job_id=to, new_job_id=new),
+    )
+
+
+@spec("B17", "D1")
 def test_a_redrive_that_only_finds_the_holder_of_its_key_resolves_nothing(kit: Kit) -> None:
     job = kit.dead_letter_job(dedupe_key="k")
     kit.enqueue(dedupe_key="k")
@@ -77,7 +212,7 @@ def test_a_redrive_that_only_finds_the_holder_of_its_key_resolves_nothing(kit: K
     assert _resolution(kit, job) is None
 
 
-@spec("B1", "T23")
+@spec("B1", "T27")
 def test_redriving_another_end_than_a_dead_letter_resolves_nothing(kit: Kit) -> None:
     failed = kit.running_job()
     kit.fail(failed, ErrorClass.PERMANENT)
@@ -87,7 +222,7 @@ def test_redriving_another_end_than_a_dead_letter_resolves_nothing(kit: Kit) -> 
     assert kit.store.load_resolutions([failed.id]) == {}
 
 
-@spec("B2", "K3")
+@spec("B17", "K3")
 def test_a_new_job_that_does_not_stick_leaves_no_resolution(kit: Kit) -> None:
     job = kit.dead_letter_job()
 

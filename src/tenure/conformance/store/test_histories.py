@@ -254,7 +254,7 @@ def test_a_repeated_dead_letter_is_replayed(kit: Kit) -> None:
     assert before.reason_code is ReasonCode.POLICY_VIOLATION
 
 
-@spec("Q4", "T23")
+@spec("Q4", "T27")
 def test_a_repeated_redrive_makes_one_job(kit: Kit) -> None:
     job = kit.running_job(payload=b'["p"]', dedupe_key="k", priority=4, correlation_id="c")
     kit.dead_letter(job)
@@ -272,7 +272,7 @@ def test_a_repeated_redrive_makes_one_job(kit: Kit) -> None:
     assert kit.reload(first) == first
 
 
-@spec("T23", "D1")
+@spec("T27", "D1")
 def test_a_redrive_meets_the_holder_of_its_key(kit: Kit) -> None:
     job = kit.running_job(dedupe_key="k")
     kit.cancel_hard(job)
@@ -284,7 +284,7 @@ def test_a_redrive_meets_the_holder_of_its_key(kit: Kit) -> None:
     assert reply.job == holder
 
 
-@spec("T23", "J3")
+@spec("T27", "J3")
 def test_the_id_of_a_redrive_cannot_be_taken_before_it(kit: Kit) -> None:
     job = kit.running_job()
     kit.cancel_hard(job)

@@ -44,7 +44,7 @@ def test_many_new_jobs_are_saved_together(kit: Kit, last: dict[str, str]) -> Non
         assert kit.events(birth.job) == list(birth.events)
 
 
-@spec("K3", "B2", "M1", "U1")
+@spec("K3", "B17", "M1", "U1")
 @pytest.mark.parametrize("place", [0, MANY // 2, MANY - 1], ids=["first", "middle", "last"])
 def test_one_of_many_new_jobs_brings_all_of_its_own_along(kit: Kit, place: int) -> None:
     dead = kit.dead_letter_job()

@@ -23,6 +23,7 @@ from tenure.core.beside import (
 )
 from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
+from tenure.core.outcomes import Change
 from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
 from tenure.ports import Bite
 from tenure.stores.sql.rows import Row, job_from
@@ -86,6 +87,23 @@ class BesideTheLog(Transactional):
             if written:
                 kept.add(each.job_id)
         return frozenset(kept)
+
+    def _first_to_resolve(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
+        """The changes without those whose dead letter is gone or has a resolution. [B17] The dead
+        letters have to be locked: otherwise another transaction may resolve them meanwhile."""
+        letters = letters_of(changes)
+        if not letters:
+            return list(changes)
+        [rows] = tx.fetch(self._ask("unresolved_among", ids=self._pack(letters)))
+        unresolved = {JobId(str(row[0])) for row in rows}
+        first: list[Change] = []
+        for change in changes:
+            if change.resolution is not None:
+                if change.resolution.job_id not in unresolved:
+                    continue
+                unresolved.remove(change.resolution.job_id)  # one change for each dead letter
+            first.append(change)
+        return first
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""
@@ -241,6 +259,11 @@ class BesideTheLog(Transactional):
         asked = self._ask("forget_counts", older_than_us=older_than_us, limit=limit)
         [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
         return len(forgotten)
+
+
+def letters_of(changes: Iterable[Change]) -> list[JobId]:
+    """The dead letters that these changes resolve."""
+    return [each.resolution.job_id for each in changes if each.resolution is not None]
 
 
 def _artifact(row: Row) -> Artifact:

@@ -227,6 +227,11 @@ SELECT CAST(:job_id AS {uuid}), :kind, :ts, :actor, :request_id, :fingerprint, :
     ON CONFLICT DO NOTHING
 RETURNING job_id;
 
+-- name: unresolved_among
+SELECT j.id FROM {t}job AS j
+ WHERE j.id {among_ids}
+   AND NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = j.id);
+
 -- name: load_resolutions
 SELECT {resolution_columns} FROM {t}dead_letter_resolution WHERE job_id {among_ids};
 

@@ -23,6 +23,7 @@ from tenure.ports import HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts, truths
 from tenure.stores.sql.batches import Group, Offered, groups_of
+from tenure.stores.sql.beside import letters_of
 from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
 from tenure.stores.sql.postgres_batches import batch_of
 from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
@@ -370,8 +371,12 @@ class PostgresStore(SqlStore):
         if not changes:
             return Saved(self.now(), frozenset())
         new_queues = self._unregistered(changes, epoch)
-        groups = groups_of(changes)
         asked = self._register(new_queues)
+        if letters_of(changes):
+            saved = self._write(lambda tx: self._save_resolving(tx, changes, asked, epoch))
+            self._registered_queues |= new_queues
+            return saved
+        groups = groups_of(changes)
         if self._may_undo and _is_likely_to_stick(groups):
             alone = [*asked, self._ask_group(groups[0], epoch, alone=True)]
             with suppress(_Vetoed):
@@ -389,6 +394,20 @@ class PostgresStore(SqlStore):
         saved = self._write(lambda tx: self._save(tx, groups, asked, epoch))
         self._registered_queues |= new_queues
         return saved
+
+    def _save_resolving(
+        self, tx: Transaction, changes: Sequence[Change], asked: Sequence[Asked], epoch: Epoch
+    ) -> Saved:
+        """Some of the changes resolve dead letters: lock those with the other rows, then see which
+        are still unresolved. Nobody can resolve one of them before this transaction ends. [B17]"""
+        held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
+        tx.fetch(*asked, self._ask("lock_jobs", ids=texts(held)))
+        groups = groups_of(self._first_to_resolve(tx, changes))
+        if not groups:
+            [[(now, _)]] = tx.fetch(self._ask("moment"), last=True)
+            return Saved(Instant(now), frozenset())
+        writes = [self._ask_group(group, epoch, held=True) for group in groups]
+        return self._save(tx, groups, writes, epoch)
 
     def _save(
         self, tx: Transaction, groups: Sequence[Group], asked: Sequence[Asked], epoch: Epoch
