@@ -12,6 +12,8 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Applied
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, VerdictKind
+from tenure.ports import Record
+from tenure.verify.leases import budget_is_kept
 from tests.support.jobs import (
     BEGINNING,
     OTHER_WORKER,
@@ -320,6 +322,51 @@ def test_a_job_gets_three_credits_and_then_pays() -> None:
         driver.advance(61)
 
     assert costs == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2)]
+
+
+@spec("A7")
+def test_the_expiry_of_a_lease_of_an_earlier_epoch_costs_nothing() -> None:
+    driver = lives.running()
+    driver.raise_epoch()
+    driver.advance(60)
+
+    driver.do(driver.sweep())
+
+    assert driver.events[-2].cause is EventCause.OUTAGE
+    assert (driver.job.failures, driver.job.outage_credits) == (0, 1)
+
+
+@spec("A7")
+def test_the_time_out_of_a_lease_of_an_earlier_epoch_costs_nothing() -> None:
+    driver = lives.running(lives.SHORT)
+    driver.raise_epoch()
+    driver.advance(45)
+
+    driver.do(driver.sweep())
+
+    assert (driver.job.failures, driver.job.outage_credits) == (0, 1)
+
+
+@spec("A7", "O3", "I18")
+def test_an_epoch_excuses_also_when_all_credits_are_used() -> None:
+    driver = lives.queued()
+    costs = []
+
+    for _ in range(4):
+        driver.do(driver.claim())
+        driver.raise_epoch()
+        driver.advance(60)
+        driver.do(driver.sweep())
+        costs.append((driver.job.outage_credits, driver.job.failures))
+        driver.advance(61)
+
+    assert costs == [(1, 0), (2, 0), (3, 0), (3, 0)]
+    driver.do(driver.claim())
+    *before, claimed = driver.events
+    in_the_same_epoch = replace(claimed, lease_id=before[-2].lease_id)
+    assert list(budget_is_kept(Record(driver.job.id, None, driver.events))) == []
+    [violation] = budget_is_kept(Record(driver.job.id, None, [*before, in_the_same_epoch]))
+    assert violation.invariant == "I18"
 
 
 @spec("W3")

@@ -244,7 +244,7 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
 
 
 def expected_cost(state: State, action: str, *, has_outage: bool) -> int:
-    """What an accepted request takes from the retry budget. [A3] [A4] [O2] [O3]"""
+    """What an accepted request takes from the retry budget. [A3] [A4] [A7] [O2] [O3]"""
     job = state.job
     if action == "fail":
         return int(job.cancel_requested_at is None)
@@ -256,7 +256,8 @@ def expected_cost(state: State, action: str, *, has_outage: bool) -> int:
     if ended is Cause.JOB_CANCELLED:
         return 0
     is_credited = has_outage and ended is Cause.LEASE_EXPIRED and job.outage_credits < CREDITS
-    return int(not is_credited)
+    is_of_earlier_epoch = state.grips[-1].epoch < state.epoch
+    return int(not is_credited and not is_of_earlier_epoch)
 
 
 def judge_change(

@@ -12,7 +12,7 @@ from tenure.core.applying import Draft, Origin, apply, attempt_summary, origin_o
 from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
 from tenure.core.deadlines import revocation
 from tenure.core.events import Event, Facts, Observation, digest
-from tenure.core.ids import SYSTEM
+from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
 from tenure.core.leases import CLAIMED, Situation, Standing, stand
@@ -372,15 +372,23 @@ def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Out
             facts=attempt_summary(job, Facts(reason=job.cancel_reason)),
         )
         return _swept("T20", job, [draft], origin, at)
-    has_credit = cause is EventCause.LEASE_EXPIRED and _has_credit(job, command)
     rule = "T12" if cause is EventCause.LEASE_EXPIRED else "T13"
-    if has_credit:
+    has_credit = cause is EventCause.LEASE_EXPIRED and _has_credit(job, command)
+    if has_credit or _is_of_earlier_epoch(job, at):
         cause = EventCause.OUTAGE
     return _swept(rule, job, _lose(job, cause, at), origin, at)
 
 
 def _swept(rule: str, job: Job, drafts: list[Draft], origin: Origin, at: Moment) -> Applied:
     return apply(rule, job, drafts, origin=origin, at=at, answer=lambda swept, _: Reply(job=swept))
+
+
+def _is_of_earlier_epoch(job: Job, at: Moment) -> bool:
+    """Whether the raise of the epoch took the lease: its worker was told to stop, and could not
+    have reported. Such an end is free even if all credits are used: an epoch is raised once per
+    loss, so that no poison job can hide behind it. [A7]"""
+    assert job.lease_id is not None
+    return epoch_of(job.lease_id) < at.epoch
 
 
 def _has_credit(job: Job, command: Sweep) -> bool:
@@ -412,7 +420,7 @@ def _lose(job: Job, cause: EventCause, at: Moment) -> list[Draft]:
     reclaims = job.policy.on_lost is OnLost.RECLAIM and not ends_here
     facts = Facts(
         failures=None if is_free else failures,
-        outage_credits=job.outage_credits + 1 if is_free else None,
+        outage_credits=min(job.outage_credits + 1, MAX_OUTAGE_CREDITS) if is_free else None,
         run_at=run_at if reclaims else None,
     )
     stalled = Draft(

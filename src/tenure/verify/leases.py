@@ -7,7 +7,7 @@ in `across`.
 from collections.abc import Iterator
 
 from tenure.core.events import Event
-from tenure.core.ids import shown_lease
+from tenure.core.ids import LeaseId, epoch_of, shown_lease
 from tenure.core.policy import Policy
 from tenure.core.settling import MAX_OUTAGE_CREDITS
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType
@@ -143,7 +143,13 @@ def budget_is_kept(record: Record) -> Iterator[Violation]:
     if policy is None:
         return
     spent = (0, 0, 0)
+    excused: LeaseId | None = None  # by a new epoch: all credits were used
     for event in record.events:
+        if event.type is EventType.CLAIMED and excused is not None:
+            if event.lease_id is not None and epoch_of(event.lease_id) <= epoch_of(excused):
+                what = f"lease {shown_lease(excused)} ended free, without a credit or a new epoch"
+                yield broken("I18", record, event.seq, what)
+            excused = None
         if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:
             yield broken("I18", record, event.seq, f"granted after {spent[0]} failures")
         stated = _stated(event, spent)
@@ -154,6 +160,8 @@ def budget_is_kept(record: Record) -> Iterator[Violation]:
         if stated[0] > policy.max_attempts or stated[2] > MAX_OUTAGE_CREDITS:
             what = f"over the budget of {policy.max_attempts}: {_budget(stated)}"
             yield broken("I18", record, event.seq, what)
+        if event.cause is EventCause.OUTAGE and stated == spent:
+            excused = event.lease_id
         spent = stated
     job = record.job
     if job is not None and (job.failures, job.releases, job.outage_credits) != spent:
@@ -188,7 +196,8 @@ def _lawful(event: Event, spent: _Spent, policy: Policy) -> tuple[_Spent, ...]:
     if event.cause in _COSTS_A_FAILURE:
         return ((failures + 1, releases, credits),)
     if event.cause is EventCause.OUTAGE:
-        return ((failures, releases, credits + 1),)
+        # With all credits used, only a new epoch excuses: see `excused`. [A7]
+        return ((failures, releases, min(credits + 1, MAX_OUTAGE_CREDITS)),)
     if event.cause is EventCause.RELEASED:
         costs = releases + 1 > policy.max_releases
         return ((failures + costs, releases + 1, credits),)

@@ -188,6 +188,18 @@ def test_a_job_of_an_earlier_epoch_moves_on_when_its_lease_expires(kit: Kit) -> 
     assert grant.fence == (2 << 32) + 2
 
 
+@spec("A7")
+def test_a_raised_epoch_costs_a_job_no_attempt(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(lease_s=30, max_attempts=1))
+    kit.store.raise_epoch()
+    kit.advance_to(job.due_at)
+
+    kit.sweep(job)
+
+    stored = kit.reload(job)
+    assert (stored.status, stored.failures, stored.outage_credits) == (JobStatus.QUEUED, 0, 1)
+
+
 @spec("A5", "Q1")
 def test_a_claim_of_an_earlier_epoch_is_not_repeated(kit: Kit) -> None:
     kit.enqueue()
