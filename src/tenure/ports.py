@@ -391,7 +391,7 @@ class Store(TokenStore, Protocol):
         """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
 
     def record_outage(self, outage: Outage) -> None:
-        """Remember that the store failed its callers for this long. [O1]"""
+        """Remember that the store failed its callers for this long. [O5]"""
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""

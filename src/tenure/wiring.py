@@ -358,7 +358,7 @@ def open_link(url: str, *, token: str | None = None) -> Link:
         return Link(coordination=remote, close=remote.close, tries=1, why_waiting=why)
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url))
-    store, why = coordinator.store, partial(why_waiting, coordinator)
+    store, why = coordinator.unwatched_store, partial(why_waiting, coordinator)
     if isinstance(store, MemoryStore):
         return Link(coordination=coordinator, close=opened.close, why_waiting=why)
     return Link(
@@ -432,7 +432,7 @@ def _kept(
     on_requeued: Callable[[Duration], None] | None = None,
 ) -> Iterator[None]:
     """Sweep and forget while the block runs."""
-    retention = Retention(coordinator.store, keeping)
+    retention = Retention(coordinator.unwatched_store, keeping)
     sweeper = Sweeper(coordinator, on_requeued=on_requeued)
     try:
         sweeper.start()

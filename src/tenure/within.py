@@ -26,7 +26,7 @@ def enqueue_within(
     from tenure.stores.sql.borrowing import on_connection
 
     _check(coordinator, commands)
-    with on_connection(coordinator.store, connection) as store:
+    with on_connection(coordinator.unwatched_store, connection) as store:
         return _replies(_decide_on(store, commands))
 
 
@@ -38,7 +38,7 @@ async def aenqueue_within(
 
     _check(coordinator, commands)
     return await on_async_connection(
-        coordinator.store, connection, lambda store: _replies(_decide_on(store, commands))
+        coordinator.unwatched_store, connection, lambda store: _replies(_decide_on(store, commands))
     )
 
 

@@ -17,6 +17,7 @@ from tenure.coordinator.administering import Administered
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.beside import BesideTheLog
 from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
+from tenure.coordinator.outages import OutageWatch, watched
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimPlan,
@@ -115,15 +116,18 @@ class Coordinator(BesideTheLog, Administered):
         flights: int | None = None,
         remembered: int = LAST_WRITTEN,
         observer: Observer | None = None,
+        outages: OutageWatch | None = None,
     ) -> None:
-        self.store = store
+        self.outages = outages or OutageWatch(monotonic)
+        self.unwatched_store = store
+        self.store = watched(store, self.outages)
         self.observer = observer
         self.limits = limits or Limits()
         self._entropy = entropy
         self._clock = StoreClock(monotonic)
         self._last_written = LastWritten(remembered)
         self._executor = Executor(
-            store,
+            self.store,
             entropy=entropy,
             clock=self._clock,
             last_written=self._last_written,

@@ -1,8 +1,8 @@
-"""The sweeper: writes down what time has already revoked, and gives failed stores their due.
+"""The sweeper: writes down what time has already revoked, and records outages of the store.
 
 Any number may run; each passed deadline is recorded once, because every sweep is a command that
 compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a second reading
-confirms it [W2], and records an outage it lived through before it sweeps. [O1]
+confirms it [W2], and records an outage that its process saw before it expires a lease. [O6]
 """
 
 import logging
@@ -24,7 +24,6 @@ from tenure.ports import Loaded
 
 SWEEP_INTERVAL = seconds(0.75)
 """Less than the second in which a passed deadline is on record: a pass takes time, too. [V1]"""
-SHORTEST_OUTAGE = seconds(5)
 JUMP_THRESHOLD = seconds(10)
 PAGE = 500
 PAGES_PER_PASS = 20
@@ -78,40 +77,6 @@ class ClockGuard:
         return True
 
 
-class OutageWatch:
-    """Remembers since when the store fails, on the store's own clock as far as it was heard."""
-
-    def __init__(self, *, shortest_us: Duration) -> None:
-        self._shortest_us = shortest_us
-        self._heard: tuple[Instant, int] | None = None
-        self._failing_since: tuple[Instant, int] | None = None
-
-    def failed(self, monotonic_us: int) -> None:
-        """The store did not answer."""
-        if self._failing_since is None and self._heard is not None:
-            now, read_at = self._heard
-            self._failing_since = (Instant(now + monotonic_us - read_at), monotonic_us)
-
-    def answered(self, now: Instant, monotonic_us: int, *, asked_us: int) -> Outage | None:
-        """The store answered what it was asked then, and its clock stood at `now` as it did; the
-        outage that this ended, if it was long enough. [O1]"""
-        if self._kept_waiting(now, monotonic_us, asked_us):
-            self.failed(asked_us)
-        self._heard = (now, monotonic_us)
-        failing_since, self._failing_since = self._failing_since, None
-        if failing_since is None or monotonic_us - failing_since[1] <= self._shortest_us:
-            return None
-        return Outage(failing_since[0], max(now, failing_since[0]))
-
-    def _kept_waiting(self, now: Instant, monotonic_us: int, asked_us: int) -> bool:
-        """Whether the store took long to look at its clock. One that looked at once, and was heard
-        late, is well: it was we who stood still."""
-        if self._heard is None or monotonic_us - asked_us <= self._shortest_us:
-            return False
-        heard_at, read_at = self._heard
-        return now - (heard_at + asked_us - read_at) > self._shortest_us
-
-
 class Sweeper:
     """Sweeps one store through a coordinator: once, or from `start` to `stop` in a thread."""
 
@@ -129,8 +94,10 @@ class Sweeper:
         self._coordinator = coordinator
         self._monotonic = monotonic
         self._guard = ClockGuard(threshold_us=jump_threshold_us, interval_us=interval_us)
-        self._watch = OutageWatch(shortest_us=SHORTEST_OUTAGE)
+        self._watch = coordinator.outages
         self._unrecorded: list[Outage] = []
+        self._interval_us = interval_us
+        self._sweeps_from_us: int | None = None
         self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
         self.start, self.stop = self._periodic.start, self._periodic.stop
 
@@ -138,27 +105,26 @@ class Sweeper:
         return self.sweep_once().is_behind
 
     def sweep_once(self) -> SweepReport:
-        """One pass. Raises what the store raises, after taking note of it."""
-        try:
-            return self._pass()
-        except StoreUnavailable:
-            self._watch.failed(self._monotonic())
-            raise
-
-    def _pass(self) -> SweepReport:
+        """One pass. Raises what the store raises."""
         store = self._coordinator.store
-        asked_us = self._monotonic()
+        asked_us = self._watch.asked()
         last_tick, now = store.tick()
-        outage = self._note_outage(now, asked_us)
+        outage = self._record_outage(now)
+        if self._lets_others_record(last_tick):
+            return SweepReport(outage=outage)
+        if outage is None and self._watch.is_late(asked_us):
+            # Either this process stood still, or the answer was on its way for long. Other calls
+            # of this process tell, and they are answered by the next pass.
+            return SweepReport(is_behind=True)
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
             if self._guard.has_trusted:  # else nobody has looked at it for a while: no news
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            asked_us = self._monotonic()
             due = store.due(limit=PAGE)
-            outage = self._note_outage(due.now, asked_us) or outage
+            if self._watch.is_out:  # since the tick: the next pass records it
+                return SweepReport(swept=swept, is_behind=True, outage=outage)
             overdue_us = max([overdue_us, *_overdue(due)])
             swept += self._sweep(due.jobs)
             is_behind = len(due.jobs) == PAGE
@@ -168,15 +134,24 @@ class Sweeper:
             self._coordinator.observer.swept(Duration(overdue_us))
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
 
-    def _note_outage(self, now: Instant, asked_us: int) -> Outage | None:
-        """Before anything is swept: what an outage overlapped is excused. [O2]"""
-        outage = self._watch.answered(now, self._monotonic(), asked_us=asked_us)
+    def _record_outage(self, now: Instant) -> Outage | None:
+        """Before anything is swept: what an outage overlapped costs nothing. [O2] [O6]"""
+        outage = self._watch.wrote(now)
         if outage is not None:
             self._unrecorded.append(outage)
         while self._unrecorded:  # the store may fail again just now, and the outage still counts
             self._coordinator.store.record_outage(self._unrecorded[0])
             del self._unrecorded[0]
         return outage
+
+    def _lets_others_record(self, last_tick: Instant | None) -> bool:
+        """Whether this sweeper has just begun on a store that others have swept. It saw nothing of
+        an outage that ends just now; those who did record it within an interval. [O6]"""
+        now_us = self._monotonic()
+        if self._sweeps_from_us is None:
+            is_alone = last_tick is None
+            self._sweeps_from_us = now_us if is_alone else now_us + 2 * self._interval_us
+        return now_us < self._sweeps_from_us
 
     def _sweep(self, jobs: dict[JobId, Job]) -> int:
         if not jobs:

@@ -116,7 +116,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """A stretch in which a living process saw the store fail. [O1]"""
+    """A stretch in which a living process saw the store fail. [O5]"""
 
     began_at: Instant
     ended_at: Instant

@@ -1,0 +1,139 @@
+"""Outages: what this process saw of a store that failed or hung.
+
+Every call to the store is timed by `watched`, whoever makes it: commands, claims and reads as well
+as the sweeper. An outage begins when the first unanswered call was sent, because a lease that ends
+while its holder waits for an answer ended in the outage. [O5] Records nothing itself: the sweeper
+does, before it expires a lease. [O6]
+"""
+
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import Any, cast
+
+from tenure.coordinator.estimate import LATEST_READING, Monotonic
+from tenure.core.claims import ClaimPlan, ClaimView
+from tenure.core.commands import Outage
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.errors import StoreUnavailable
+from tenure.ports import Loaded, Saved, Store
+
+SHORTEST_OUTAGE = seconds(5)
+
+_UNWATCHED = frozenset(
+    {
+        # Slow on a large store that is perfectly well.
+        *("list_jobs", "list_events", "list_workers", "queues", "measure", "health"),
+        *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
+        *("forget_sessions", "forget_outages", "forget_workers", "forget_counts"),
+        *("records", "live_keys", "lease_holders", "raise_epoch", "close"),
+        "now",  # SQLite answers it without its file
+    }
+)
+
+
+class OutageWatch:
+    """Since when the store fails calls of this process, on the store's own clock. Thread-safe."""
+
+    def __init__(self, monotonic: Monotonic, *, shortest_us: Duration = SHORTEST_OUTAGE) -> None:
+        self._monotonic = monotonic
+        self._shortest_us = shortest_us
+        self._lock = Lock()
+        self._reading: tuple[Instant, int] | None = None  # the store's clock, and when it was heard
+        self._failing_since_us: int | None = None
+
+    def asked(self) -> int:
+        """The time at which a call is sent, for the other methods."""
+        return self._monotonic()
+
+    def is_late(self, asked_us: int) -> bool:
+        """Whether a call sent then has waited longer than the shortest outage."""
+        return self._monotonic() - asked_us > self._shortest_us
+
+    @property
+    def is_out(self) -> bool:
+        """Whether an outage was seen that no write has ended yet."""
+        with self._lock:
+            return self._failing_since_us is not None and self.is_late(self._failing_since_us)
+
+    def failed(self, *, asked_us: int) -> None:
+        """The store did not answer a call."""
+        with self._lock:
+            self._fail(asked_us)
+
+    def read_clock(self, now: Instant, *, asked_us: int) -> None:
+        """The store answered a call, and read its clock for it."""
+        heard_us = self._monotonic()
+        with self._lock:
+            if self.is_late(asked_us) and now - self._instant(asked_us, now) > self._shortest_us:
+                # One that read its clock at once, and was heard late, is well: this process
+                # stood still.
+                self._fail(asked_us)
+            if heard_us - asked_us <= LATEST_READING:
+                self._reading = (now, heard_us)
+
+    def wrote(self, now: Instant) -> Outage | None:
+        """The sweeper's write succeeded when the store's clock showed `now`; the outage that this
+        ended, if it was long enough. Reads end none: SQLite reads while a lock keeps writers
+        out."""
+        with self._lock:
+            since_us, self._failing_since_us = self._failing_since_us, None
+            if since_us is None or not self.is_late(since_us):
+                return None
+            began_at = self._instant(since_us, now)
+            return Outage(began_at, max(now, began_at))
+
+    def _fail(self, asked_us: int) -> None:
+        if self._failing_since_us is None or asked_us < self._failing_since_us:
+            self._failing_since_us = asked_us
+
+    def _instant(self, at_us: int, now: Instant) -> Instant:
+        """What the store's clock showed at `at_us`: by an earlier reading, else counted back from
+        the present one."""
+        read_at, heard_us = self._reading or (now, self._monotonic())
+        return Instant(read_at + at_us - heard_us)
+
+
+def watched(store: Store, watch: OutageWatch) -> Store:
+    """The store with every call timed; those that may take long by themselves are left alone."""
+    return cast(Store, _Watched(store, watch))
+
+
+class _Watched:
+    def __init__(self, store: Store, watch: OutageWatch) -> None:
+        self._store = store
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name in _UNWATCHED or not callable(found):
+            return found
+        timed = {"claim": self._claim, "tick": self._tick}.get(name, self._call)
+        return partial(timed, found)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        asked_us = self._watch.asked()
+        try:
+            answer = method(*arguments, **named)
+        except StoreUnavailable:
+            self._watch.failed(asked_us=asked_us)
+            raise
+        if isinstance(answer, Loaded | Saved):
+            self._watch.read_clock(answer.now, asked_us=asked_us)
+        return answer
+
+    def _tick(self, method: Callable[[], tuple[Instant | None, Instant]]) -> Any:
+        asked_us = self._watch.asked()
+        last_tick, now = self._call(method)
+        self._watch.read_clock(now, asked_us=asked_us)
+        return last_tick, now
+
+    def _claim(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        *others, plan = arguments
+        asked_us = self._watch.asked()
+
+        def timed(view: ClaimView) -> ClaimPlan:
+            self._watch.read_clock(view.now, asked_us=asked_us)
+            return cast(ClaimPlan, plan(view))
+
+        return self._call(method, *others, timed)
