@@ -16,7 +16,8 @@ from tenure.errors import InvalidInput, MalformedBody
 _T = TypeVar("_T")
 
 _encoder = msgspec.json.Encoder()
-_AT = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$", re.DOTALL)
+_AT = " - at `"
+_ROOT = re.compile(r"(?:key in )?\$?\.?")
 _NAMED = re.compile(r"field `([^`]*)`")
 
 
@@ -52,10 +53,12 @@ def decode_request(kind: type[_T], body: bytes) -> _T:
 
 
 def _check_once(pairs: list[tuple[str, object]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(ascii(twice[:40])[1:-1], "is given twice")
+    """One pass: whoever sends the body chooses how many keys there are."""
+    seen = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise InvalidInput(ascii(name[:40])[1:-1], "is given twice")
+        seen.add(name)
 
 
 def _unread(digits: str) -> None:
@@ -123,15 +126,23 @@ def _list_fields(kind: Hashable) -> frozenset[str]:
 
 def _problem(text: str) -> str:
     """What is wrong, without the place; a few words of a long value are enough."""
-    return _AT.sub("", text)[:300]
+    return _without_place(text)[0][:300]
+
+
+def _without_place(text: str) -> tuple[str, str]:
+    """msgspec's words in two: what is wrong, and where if they say so."""
+    problem, marker, place = text.rpartition(_AT)
+    if not marker or not place.endswith("`"):
+        return text, ""
+    return problem, _ROOT.sub("", place[:-1], count=1)
 
 
 def _invalid(text: str) -> InvalidInput:
     """msgspec's words as an error of ours: `what - at `$.path``."""
-    place = _AT.search(text)
-    named = _NAMED.search(text)
-    parts = [place[1]] if place and place[1] else []
+    problem, place = _without_place(text)
+    named = _NAMED.search(problem)
+    parts = [place] if place else []
     if named is not None:
         parts.append(named[1])
     field = ".".join(parts)[:200] or "body"
-    return InvalidInput(ascii(field)[1:-1], _problem(text))
+    return InvalidInput(ascii(field)[1:-1], problem[:300])

@@ -28,8 +28,8 @@ from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 from tenure.protocol.words import Word
 from tenure.server import job_routes, problems, system_routes, worker_routes
-from tenure.server.calls import Call
-from tenure.server.memory import LARGE_BYTES, Held
+from tenure.server.calls import SMALL_BYTES, Call
+from tenure.server.memory import Held
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
@@ -236,7 +236,7 @@ async def _read(
         body=await _message(route, services, body),
         request_id=request_id,
         asked=asked,
-        is_large=len(body) > LARGE_BYTES,
+        is_small=len(body) <= SMALL_BYTES,
     )
 
 
@@ -253,10 +253,10 @@ def _check_version(declared: str | None) -> None:
 
 
 async def _message(route: Route, services: Services, body: bytes) -> Any:
-    """What the body says. A large one is read on a thread, so that nobody waits for it."""
+    """What the body says. Only a small one is read on the event loop. [H39]"""
     if route.request is None:
         return body
-    if len(body) <= LARGE_BYTES:
+    if len(body) <= SMALL_BYTES:
         return decode_request(route.request, body)
     kind = route.request
     return await services.blocking(lambda: decode_request(kind, body))

@@ -2,7 +2,9 @@
 
 A head that is not complete in time ends its connection, however slowly it drips [H13]; past the
 limit of connections, of all or of its address, a newcomer is told so at once [H12]; what cannot be
-parsed gets the same shape of answer as everything else [H8].
+parsed gets the same shape of answer as everything else [H8]. A body that is cut into many tiny
+chunks is refused, because each chunk costs the parser as much as a large one [H39]; and so is one
+with two lengths, because a proxy in front may have believed the other one [H40].
 """
 
 import asyncio
@@ -23,6 +25,9 @@ from tenure.server.problems import RETRY_AFTER_S, new_request_id
 from tenure.server.settings import ServerSettings
 
 LAST_WORDS_S = 5.0
+FREE_CHUNKS = 1024
+BYTES_PER_CHUNK = 256
+"""A chunked body may have so many chunks of any size, and one more for each so many bytes."""
 
 _BUILT_ON = (
     *("connection_made", "data_received", "connection_lost"),
@@ -43,6 +48,32 @@ _FULL = Problem(
 )
 
 
+class StrictConnection(h11.Connection):
+    """h11's parser, which refuses two kinds of requests that h11 itself accepts."""
+
+    def __init__(self, max_incomplete_event_size: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size)
+        self._chunks = 0
+        self._body_bytes = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """What came next. Raises `RemoteProtocolError`, as h11 does."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = self._body_bytes = 0
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("a body with two lengths")
+        elif isinstance(event, h11.Data):
+            # A piece without a chunk's end is as large as what the socket gave: the caller cannot
+            # make many small ones of those without as many packets.
+            self._chunks += event.chunk_end
+            self._body_bytes += len(event.data)
+            if self._chunks > FREE_CHUNKS + self._body_bytes // BYTES_PER_CHUNK:
+                raise h11.RemoteProtocolError("a body of too many small chunks")
+        return event
+
+
 class GuardedProtocol(H11Protocol):
     """One connection. `settings`, and how many there are of each address, are `guarded`'s."""
 
@@ -51,6 +82,7 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
+        self.conn = StrictConnection(self.settings.max_header_bytes)
         self._head_timer: asyncio.TimerHandle | None = None
         self._address = ""
 
@@ -118,6 +150,10 @@ class GuardedProtocol(H11Protocol):
             self._end()
 
     def _refuse(self, status: int, problem: Problem, headers: list[tuple[bytes, bytes]]) -> None:
+        """Answer and close. While an earlier answer is on its way there is only closing."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._end()
+            return
         request_id = new_request_id()
         body = encode(msgspec.structs.replace(problem, request_id=request_id))
         head = h11.Response(

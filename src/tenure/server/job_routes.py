@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from tenure.core.commands import Command, Enqueue
 from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
+from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
 from tenure.errors import UnknownJob
@@ -61,18 +62,18 @@ from tenure.server.worker_routes import Handler
 async def enqueue(call: Call) -> Response:
     """Make a job: 201, or 200 with the one that is there already."""
     bodies = call.check_bodies_wanted()
-    command = await _enqueue_of(call, call.message(EnqueueMessage))
+    command = _enqueue_of(call, call.message(EnqueueMessage), await call.services.now())
     [reply] = await _enqueued(call, [command])
-    return answer(
-        job_reply(reply, now=await call.services.now(), bodies=bodies), _status(call, reply)
-    )
+    now = await call.services.now()
+    return answer(job_reply(reply, now=now, bodies=bodies), _status(call, reply))
 
 
 async def enqueue_many(call: Call) -> Response:
     """Make jobs, all of them or, where a field is wrong, none."""
     messages = call.message(EnqueueManyMessage).jobs
     bodies = call.check_with_bodies("jobs", len(messages))
-    commands = [await _enqueue_of(call, each) for each in messages]
+    came_at = await call.services.now()
+    commands = await call.work(lambda: [_enqueue_of(call, each, came_at) for each in messages])
     replies = await _enqueued(call, commands, within="jobs")
     now = await call.services.now()
     return await call.large_answer(
@@ -82,7 +83,7 @@ async def enqueue_many(call: Call) -> Response:
     )
 
 
-async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
+def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
     undo = message.policy.compensation
@@ -91,7 +92,7 @@ async def _enqueue_of(call: Call, message: EnqueueMessage) -> Enqueue:
         call.principal.check_kinds([undo.kind])
     job_id = message.job_id
     if job_id is None:
-        job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
+        job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
     message = _labelled(message, call.asked.traced)
     return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)

@@ -130,7 +130,7 @@ class ClaimDesk:
         """Jobs have come: somebody may be waiting for them."""
         names = set(queues)
         for scope, line in self._lines.items():
-            if scope.namespace == namespace and names & set(scope.queues):
+            if scope.namespace == namespace and not names.isdisjoint(scope.queues):
                 line.nudge()
 
     async def serve(

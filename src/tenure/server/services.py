@@ -1,14 +1,11 @@
 """What every request of a server shares: the coordinator, threads to wait on, tokens, the desk."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.service import Coordinator
-from tenure.core.commands import Command
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
-from tenure.core.verdicts import Answer
 from tenure.server.authentication import Authenticator
 from tenure.server.blocking import Blocking
 from tenure.server.memory import Memory
@@ -46,11 +43,6 @@ class Services:
         self.is_stopping = False
         self._monotonic = monotonic
         self._reading: tuple[Instant, int] | None = None
-
-    async def decide(self, commands: Sequence[Command]) -> list[Answer]:
-        """The coordinator's answers; what was sent is decided even if the caller goes."""
-        future = self.coordinator.submit_many(commands)
-        return await asyncio.shield(asyncio.wrap_future(future))
 
     async def now(self) -> Instant:
         """The store's clock, near enough for display and for ids."""

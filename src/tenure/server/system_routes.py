@@ -26,8 +26,15 @@ async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
     namespace = call.namespace()
     found = await call.services.blocking(lambda: call.store.queues(namespace))
-    seen = [queue for queue in found if call.principal.sees_any_queue([queue.name])]
-    return answer(QueuesReply(queues=tuple(queue_record(queue) for queue in seen)))
+    return await call.large_answer(
+        lambda: QueuesReply(
+            queues=tuple(
+                queue_record(queue)
+                for queue in found
+                if call.principal.sees_any_queue([queue.name])
+            )
+        )
+    )
 
 
 async def pause(call: Call) -> Response:
@@ -59,9 +66,16 @@ async def workers(call: Call) -> Response:
     """List workers within the caller's scope."""
     namespace = call.namespace()
     found = await call.services.blocking(lambda: call.store.list_workers(namespace))
-    seen = [each for each in found if call.principal.sees_any_queue(each.queues)]
     now = await call.services.now()
-    return answer(WorkersReply(workers=tuple(worker_record(each, now=now) for each in seen)))
+    return await call.large_answer(
+        lambda: WorkersReply(
+            workers=tuple(
+                worker_record(each, now=now)
+                for each in found
+                if call.principal.sees_any_queue(each.queues)
+            )
+        )
+    )
 
 
 async def drain(call: Call) -> Response:
@@ -85,7 +99,7 @@ async def time(call: Call) -> Response:
 
 async def description(call: Call) -> Response:
     """The OpenAPI description."""
-    return Pieces(_description(), 200, media_type="application/json")
+    return Pieces(await call.services.blocking(_description), 200, media_type="application/json")
 
 
 @cache

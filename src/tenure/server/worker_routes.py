@@ -198,13 +198,17 @@ async def report(call: Call) -> Response:
 
 async def _batch(call: Call, messages: Sequence[WorkerMessage], within: str) -> Response:
     verdicts = await _verdicts(call, messages, within)
-    return answer(VerdictsReply(verdicts=tuple(verdict_reply(verdict) for verdict in verdicts)))
+    told = await call.work(
+        lambda: encode(VerdictsReply(verdicts=tuple(map(verdict_reply, verdicts))))
+    )
+    return Pieces(told, media_type="application/json")
 
 
 async def _verdicts(
     call: Call, messages: Sequence[WorkerMessage], within: str = ""
 ) -> list[Verdict]:
-    commands = [worker_command(message, call.actor) for message in messages]
+    actor = call.actor
+    commands = await call.work(lambda: [worker_command(each, actor) for each in messages])
     await _check_scope(call, [message.job_id for message in messages])
     answers = await call.decide(commands, within=within)
     verdicts = [verdict for verdict in answers if isinstance(verdict, Verdict)]

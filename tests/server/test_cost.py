@@ -1,0 +1,190 @@
+"""What one request costs the event loop, counted in function calls: a clock would measure the
+machine."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+import h11
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import Role
+from tenure.errors import InvalidInput
+from tenure.protocol.codec import _check_once, decode_request
+from tenure.protocol.requests import EnqueueMessage, HeartbeatsMessage
+from tenure.server.connections import BYTES_PER_CHUNK, FREE_CHUNKS, StrictConnection
+from tests.server.harness import JOB, Answer, Stage
+
+MOST_CALLS = 30_000
+"""On the loop for one request; a few milliseconds."""
+
+LEASE = "1-" + "ab" * 16
+
+
+def objects(size: int) -> str:
+    return "[" + ",".join(["{}"] * (size // 3)) + "]"
+
+
+def numbers(size: int) -> str:
+    return "[" + ",".join(["1"] * (size // 2)) + "]"
+
+
+def keys(size: int) -> str:
+    return "{" + ",".join(f'"{number}":1' for number in range(size // 9)) + "}"
+
+
+def keys_with_the_last_one_twice(size: int) -> str:
+    last = size // 9 - 1
+    return keys(size).removesuffix("}") + f',"{last}":1' + "}"
+
+
+def brackets(size: int) -> str:
+    return ",".join(["[" * 60 + "]" * 60] * (size // 121)).join("[]")
+
+
+SHAPES = [objects, numbers, keys, keys_with_the_last_one_twice, brackets]
+
+
+class Counted(str):
+    """A key that counts how often it is compared or hashed."""
+
+    __slots__ = ()
+    steps = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.steps += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        Counted.steps += 1
+        return str.__hash__(self)
+
+
+def calls_during(work: Callable[[], object]) -> int:
+    """How many functions, Python's and C's, this thread called."""
+    called = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal called
+        called += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+@spec("H2", "H39")
+def test_looking_for_a_key_that_is_there_twice_takes_one_pass() -> None:
+    pairs: list[tuple[str, object]] = [(Counted(number), 1) for number in range(5000)]
+    pairs.append((Counted(4999), 1))
+    Counted.steps = 0
+
+    with pytest.raises(InvalidInput, match="4999: is given twice"):
+        _check_once(pairs)
+
+    assert Counted.steps <= 4 * len(pairs)
+
+
+@spec("H39")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_twice_as_much_takes_twice_as_many_calls(shape: Callable[[int], str]) -> None:
+    def calls(size: int) -> int:
+        body = b'{"queue":"q","kind":"k","payload":%s}' % shape(size).encode()
+        return calls_during(lambda: _read_anyhow(body))
+
+    calls(1000)  # the first reader of a message is made for it
+
+    assert calls(64_000) <= 2.2 * calls(32_000)
+
+
+def _read_anyhow(body: bytes) -> None:
+    with suppress(InvalidInput):
+        decode_request(EnqueueMessage, body)
+
+
+def ask(stage: Stage, path: str, body: str, role: Role) -> Answer:
+    return stage.ask(
+        "POST",
+        path,
+        token=stage.of(role),
+        headers={"content-type": "application/json"},
+        pieces=[body.encode()],
+    )
+
+
+@spec("H39")
+@pytest.mark.parametrize("size", [7_000, 60_000, 500_000])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_checkpoint_of_any_shape_and_size_does_not_hold_the_loop(
+    stage: Stage, shape: Callable[[int], str], size: int
+) -> None:
+    report = f'"job_id":"{JOB.format(1)}","lease_id":"{LEASE}","hb_seq":1'
+    body = f'{{"leases":[{{{report},"checkpoint":{shape(size)}}}]}}'
+    ask(stage, "/v1/heartbeat", body[:100], Role.WORKER)
+
+    calls = calls_during(lambda: ask(stage, "/v1/heartbeat", body, Role.WORKER))
+
+    assert calls <= MOST_CALLS
+
+
+@spec("H39")
+@pytest.mark.parametrize("last_kind", ["k", "no/such\\nname", "k" * 129])
+def test_a_batch_of_a_thousand_jobs_does_not_hold_the_loop(stage: Stage, last_kind: str) -> None:
+    jobs = [f'{{"queue":"q","kind":"k","payload":{numbers(300)}}}'] * 999
+    jobs.append(f'{{"queue":"q","kind":"{last_kind}"}}')
+    body = '{"jobs":[' + ",".join(jobs) + "]}"
+    stage.enqueue(1)
+
+    calls = calls_during(lambda: ask(stage, "/v1/jobs/batch", body, Role.CLIENT))
+
+    assert calls <= MOST_CALLS
+
+
+@spec("H39")
+def test_the_place_of_a_wrong_field_in_a_batch_is_found_elsewhere(stage: Stage) -> None:
+    deep = "[" * 70 + "]" * 70
+    jobs = [f'{{"queue":"q","kind":"k","payload":{numbers(300)}}}'] * 999
+    body = '{"jobs":[' + ",".join([*jobs, f'{{"queue":"q","kind":"k","payload":{deep}}}']) + "]}"
+    stage.enqueue(1)
+    heard: list[Answer] = []
+
+    calls = calls_during(lambda: heard.append(ask(stage, "/v1/jobs/batch", body, Role.CLIENT)))
+
+    assert (heard[0].status, heard[0].json["field"]) == (422, "jobs[999].payload")
+    assert calls <= MOST_CALLS
+
+
+@spec("H39")
+def test_a_body_in_tiny_chunks_is_refused_after_the_first_thousand() -> None:
+    tiny, fair = StrictConnection(16384), StrictConnection(16384)
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    taken: list[h11.Data] = []
+    chunk = b"%x\r\n" % BYTES_PER_CHUNK + b"x" * BYTES_PER_CHUNK + b"\r\n"
+    tiny.receive_data(head + b"1\r\nx\r\n" * 10_000)
+    fair.receive_data(head + chunk * 10_000 + b"0\r\n\r\n")
+
+    with pytest.raises(h11.RemoteProtocolError, match="too many small chunks"):
+        _pieces(tiny, taken)
+    _pieces(fair, [])
+
+    assert len(taken) <= FREE_CHUNKS + FREE_CHUNKS // BYTES_PER_CHUNK + 1
+
+
+def _pieces(connection: StrictConnection, taken: list[h11.Data]) -> None:
+    """Read to the end of the body."""
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        if isinstance(event, h11.Data):
+            taken.append(event)
+
+
+def test_the_example_of_a_heartbeat_is_one() -> None:
+    """Or the counts above would be those of a refusal."""
+    report = {"job_id": JOB.format(1), "lease_id": LEASE, "hb_seq": 1, "checkpoint": {}}
+
+    decode_request(HeartbeatsMessage, json.dumps({"leases": [report]}).encode())
