@@ -148,7 +148,7 @@ REPORTS: list[WorkerCommand] = [
 ]
 
 
-@spec("H6")
+@spec("H42")
 def test_a_batch_of_reports_comes_back_in_order_and_with_its_fingerprints() -> None:
     sent = requests.ReportsMessage(reports=tuple(map(commands.report_of, REPORTS)))
     message = over_the_wire(sent)

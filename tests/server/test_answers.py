@@ -76,7 +76,7 @@ def test_an_unknown_job_is_a_404_that_says_rejected(stage: Stage, name: str) -> 
     assert (answer.code, answer.json["verdict"]) == ("unknown_job", "REJECTED")
 
 
-@spec("H6")
+@spec("H42")
 def test_a_batch_answers_each_report_in_its_place(stage: Stage) -> None:
     first, second = stage.leased(1), stage.leased(2)
     unknown = {"job_id": JOB.format(9), "lease_id": first["lease_id"]}
@@ -102,7 +102,7 @@ def test_a_batch_answers_each_report_in_its_place(stage: Stage) -> None:
     assert [each["disposition"] for each in verdicts[3:]] == ["succeeded", "failed"]
 
 
-@spec("H6", "H8")
+@spec("H42", "H8")
 def test_a_bad_part_of_a_batch_is_named_by_its_place_and_nothing_is_done(stage: Stage) -> None:
     lease = stage.leased()
     deep = json.loads("[" * 65 + "]" * 65)

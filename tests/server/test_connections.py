@@ -156,6 +156,25 @@ def test_what_is_no_http_gets_the_shape_of_every_problem(server: Process, sent: 
     check_named(received)
 
 
+@spec("H8", "H40")
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_body_with_two_lengths_is_refused_and_its_connection_closed(
+    server: Process, swapped: bool
+) -> None:
+    lengths = [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
+    smuggled = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with server.socket() as doubtful:
+        head = HEAD + b"".join(reversed(lengths) if swapped else lengths)
+        doubtful.sendall(head + b"\r\n0\r\n\r\n" + smuggled)
+
+        received = rest_of(doubtful)
+
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nconnection: close\r\n" in received
+    assert received.count(b"\r\nx-request-id: ") == 1, "what came after it is not answered"
+    check_named(received)
+
+
 @spec("H8", "H12")
 def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Process) -> None:
     with server.socket() as large:

@@ -473,7 +473,7 @@ def test_a_claim_whose_answer_was_lost_is_repeated_although_there_is_no_room(
     ]
 
 
-@spec("H26", "H29", "Q2")
+@spec("H26", "H41", "Q2")
 @pytest.mark.parametrize("other", [{"queues": ["other"]}, {"kinds": ["z"]}, {"limit": 2}])
 def test_another_claim_of_the_same_id_hears_nothing_of_its_grants_without_room(
     stage: Stage, other: dict[str, Any]

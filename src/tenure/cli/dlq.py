@@ -355,7 +355,7 @@ def _done(command: Command, reply: Answer) -> Done:
             cause=reply.cause,
             resolution=resolution_record(reply.resolution),
         )
-    if reply.job is None:  # whoever holds its dedupe key is not for this token to see [H29]
+    if reply.job is None:  # whoever holds its dedupe key is not for this token to see [H41]
         return Done(job_id=command.job_id, held_by="(out of this token's scope)")
     if isinstance(command, Discard):
         return Done(job_id=command.job_id)

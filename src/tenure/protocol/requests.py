@@ -185,7 +185,7 @@ Report: TypeAlias = StartReport | CompleteReport | FailReport | ReleaseReport | 
 
 
 class ReportsMessage(Request, frozen=True, kw_only=True):
-    """Any of a worker's reports together; `op` says which each is. Verdicts in this order. [H6]"""
+    """Any of a worker's reports together; `op` says which each is. Verdicts in this order. [H42]"""
 
     reports: Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 

@@ -118,7 +118,7 @@ class Call:
         return self.principal.namespace(None)
 
     async def job(self) -> Job:
-        """The job that the path names. Raises `UnknownJob`, or a 403 problem."""
+        """The job that the path names. Raises `UnknownJob`."""
         return self.principal.find(await self.load(self.job_id), self.job_id)
 
     async def load(self, job_id: JobId) -> Job | None:

@@ -37,7 +37,8 @@ _BUILT_ON = (
 
 _MALFORMED = Problem(
     code=Word.MALFORMED,
-    message="this is not HTTP/1.1, or its head is too large",
+    message="this is not HTTP/1.1, its head is too large, or its body has two lengths or too many "
+    "small chunks",
     verdict=VerdictKind.REJECTED,
     nothing_changed=True,
 )

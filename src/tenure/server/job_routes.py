@@ -186,7 +186,7 @@ async def _decided(call: Call, command: Command) -> Response:
         raise UnknownJob(call.job_id)
     if reply.job is not None and reply.job.status is JobStatus.QUEUED:
         call.services.desk.enqueued(reply.job.namespace, [reply.job.queue])
-    # What is told of may be another job than the one that was asked about: a redrive's. [H29]
+    # What is told of may be another job than the one that was asked about: a redrive's. [H41]
     shown = job_reply(_shown(call, reply), now=await call.services.now(), bodies=bodies)
     return answer(shown, _status(call, reply))
 

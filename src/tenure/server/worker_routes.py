@@ -1,7 +1,9 @@
 """What workers ask: work, verdicts on their reports, and a place for what they leave behind."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -9,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from tenure.core.beside import ArtifactUpload, HeldLease
 from tenure.core.claims import ClaimAnswer, ClaimRequest
-from tenure.core.ids import JobId, LeaseId, WorkerId
+from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
@@ -49,6 +51,8 @@ from tenure.server.calls import Call, Pieces, answer
 from tenure.server.memory import LARGE_BYTES
 from tenure.server.polls import Waiter
 from tenure.server.problems import too_many
+
+_M = TypeVar("_M", bound=WorkerMessage | OutputMessage)
 
 Handler = Callable[[Call], Awaitable[Response]]
 
@@ -192,7 +196,7 @@ async def heartbeat(call: Call) -> Response:
 
 
 async def report(call: Call) -> Response:
-    """Any reports together. [H6]"""
+    """Any reports together. [H42]"""
     return await _batch(call, call.message(ReportsMessage).reports, "reports")
 
 
@@ -208,15 +212,17 @@ async def _verdicts(
     call: Call, messages: Sequence[WorkerMessage], within: str = ""
 ) -> list[Verdict]:
     actor = call.actor
-    commands = await call.work(lambda: [worker_command(each, actor) for each in messages])
-    await _check_scope(call, [message.job_id for message in messages])
+    hidden = await _hidden(call, (message.job_id for message in messages))
+    commands = await call.work(
+        lambda: [worker_command(_decidable(each, hidden), actor) for each in messages]
+    )
     answers = await call.decide(commands, within=within)
     verdicts = [verdict for verdict in answers if isinstance(verdict, Verdict)]
     causes = await _seen_from_here(
         call,
         [
-            (message.job_id, verdict.cause)
-            for message, verdict in zip(messages, verdicts, strict=True)
+            (command.job_id, verdict.cause)
+            for command, verdict in zip(commands, verdicts, strict=True)
         ],
     )
     return [
@@ -225,18 +231,28 @@ async def _verdicts(
     ]
 
 
-async def _check_scope(call: Call, job_ids: Sequence[JobId]) -> None:
-    """Raise a 403 problem if one of these is not the token's, though its lease may be the holder's
-    by another token. A lease does not say its queue or kind: for a token that is limited to some,
-    and only then, the jobs are looked up. [R1] [H29]"""
+async def _hidden(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId]:
+    """Those of these jobs that have another queue or kind than the token's, each with an id that no
+    job has: whatever is asked about that one is answered as about an unknown job. A lease does not
+    say its queue or kind: for a token that is limited to some, and only then, the jobs are looked
+    up. [H41]"""
     if not call.principal.is_limited:
-        return
+        return {}
     ids = sorted(set(job_ids))
     jobs = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
-    for job in jobs.values():
-        if call.principal.is_here(job):
-            call.principal.check_queues([job.queue])
-            call.principal.check_kinds([job.kind])
+    now = await call.services.now()
+    return {
+        job.id: new_job_id(now, os.urandom(ENTROPY_BYTES))
+        for job in jobs.values()
+        if not call.principal.sees(job)
+    }
+
+
+def _decidable(message: _M, hidden: Mapping[JobId, JobId]) -> _M:
+    """The message, about an unknown job if its own is hidden."""
+    if message.job_id not in hidden:
+        return message
+    return msgspec.structs.replace(message, job_id=hidden[message.job_id])
 
 
 async def _seen_from_here(
@@ -267,15 +283,15 @@ async def upload_artifact(call: Call) -> Response:
     lease_id = call.http.headers.get(LEASE_HEADER)
     if lease_id is None:
         raise InvalidInput(LEASE_HEADER, "is missing", hint="send the lease_id of the grant")
+    hidden = await _hidden(call, [call.job_id])
     upload = ArtifactUpload(
-        job_id=call.job_id,
+        job_id=hidden.get(call.job_id, call.job_id),
         lease_id=LeaseId(lease_id),
         actor=call.actor,
         name=call.path["name"],
         body=call.raw_body,
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
-    await _check_scope(call, [call.job_id])
     staging = await call.services.blocking(lambda: call.coordinator.stage_artifact(upload))
     await _check_known(call, call.job_id, staging.cause)
     return answer(staging_reply(staging))
@@ -283,17 +299,19 @@ async def upload_artifact(call: Call) -> Response:
 
 async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B11]"""
-    kept = attempt_output(call.message(OutputMessage), call.actor)
-    await _check_scope(call, [kept.job_id])
+    message = call.message(OutputMessage)
+    hidden = await _hidden(call, [message.job_id])
+    kept = attempt_output(_decidable(message, hidden), call.actor)
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
-    await _check_known(call, kept.job_id, cause)
+    await _check_known(call, message.job_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 
 async def look(call: Call) -> Response:
     """See which leases have news. [C2]"""
-    leases = [HeldLease(each.job_id, each.lease_id) for each in call.message(LookMessage).leases]
-    await _check_scope(call, [each.job_id for each in leases])
+    held = call.message(LookMessage).leases
+    hidden = await _hidden(call, (each.job_id for each in held))
+    leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.coordinator.look(leases, call.actor))
     return answer(LookReply(news=tuple(news)))
 
