@@ -37,7 +37,7 @@ def site(
         site = Site(url, settings={"E2E_SEASON": "winter"})
         in_the_end.callback(site.close)
         site.deploy(LANES)
-        site.start("worker", concurrency=6)
+        site.start("worker", "--only-env", "LEDGER_*", concurrency=6)
         yield site
 
 

@@ -1,6 +1,6 @@
 """A worker in a process of its own, for tests that stop, continue, kill and terminate it.
 
-`python -m tests.worker.runner URL GRACE_S CONCURRENCY`; its last line on stdout is its stats.
+`python -m tests.worker.runner URL GRACE_S CONCURRENCY APP`; its last line on stdout is its stats.
 """
 
 import sys
@@ -12,10 +12,9 @@ from tenure.core.instants import seconds
 from tenure.wiring import open_store
 from tenure.worker import Stats, WorkerOptions, run_worker
 from tests.worker.harness import LIMITS
-from tests.worker.sample import APP
 
 
-def main(url: str, grace_s: float, concurrency: int) -> int:
+def main(url: str, grace_s: float, concurrency: int, app: str) -> int:
     store = open_store(url)
     coordinator = Coordinator(store, limits=LIMITS)
     stats = Stats()
@@ -25,7 +24,7 @@ def main(url: str, grace_s: float, concurrency: int) -> int:
         grace_us=seconds(grace_s),
         longest_poll_us=seconds(0.1),
     )
-    code = run_worker(coordinator, APP, options, stats=stats)
+    code = run_worker(coordinator, app, options, stats=stats)
     coordinator.close()
     store.close()
     sys.stdout.buffer.write(msgspec.json.encode(stats) + b"\n")
@@ -33,4 +32,4 @@ def main(url: str, grace_s: float, concurrency: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))

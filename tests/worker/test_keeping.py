@@ -1,39 +1,126 @@
-"""The keeper: kills what is left when its supervisor goes, and goes itself."""
+"""The keeper: kills what its supervisor cannot kill, is replaced when it dies, and goes in time."""
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
+from tenure.core.instants import seconds
 from tenure.worker import keeping
+from tenure.worker.clock import Boot, boot_now
 from tenure.worker.keeping import Keeper
+from tests.worker.harness import wait_until
+
+ASLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+FAR = seconds(600)
+
+Group = subprocess.Popen[bytes]
 
 
-def test_a_group_that_is_left_is_killed_and_one_that_was_forgotten_is_not() -> None:
-    asleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    left, forgotten = [subprocess.Popen(asleep, start_new_session=True) for _ in range(2)]
-    keeper = Keeper()
-    keeper.watch(left.pid)
-    keeper.watch(forgotten.pid)
-    keeper.forget(forgotten.pid)
+@pytest.fixture
+def group() -> Iterator[Callable[[], Group]]:
+    """Makes processes in groups of their own."""
+    started: list[Group] = []
 
-    keeper.close()
+    def start() -> Group:
+        started.append(subprocess.Popen(ASLEEP, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+@contextmanager
+def a_keeper() -> Iterator[tuple[Keeper, Callable[[], None]]]:
+    """A keeper, and a turn of the loop that it is part of."""
+    selector = selectors.DefaultSelector()
+    keeper = Keeper(selector, boot_now)
+
+    def turn() -> None:
+        for key, _ in selector.select(0.05):
+            key.data()
+        keeper.keep()
+
+    with closing(selector), closing(keeper):
+        yield keeper, turn
+
+
+def soon() -> Boot:
+    return Boot(boot_now() + seconds(0.05))
+
+
+def far() -> Boot:
+    return Boot(boot_now() + FAR)
+
+
+def test_a_group_that_is_left_is_killed_and_one_that_was_forgotten_is_not(
+    group: Callable[[], Group],
+) -> None:
+    left, forgotten = group(), group()
+    with a_keeper() as (keeper, _):
+        keeper.watch(left.pid)
+        keeper.watch(forgotten.pid)
+        keeper.forget(forgotten.pid)
 
     assert left.wait(60) == -signal.SIGKILL
     assert forgotten.poll() is None
-    forgotten.kill()
-    forgotten.wait()
+
+
+def test_a_group_is_killed_when_its_deadline_passes_without_an_extension(
+    group: Callable[[], Group],
+) -> None:
+    late, extended, idle = group(), group(), group()
+    with a_keeper() as (keeper, _):
+        for each in (late, extended, idle):
+            keeper.watch(each.pid)
+            keeper.kill_at(each.pid, soon())
+        keeper.kill_at(extended.pid, far())
+        keeper.kill_at(idle.pid, None)
+
+        assert late.wait(60) == -signal.SIGKILL
+        assert (extended.poll(), idle.poll()) == (None, None)
+        keeper.forget(extended.pid)
+        keeper.forget(idle.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_keeper_that_died_or_does_not_listen_is_replaced_and_its_successor_knows_all(
+    group: Callable[[], Group], number: signal.Signals
+) -> None:
+    late, left = group(), group()
+    with a_keeper() as (keeper, turn):
+        keeper.watch(left.pid)
+        keeper.watch(late.pid)
+        first = keeper.pid
+        assert first is not None
+        os.kill(first, number)
+
+        def is_replaced() -> bool:
+            keeper.kill_at(late.pid, far())
+            turn()
+            return keeper.pid not in (None, first)
+
+        wait_until(is_replaced, "another keeper")
+        keeper.kill_at(late.pid, soon())
+
+        assert late.wait(60) == -signal.SIGKILL
+        assert left.poll() is None
+    assert left.wait(60) == -signal.SIGKILL
 
 
 def test_a_keeper_that_is_stopped_does_not_hold_up_its_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keeping, "WAIT_S", 0.1)
-    keeper = Keeper()
-    os.kill(keeper._process.pid, signal.SIGSTOP)
+    with a_keeper() as (keeper, _):
+        assert keeper.pid is not None
+        os.kill(keeper.pid, signal.SIGSTOP)
 
-    keeper.close()
-
-    assert keeper._process.poll() == -signal.SIGKILL
+    assert keeper.pid is None

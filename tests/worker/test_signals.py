@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
@@ -25,6 +26,7 @@ from tests.worker.harness import (
     read_pids,
     wait_until,
 )
+from tests.worker.sample import APP, SHARED
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIST_EVERY_S = 5.0
@@ -34,10 +36,13 @@ ONCE = replace(POLICY, max_attempts=1)
 class Runner:
     """A worker process."""
 
-    def __init__(self, url: str, *, grace_s: float, concurrency: int, talk: Path | None) -> None:
+    def __init__(
+        self, url: str, *, grace_s: float, concurrency: int, app: str, talk: Path | None
+    ) -> None:
+        words = [url, str(grace_s), str(concurrency), app]
         with nullcontext() if talk is None else talk.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.worker.runner", url, str(grace_s), str(concurrency)],
+                [sys.executable, "-m", "tests.worker.runner", *words],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -79,16 +84,35 @@ class Fleet:
         self._runners: list[Runner] = []
 
     def start(
-        self, *, grace_s: float = 10, concurrency: int = 2, talk: Path | None = None
+        self,
+        app: str = APP,
+        *,
+        grace_s: float = 10,
+        concurrency: int = 2,
+        talk: Path | None = None,
     ) -> Runner:
         """A worker; its log goes to `talk`, or to whoever reads the tests."""
-        runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency, talk=talk)
+        runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency, app=app, talk=talk)
         self._runners.append(runner)
         return runner
 
     def close(self) -> None:
         for runner in self._runners:
             runner.end()
+
+
+def keepers_of(supervisor: int) -> list[int]:
+    """The pids of its keepers."""
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    return [pid for pid in map(int, children) if b"keeper.py" in command_of(pid)]
+
+
+def command_of(pid: int) -> bytes:
+    """Its command line; nothing of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.fixture
@@ -99,24 +123,77 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_supervisor_that_slept_past_its_lease_stops_its_handler(
-    fleet: Fleet, tmp_path: Path
+@spec("WP18")
+@pytest.mark.parametrize(
+    ("app", "kind"), [(APP, "forever"), (SHARED, "stubborn"), (SHARED, "tforever")]
+)
+def test_a_handler_is_gone_with_its_lease_while_its_supervisor_is_frozen(
+    fleet: Fleet, tmp_path: Path, app: str, kind: str
 ) -> None:
+    """In every lane; the program that the first of them started is gone, too."""
     shop, file = fleet.shop, tmp_path / "pids"
-    job_id = shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
-    runner = fleet.start()
+    job_id = shop.enqueue(kind, {"file": str(file)}, policy=ONCE)
+    runner = fleet.start(app)
     pids = read_pids(file)
 
     runner.signal(signal.SIGSTOP)
+    wait_until(lambda: not any(map(is_alive, pids)), "the handler gone")
     job = shop.wait(job_id)
-    assert all(map(is_alive, pids)), "nobody could stop it"
     runner.signal(signal.SIGCONT)
 
-    wait_until(lambda: not any(map(is_alive, pids)), "the handler gone")
     assert job.status is JobStatus.DEAD_LETTERED
     runner.signal(signal.SIGTERM)
     code, stats = runner.wait()
     assert (code, stats.fenced, stats.succeeded) == (0, 1, 0)
+    assert (stats.failed, stats.dead_lettered) == (0, 0), "nothing was reported"
+
+
+@spec("WP18")
+def test_a_neighbour_with_a_longer_lease_is_not_killed_for_one_whose_lease_is_over(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, files = fleet.shop, [tmp_path / "short", tmp_path / "long"]
+    short, long = ONCE, replace(ONCE, lease_us=seconds(60))
+    over = shop.enqueue("tforever", {"file": str(files[0])}, policy=short)
+    shop.enqueue("tforever", {"file": str(files[1])}, policy=long)
+    runner = fleet.start(SHARED)
+    pids = {pid for file in files for pid in read_pids(file)}
+
+    runner.signal(signal.SIGSTOP)
+    shop.wait(over)
+
+    assert len(pids) == 1
+    assert all(map(is_alive, pids))
+    runner.signal(signal.SIGCONT)
+
+
+@spec("WP18")
+def test_an_idle_child_outlives_the_lease_of_its_last_job(shop: Shop) -> None:
+    policy = replace(POLICY, lease_us=seconds(0.5))
+    shop.start(concurrency=1)
+    shop.start(SHARED)
+    first = shop.wait(shop.enqueue("pid", policy=policy)).result
+
+    shop.wait(shop.enqueue("tnap", {"amount_s": 1}))
+
+    assert shop.wait(shop.enqueue("pid", policy=policy)).result == first
+
+
+@spec("WP18")
+def test_a_killed_keeper_is_replaced_so_that_a_killed_supervisor_leaves_nothing_behind(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    shop, file, talk = fleet.shop, tmp_path / "pids", tmp_path / "talk"
+    shop.enqueue("forever", {"file": str(file)}, policy=ONCE)
+    runner = fleet.start(talk=talk)
+    pids = read_pids(file)
+    (keeper,) = keepers_of(runner.process.pid)
+
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: set(keepers_of(runner.process.pid)) - {keeper}, "another keeper")
+    runner.signal(signal.SIGKILL)
+
+    wait_until(lambda: not any(map(is_alive, pids)), "the handler and its program gone")
 
 
 def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(

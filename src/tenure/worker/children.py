@@ -140,6 +140,11 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
+    @property
+    def is_sigkilled(self) -> bool:
+        """Whether it was killed by SIGKILL, known once it is buried."""
+        return self._process.returncode == -signal.SIGKILL
+
     def has_exited(self) -> bool:
         """Whether the process is gone; a zombie keeps its number until `bury`."""
         if self._process.returncode is not None:

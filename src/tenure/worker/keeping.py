@@ -1,48 +1,137 @@
-"""The supervisor's end of its keeper: tells it which process groups are alive."""
+"""The supervisor's end of its keeper: tells it which process groups are alive, and until when.
 
+Never blocks. A keeper that died, or does not read, is replaced, and its successor is told
+everything: killing the keeper and then the supervisor must not leave a program running.
+"""
+
+import logging
+import selectors
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tenure.core.instants import seconds
+from tenure.worker.clock import NEVER, Boot
+
 _FILE = Path(__file__).with_name("keeper.py")
 WAIT_S = 5.0
+READ_BYTES = 4096
+RESTART_AFTER = seconds(1)
+"""At least so long between two starts: one that cannot live must not keep the worker busy."""
+
+_log = logging.getLogger("tenure.worker")
 
 
 class Keeper:
-    """A small process that kills the children's groups if the supervisor dies without a word."""
+    """A small process that kills the children's groups if the supervisor cannot."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_FILE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            bufsize=0,
-        )
+    def __init__(self, selector: selectors.BaseSelector, clock: Callable[[], Boot]) -> None:
+        self._selector = selector
+        self._clock = clock
+        self._deadlines: dict[int, Boot | None] = {}  # by group
+        self._started_at: Boot | None = None
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self.next_at = NEVER
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """For tests; None while there is none."""
+        return None if self._running is None else self._running[0].pid
 
     def watch(self, group: int) -> None:
         """Kill this group with the supervisor."""
+        self._deadlines[group] = None
         self._tell(b"+%d\n" % group)
 
     def forget(self, group: int) -> None:
         """It is gone; its number may soon be a stranger's."""
+        self._deadlines.pop(group, None)
         self._tell(b"-%d\n" % group)
 
-    def _tell(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        # Without a keeper the kernel still kills the children themselves.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(line)
+    def kill_at(self, group: int, deadline: Boot | None) -> None:
+        """Kill this group then, unless another deadline is set before."""
+        if group in self._deadlines and self._deadlines[group] != deadline:
+            self._deadlines[group] = deadline
+            self._tell(b"=%d %d\n" % (group, deadline or 0))
+
+    def keep(self) -> None:
+        """Start another one if it is time to."""
+        if self._running is None and self._clock() >= self.next_at:
+            self._start()
 
     def close(self) -> None:
         """Let it go; it kills what it was not told to forget. One that does not go, because
         somebody stopped it, is killed: it must not hold up the end of its worker."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self.next_at = NEVER
+        if self._running is None:
+            return
+        process, ours = self._running
+        self._running = None
+        self._selector.unregister(ours)
+        ours.close()
         try:
-            self._process.wait(WAIT_S)
+            process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
+
+    # --- the process ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.next_at = NEVER
+        self._started_at = self._clock()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_FILE)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as failure:  # no memory, or no more processes
+                ours.close()
+                _log.error("the keeper process could not be started: %s", failure)
+                self.next_at = Boot(self._started_at + RESTART_AFTER)
+                return
+        self._running = process, ours
+        self._selector.register(ours, selectors.EVENT_READ, self._heard)
+        for group, deadline in self._deadlines.items():
+            self._tell(b"+%d\n=%d %d\n" % (group, group, deadline or 0))
+
+    def _heard(self) -> None:
+        """It never says anything: the socket is readable when the process is gone."""
+        if self._running is None:
+            return
+        with suppress(OSError):
+            if self._running[1].recv(READ_BYTES):
+                return
+        self._lost("has died")
+
+    def _tell(self, line: bytes) -> None:
+        if self._running is None:
+            return  # its successor will be told
+        try:
+            self._running[1].send(line)
+        except BlockingIOError:
+            self._lost("does not listen")
+        except OSError:
+            self._lost("has died")
+
+    def _lost(self, how: str) -> None:
+        assert self._running is not None
+        assert self._started_at is not None
+        process, ours = self._running
+        self._running = None
+        self._selector.unregister(ours)
+        process.kill()  # before the socket is closed, or one that was stopped would kill all later
+        process.wait()
+        ours.close()
+        _log.warning("the keeper process %s and is replaced", how)
+        self.next_at = Boot(self._started_at + RESTART_AFTER)
+        self.keep()

@@ -31,7 +31,7 @@ from tenure.worker.messages import (
     SelfCompleted,
 )
 from tenure.worker.options import AttemptOutput, WorkerOptions
-from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned
+from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
 from tenure.worker.output import BoundedOutput
 from tenure.worker.staging import Left, Parts
 from tenure.worker.stats import Stats
@@ -65,6 +65,8 @@ EXIT_WITHIN = seconds(1)
 LEAVE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
 LOOK_AGAIN_S = 0.01
+KEEPER_DELAY = seconds(0.1)
+"""How much later than the supervisor the keeper kills. Less than a lease's margin."""
 SHOWN_OUTPUT = 4000
 
 _log = logging.getLogger("tenure.worker")
@@ -122,12 +124,17 @@ class Pool:
         self._restart_at = Boot(0)
         self._is_closing = False
         self._is_up = False
-        self.next_at = NEVER
+        self._next_at = NEVER
 
     def start(self) -> None:
         """Begin to warm up every lane."""
-        self._keeper = Keeper()
+        self._keeper = Keeper(self._selector, self._clock)
         self.keep()
+
+    @property
+    def next_at(self) -> Boot:
+        """When to call `keep` again."""
+        return self._next_at if self._keeper is None else min(self._next_at, self._keeper.next_at)
 
     @property
     def is_up(self) -> bool:
@@ -162,6 +169,7 @@ class Pool:
         place.frame = replace(place.frame, until=until)
         if place.is_sent and place.child is not None:
             place.child.send(Renewed(run, until))
+            self._set_deadline(place.child)
 
     def ask(self, run: int, reason: str) -> None:
         """Pass a soft cancel on, or keep it for the child that will have the attempt."""
@@ -197,9 +205,10 @@ class Pool:
                 by = Boot(self._clock() + self._options.stubborn_us)
                 child.doomed[run] = by
                 child.send(Lost(run))
-                self.next_at = min(self.next_at, by)
+                self._next_at = min(self._next_at, by)
             case _:
                 assert_never(child.lane)
+        self._set_deadline(child)
 
     def _overdue(self, child: Child, run: int) -> None:
         """It did not stop in time. A thread cannot be killed alone, and need not be: its process
@@ -208,6 +217,7 @@ class Pool:
             self._stats.leaked += 1
             child.doomed[run] = None
             child.is_retiring = True
+            self._set_deadline(child)
             self._retire(child)
         else:
             self._kill(child)
@@ -215,6 +225,20 @@ class Pool:
     def _kill(self, child: Child) -> None:
         child.was_killed = True
         child.kill()
+
+    def _set_deadline(self, child: Child) -> None:
+        """Tell the keeper when the last run of a child has to be over. It waits a moment longer
+        than the supervisor does, who may have been late with an extension."""
+        if self._keeper is None:
+            return
+        ends: list[Boot] = []
+        for run in child.runs:
+            place = self._places[run]
+            end = child.doomed.get(run, place.frame.until if place.frame else None)
+            if place.is_sent and end is not None:  # None: it leaked, and goes with the others
+                ends.append(end)
+        deadline = Boot(max(ends) + KEEPER_DELAY) if ends else None
+        self._keeper.kill_at(child.pid, deadline)
 
     # --- seating -------------------------------------------------------------------------------
 
@@ -235,6 +259,7 @@ class Pool:
             place.child.send(place.frame)
             if place.reason is not None:
                 place.child.send(SoftCancel(place.run, place.reason))
+            self._set_deadline(place.child)
 
     def _free_child(self, lane: Isolation) -> Child | None:
         for child in self._children:
@@ -254,6 +279,7 @@ class Pool:
         if child is not None:
             child.runs.discard(place.run)
             child.doomed.pop(place.run, None)
+            self._set_deadline(child)
         if place.is_sent:
             self._hand_over_output(place)
         self._emit(Finished(place.run, outcome))
@@ -294,7 +320,7 @@ class Pool:
             # Most likely it is dying and will be gone in a moment; else it is of no use.
             child.is_retiring = True
             child.deadline = Boot(self._clock() + EXIT_WITHIN)
-            self.next_at = min(self.next_at, Boot(self._clock() + EXIT_POLL))
+            self._next_at = min(self._next_at, Boot(self._clock() + EXIT_POLL))
 
     def _heard(self, child: Child, message: ToSupervisor) -> None:
         match message:
@@ -406,9 +432,15 @@ class Pool:
                 self._leave(place, Killed())
             elif child.was_killed:
                 self._leave(place, Displaced())
+            elif child.is_sigkilled and self._is_over(place):
+                self._leave(place, Stopped())  # by the keeper
             else:
                 self._leave(place, Died(how))
         self.keep()
+
+    def _is_over(self, place: _Place) -> bool:
+        """Whether its lease has ended unrenewed."""
+        return place.frame is not None and self._clock() >= place.frame.until
 
     def _start_failed(self, child: Child, how: str) -> None:
         if self._is_closing:
@@ -452,13 +484,15 @@ class Pool:
     def keep(self) -> None:
         """Start what is missing, end what is overdue, and say when to look again."""
         now = self._clock()
-        self.next_at = NEVER
+        self._next_at = NEVER
+        if self._keeper is not None:
+            self._keeper.keep()
         for child in list(self._children):
             self._keep_child(child, now)
         if self._is_closing:
             return
         if now < self._restart_at:
-            self.next_at = min(self.next_at, self._restart_at)
+            self._next_at = min(self._next_at, self._restart_at)
             return
         for lane, warm in self._lanes.items():
             for _ in range(self._missing(lane, warm)):
@@ -476,19 +510,19 @@ class Pool:
     def _keep_child(self, child: Child, now: Boot) -> None:
         if child.was_killed or child.is_retiring:
             # Where the system has no descriptor for a process's end, look.
-            self.next_at = min(self.next_at, Boot(now + EXIT_POLL))
+            self._next_at = min(self._next_at, Boot(now + EXIT_POLL))
         if child.was_killed or child.fault is not None:
             return
         if child.deadline is not None:
             if now >= child.deadline:
                 child.fault = "did not answer its supervisor and was killed"
                 child.kill()
-            self.next_at = min(self.next_at, child.deadline)
+            self._next_at = min(self._next_at, child.deadline)
         for run, by in list(child.doomed.items()):
             if by is not None and now >= by:
                 self._overdue(child, run)
             elif by is not None:
-                self.next_at = min(self.next_at, by)
+                self._next_at = min(self._next_at, by)
 
     def look_for_exits(self) -> None:
         """Ask every child, for systems that do not tell."""

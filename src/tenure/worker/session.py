@@ -199,9 +199,7 @@ class Session:
         if self._now >= attempt.fence_at:
             # By the time the coordinator gives the job to someone else, this handler must be
             # gone. Nothing is reported.
-            is_silence = attempt.ends_by is NO_RENEWAL
-            self.stats.fenced += is_silence
-            self.stats.timed_out += not is_silence
+            self._count_overdue(attempt)
             self._note_about(attempt, attempt.ends_by)
             self._lose(attempt)
             return
@@ -213,6 +211,11 @@ class Session:
                 self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
             else:
                 self._wake_by(attempt.kill_at)
+
+    def _count_overdue(self, attempt: Attempt) -> None:
+        is_silence = attempt.ends_by is NO_RENEWAL
+        self.stats.fenced += is_silence
+        self.stats.timed_out += not is_silence
 
     # --- claiming ------------------------------------------------------------------------------
 
@@ -517,7 +520,8 @@ class Session:
             self._report(attempt, report)
             return
         self.stats.conflicts += isinstance(outcome, Conflicted)
-        self.stats.fenced += isinstance(outcome, Stopped)
+        if isinstance(outcome, Stopped):
+            self._count_overdue(attempt)
         self._note_about(attempt, "it has no authority any more, nothing is reported")
         self._close(attempt)
 
