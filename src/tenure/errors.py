@@ -261,7 +261,7 @@ class WaitTimeout(TenureError, TimeoutError):
 
 
 class Contended(TenureError):
-    """A command lost its race too often; nothing was changed by it. [K4]"""
+    """A command lost its race too often; nothing was changed by it. [K8]"""
 
     code = "contended"
     nothing_changed = True

@@ -31,6 +31,7 @@ from tenure.core.claims import (
     ClaimScope,
     ClaimView,
     QueueState,
+    Session,
     SessionKey,
 )
 from tenure.core.commands import Command, Outage
@@ -56,6 +57,9 @@ Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
 """Given a number of bytes, that many random ones."""
 
+LoadHistories: TypeAlias = Callable[[Sequence[JobId]], dict[JobId, list[Event]]]
+"""Given jobs, the events of each in order of seq."""
+
 MAX_OBSERVATIONS_PER_LEASE = 10
 NO_WAIT = Duration(0)
 
@@ -66,6 +70,17 @@ class Loaded(msgspec.Struct, frozen=True):
     now: Instant
     epoch: Epoch
     jobs: dict[JobId, Job]
+
+
+class Locked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store holds locked while `decide` runs: rows that nobody else can change before the
+    transaction ends. Histories are read in the same transaction. [K9]"""
+
+    now: Instant
+    epoch: Epoch
+    jobs: dict[JobId, Job]
+    sessions: dict[SessionKey, Session]
+    load_histories: LoadHistories
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -346,6 +361,17 @@ class Store(TokenStore, Protocol):
         dead letter is there and has no resolution yet. [B17] They may come one by one, later ones
         being decided while the store writes the first; an iterator is taken once, and never asks
         the store for anything."""
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        """One transaction: lock these sessions and the rows of these jobs, read them and then the
+        clock, let `decide` say which changes of these jobs to write, and write them as `save`
+        does. They cannot lose a race: nobody else changes the rows meanwhile. `decide` may run
+        again if the store has to begin anew. [K9]"""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
         """Record each unless its job has a resolution already or is gone; which were. [B1]"""

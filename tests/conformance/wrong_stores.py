@@ -1,6 +1,6 @@
 """Stores that are wrong on purpose, one rule each. The kit must catch every one of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from tenure.core.beside import (
     Staging,
     WorkerProcess,
 )
-from tenure.core.claims import ClaimScope, QueueState
+from tenure.core.claims import ClaimScope, QueueState, SessionKey
 from tenure.core.events import Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -21,7 +21,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
-from tenure.ports import Bite, Clock, HealthFact, Loaded, Measures, Saved, Store
+from tenure.ports import Bite, Clock, HealthFact, Loaded, Locked, Measures, Saved, Store
 from tenure.stores.memory import MemoryStore
 
 
@@ -187,6 +187,33 @@ class SharesKeysAcrossKinds(MemoryStore):
         return not is_taken and super()._matches(change, now)
 
 
+class DecidesWithoutLocking(MemoryStore):
+    """Reads, decides and saves one after the other, and lets others in between. [K9]"""
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        loaded = self.load(ids)
+        locked = Locked(
+            now=loaded.now,
+            epoch=loaded.epoch,
+            jobs=loaded.jobs,
+            sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
+            load_histories=self.load_histories,
+        )
+        return self.save(decide(locked), epoch=loaded.epoch)
+
+
+class RedrivesTwice(MemoryStore):
+    """Makes the new job though the dead letter has been resolved meanwhile. [B17]"""
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        return super()._matches(replace(change, resolution=None), now)
+
+
 class LastResolutionWins(MemoryStore):
     """Lets a later redrive overwrite what became of a dead letter. [B1]"""
 
@@ -302,6 +329,8 @@ WRONG: dict[type[MemoryStore], str] = {
     PurgesTooEarly: "retention",
     SweepsInAnyOrder: "sweeping",
     SharesKeysAcrossKinds: "dedupe",
+    DecidesWithoutLocking: "saving",
+    RedrivesTwice: "dead_letters",
     LastResolutionWins: "dead_letters",
     ForgetsTheRedriven: "dead_letters",
     ShowsWhatIsOnlyStaged: "artifacts",

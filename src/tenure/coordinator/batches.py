@@ -34,9 +34,13 @@ from tenure.core.outcomes import (
 from tenure.core.requests import already_there, redriven_id
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, StoreRefused
-from tenure.ports import DedupeKey, Entropy, Observer, Store
+from tenure.ports import DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved, Store
 
 MAX_TRIES = 8
+LOST_BEFORE_LOCKING = 2
+"""So many lost races are decided again on a row that was only read; after that the row is locked.
+A `complete` beside twenty heartbeats of its lease lost eight in a row. [K8]"""
+
 DECIDED_TOGETHER = 250
 LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
@@ -48,18 +52,25 @@ _LOOKING_FURTHER = frozenset({Redrive, Discard})  # than their job's row
 class Asked:
     """One command on its way to an answer, or to an error of its own."""
 
-    __slots__ = ("answer", "command", "error", "missed")
+    __slots__ = ("answer", "command", "error", "lost_races", "missed")
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.answer: Answer | None = None
         self.error: Exception | None = None
         self.missed: Change | None = None  # the change that lost its race in the last round
+        self.lost_races = 0
 
     @property
     def is_open(self) -> bool:
         """Whether it still waits for its answer."""
         return self.answer is None and self.error is None
+
+    @property
+    def needs_lock(self) -> bool:
+        """Whether its job's row changes too often for compare-and-swap. A new job has no row."""
+        is_update = self.missed is not None and self.missed.expected_rev > 0
+        return is_update and self.lost_races >= LOST_BEFORE_LOCKING
 
 
 class LastWritten:
@@ -139,7 +150,12 @@ class Executor:
             still_open = [asked for asked in wave if asked.is_open]
             if not still_open:
                 return
-            self._decide_and_save(still_open, self._from_store(still_open))
+            unlocked = [asked for asked in still_open if not asked.needs_lock]
+            if unlocked:
+                self._decide_and_save(unlocked, self._from_store(unlocked))
+            for asked in still_open:
+                if asked.needs_lock and asked.is_open:
+                    self._decide_locked(asked)
         for asked in wave:
             if asked.is_open:
                 asked.error = Contended(job_id=asked.command.job_id, tries=MAX_TRIES)
@@ -221,8 +237,33 @@ class Executor:
         first = next(changes, None)
         if first is not None:
             self._save(chain([first], changes), outcomes, rows)
-        if not rows.is_fresh:
-            return  # anything but an accepted change must be decided on a row read by now
+        if rows.is_fresh:  # anything but an accepted change must be decided on a row read by now
+            self._answer_unchanged(outcomes)
+
+    def _decide_locked(self, asked: Asked) -> None:
+        """Decide one command on its job's locked row: nobody can change it before the save."""
+        job_id = asked.command.job_id
+        rounds: list[tuple[_Rows, list[tuple[Asked, Outcome]]]] = []
+
+        def decide(locked: Locked) -> list[Change]:
+            rows = _Rows(locked.now, locked.epoch, is_fresh=True)
+            rows.load_histories = locked.load_histories
+            rows.jobs[job_id] = locked.jobs.get(job_id)
+            rounds.append((rows, self._decide_all([asked], rows)))
+            return [each.change for _, each in _applied(rounds[-1][1])]
+
+        asked_at = self._clock.asked()
+        try:
+            saved = self._store.save_locked([job_id], [], decide)
+        except StoreRefused as refusal:
+            asked.error = refusal
+            return
+        rows, outcomes = rounds[-1]  # the last one is the one that was written
+        self._saved(saved, outcomes, rows, asked_at=asked_at)
+        self._answer_unchanged(outcomes)
+
+    def _answer_unchanged(self, outcomes: list[tuple[Asked, Outcome]]) -> None:
+        """Answer what no change of a job was decided for: refusals, replays, resolutions."""
         observations: list[Observation] = []
         resolutions = [each.resolution for _, each in outcomes if isinstance(each, Resolved)]
         resolved = self._store.resolve(resolutions) if resolutions else frozenset()
@@ -276,7 +317,8 @@ class Executor:
     ) -> list[tuple[Asked, Outcome]]:
         # The log is read after the row, so it holds at least everything the row stands for.
         subjects = {asked.command.job_id: rows.subject(asked.command) for asked, _ in unclear}
-        histories = self._store.load_histories([job.id for job in subjects.values() if job])
+        load = rows.load_histories or self._store.load_histories
+        histories = load([job.id for job in subjects.values() if job])
         decided: list[tuple[Asked, Outcome]] = []
         for asked, moment in unclear:
             job = subjects[asked.command.job_id]
@@ -302,6 +344,12 @@ class Executor:
             for asked, outcome in applied:  # one bad change must not take its neighbours down
                 self._save(iter([outcome.change]), [(asked, outcome)], rows)
             return
+        self._saved(saved, outcomes, rows, asked_at=asked_at)
+
+    def _saved(
+        self, saved: Saved, outcomes: list[tuple[Asked, Outcome]], rows: "_Rows", *, asked_at: int
+    ) -> None:
+        """Answer the commands whose changes stuck; the others lost a race."""
         if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
             self._clock.heard(saved.now, rows.epoch, asked_at=asked_at)
         written: list[Change] = []
@@ -313,6 +361,7 @@ class Executor:
                 written.append(change)
             else:
                 asked.missed = change
+                asked.lost_races += 1
                 missed.append(asked.command)
                 self._last_written.forget(change.job.id)
         self._last_written.wrote(change.job for change in written)
@@ -331,6 +380,7 @@ class _Rows:
         self.is_fresh = is_fresh
         self.jobs: dict[JobId, Job | None] = {}
         self.resolutions: dict[JobId, Resolution] = {}
+        self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.met: dict[JobId, Job] = {}  # by the command's job id: what its insert ran into
 
     def subject(self, command: Command) -> Job | None:

@@ -36,6 +36,7 @@ from tenure.ports import (
     EventFilter,
     JobFilter,
     Loaded,
+    Locked,
     Record,
     Saved,
 )
@@ -146,7 +147,27 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply the changes whose revision, time and epoch still match."""
-        changes = list(changes)
+        return self._save(list(changes), epoch)
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        """Read, let `decide` say what to write, write it; all under the lock."""
+        with self._lock:
+            self._open()
+            locked = Locked(
+                now=self._clock(),
+                epoch=self._epoch,
+                jobs={job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs},
+                sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
+                load_histories=self.load_histories,
+            )
+            return self._save(decide(locked), locked.epoch)
+
+    def _save(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
         with self._lock:
             self._open()
             now = self._clock()

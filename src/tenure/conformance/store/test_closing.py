@@ -65,6 +65,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "load_leased": lambda store: store.load_leased(SESSION),
     "load_leases": lambda store: store.load_leases([JOB]),
     "load_histories": lambda store: store.load_histories([JOB]),
+    "save_locked": lambda store: store.save_locked(
+        [JOB], [SESSION], lambda _: pytest.fail("was asked to decide")
+    ),
     "resolve": lambda store: store.resolve([DISCARDED]),
     "load_resolutions": lambda store: store.load_resolutions([JOB]),
     "observe": lambda store: store.observe([NOTE]),

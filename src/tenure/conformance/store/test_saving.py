@@ -1,5 +1,6 @@
 """Saving: compare and swap, the store's own clock, all or nothing."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from tenure.conformance.harness import CLIENT, OPERATOR, WORKER, Kit, policy
 from tenure.conformance.spec import spec
-from tenure.coordinator.batches import MAX_TRIES
+from tenure.coordinator.batches import LOST_BEFORE_LOCKING
 from tenure.core.applying import compensation_id
 from tenure.core.commands import Cancel, Command, DeadLetter
 from tenure.core.events import Observation
@@ -17,6 +18,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.core.outcomes import Change
 from tenure.core.policy import Compensation, Policy
+from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -26,8 +28,11 @@ from tenure.core.vocabulary import (
     ReasonCode,
     VerdictKind,
 )
-from tenure.errors import Contended, StoreRefused
+from tenure.errors import StoreRefused
+from tenure.ports import Locked
 
+LONG_ENOUGH_TO_WRITE_S = 0.3
+LONG_ENOUGH_TO_WAIT_S = 30.0
 UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
 
 
@@ -405,7 +410,7 @@ def _one_of_everything(kit: Kit) -> list[Change]:
 # --- losing races --------------------------------------------------------------------------------
 
 
-@spec("K4")
+@spec("K8")
 def test_after_a_lost_race_the_coordinator_decides_again(kit: Kit) -> None:
     job = kit.running_job()
     losses = iter([True, True])
@@ -424,7 +429,7 @@ def test_after_a_lost_race_the_coordinator_decides_again(kit: Kit) -> None:
     ]
 
 
-@spec("K4")
+@spec("K8")
 def test_what_the_rival_did_changes_the_decision(kit: Kit) -> None:
     job = kit.running_job()
     once = iter([True])
@@ -439,23 +444,92 @@ def test_what_the_rival_did_changes_the_decision(kit: Kit) -> None:
     assert kit.reload(job).status is JobStatus.CANCELLED
 
 
-@spec("K4")
-def test_too_many_lost_races_are_a_retryable_error_and_change_nothing(kit: Kit) -> None:
-    job = kit.running_job()
+@spec("K8")
+def test_a_command_that_loses_every_race_is_decided_on_a_locked_row(kit: Kit) -> None:
+    job, lost = kit.running_job(), list[object]()
 
-    def rival(_: object) -> None:
+    def rival(changes: object) -> None:
+        lost.append(changes)
         kit.heartbeat(job, hb_seq=kit.reload(job).hb_seq + 1)
 
-    unlucky = kit.interpose(rival)
-    command = kit.completion(job)
+    verdict = kit.interpose(rival).execute(kit.completion(job))
 
-    with pytest.raises(Contended) as refused:
-        unlucky.execute(command)
+    assert getattr(verdict, "kind", None) is VerdictKind.COMMITTED
+    assert len(lost) == LOST_BEFORE_LOCKING
+    assert kit.reload(job).status is JobStatus.SUCCEEDED
 
-    assert refused.value.tries == MAX_TRIES
-    assert kit.reload(job).status is JobStatus.RUNNING
-    assert EventType.SUCCEEDED not in kit.types(job)
-    assert kit.verdict(command).kind is VerdictKind.COMMITTED
+
+@spec("K8", "Q4")
+def test_a_request_that_needs_the_log_finds_it_under_the_lock(kit: Kit) -> None:
+    """The rival is a copy of the same request: whoever is decided last is told of the other."""
+    job, lost = kit.running_job(), list[object]()
+    request = kit.cancellation(job)
+
+    def rival(changes: object) -> None:
+        lost.append(changes)
+        if len(lost) < LOST_BEFORE_LOCKING:
+            kit.heartbeat(job, hb_seq=kit.reload(job).hb_seq + 1)
+        else:
+            kit.reply(request)
+
+    reply = kit.interpose(rival).execute(request)
+
+    assert isinstance(reply, Reply)
+    assert (len(lost), reply.pending, reply.replayed) == (LOST_BEFORE_LOCKING, True, True)
+    assert kit.types(job).count(EventType.CANCEL_REQUESTED) == 1
+
+
+@spec("K9")
+def test_nobody_changes_a_row_between_its_locked_reading_and_the_write(kit: Kit) -> None:
+    job, rival = kit.running_job(), kit.rival()
+    beat = kit.beat(job)
+    heard: list[Answer] = []
+    thread = threading.Thread(target=lambda: heard.append(rival.execute(beat)), daemon=True)
+
+    def decide(locked: Locked) -> list[Change]:
+        thread.start()
+        thread.join(LONG_ENOUGH_TO_WRITE_S)
+        assert thread.is_alive(), "the row was changed while it was locked"
+        assert locked.load_histories([job.id]) == {job.id: kept}
+        return [kit.change(kit.completion(job), job=locked.jobs[job.id])]
+
+    kept = kit.events(job)
+    saved = kit.store.save_locked([job.id], [], decide)
+    thread.join(LONG_ENOUGH_TO_WAIT_S)
+
+    assert saved.stuck == {job.id}
+    assert kit.reload(job).status is JobStatus.SUCCEEDED
+    assert [getattr(verdict, "settled", None) for verdict in heard] == [True]
+
+
+@spec("K9")
+def test_a_locked_decision_to_write_nothing_writes_nothing(kit: Kit) -> None:
+    job = kit.running_job()
+    unknown = kit.new_id()
+    seen: list[Locked] = []
+
+    def decide(locked: Locked) -> list[Change]:
+        seen.append(locked)
+        return []
+
+    saved = kit.store.save_locked([job.id, unknown], [], decide)
+
+    assert saved.stuck == frozenset()
+    assert seen[0].jobs == {job.id: job}
+    assert (seen[0].now, kit.reload(job)) == (kit.now(), job)
+
+
+@spec("K9", "K2")
+def test_a_locked_decision_that_comes_too_late_is_not_written(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+
+    def decide(locked: Locked) -> list[Change]:
+        change = kit.change(kit.completion(job), job=locked.jobs[job.id])
+        kit.advance(seconds=30)
+        return [change]
+
+    assert kit.store.save_locked([job.id], [], decide).stuck == frozenset()
+    assert kit.reload(job) == job
 
 
 def _id(text: str) -> RequestId:

@@ -309,6 +309,15 @@ class PostgresStore(SqlStore):
         keys, are_shared = zip(*locks, strict=True)
         return [self._ask("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
 
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+        """Epoch, then sessions as a claim locks them, then rows in id order."""
+        own = sorted({self._key("session", *_parts(key)) for key in sessions})
+        keys, shared = [self._key("epoch"), *own], [True, *[False] * len(own)]
+        return [
+            self._ask("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
+            self._ask("lock_jobs", ids=texts(ids)),
+        ]
+
     def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
         if not sessions:
             return []
@@ -370,12 +379,10 @@ class PostgresStore(SqlStore):
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
+        if letters_of(changes):
+            return self._write(lambda tx: self._save_resolving(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
         asked = self._register(new_queues)
-        if letters_of(changes):
-            saved = self._write(lambda tx: self._save_resolving(tx, changes, asked, epoch))
-            self._registered_queues |= new_queues
-            return saved
         groups = groups_of(changes)
         if self._may_undo and _is_likely_to_stick(groups):
             alone = [*asked, self._ask_group(groups[0], epoch, alone=True)]
@@ -395,19 +402,22 @@ class PostgresStore(SqlStore):
         self._registered_queues |= new_queues
         return saved
 
-    def _save_resolving(
-        self, tx: Transaction, changes: Sequence[Change], asked: Sequence[Asked], epoch: Epoch
-    ) -> Saved:
+    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        groups = groups_of(changes)
+        asked = self._register(self._unregistered(changes, epoch))
+        asked += [self._ask_group(group, epoch, held=True) for group in groups]
+        return self._save(tx, groups, asked, epoch)
+
+    def _save_resolving(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         """Some of the changes resolve dead letters: lock those with the other rows, then see which
         are still unresolved. Nobody can resolve one of them before this transaction ends. [B17]"""
         held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
-        tx.fetch(*asked, self._ask("lock_jobs", ids=texts(held)))
-        groups = groups_of(self._first_to_resolve(tx, changes))
-        if not groups:
+        tx.fetch(self._ask("lock_jobs", ids=texts(held)))
+        first = self._first_to_resolve(tx, changes)
+        if not first:
             [[(now, _)]] = tx.fetch(self._ask("moment"), last=True)
             return Saved(Instant(now), frozenset())
-        writes = [self._ask_group(group, epoch, held=True) for group in groups]
-        return self._save(tx, groups, writes, epoch)
+        return self._save_held(tx, first, epoch)
 
     def _save(
         self, tx: Transaction, groups: Sequence[Group], asked: Sequence[Asked], epoch: Epoch

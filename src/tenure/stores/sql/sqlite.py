@@ -183,6 +183,9 @@ class SqliteStore(SqlStore):
     ) -> list[Asked]:
         return []
 
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+        return []  # one writer holds every row
+
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
         return []
 
@@ -217,6 +220,10 @@ class SqliteStore(SqlStore):
         if saved.stuck:  # else nothing may have been written, the queue's name included
             self._registered_queues |= new_queues
         return saved
+
+    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        assert isinstance(tx, _SqliteTransaction)
+        return self._save(tx, changes, epoch)
 
     def _save(self, tx: _SqliteTransaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         ids = self._pack([change.job.id for change in changes])

@@ -28,6 +28,7 @@ from tenure.ports import (
     MAX_OBSERVATIONS_PER_LEASE,
     DedupeKey,
     Loaded,
+    Locked,
     Saved,
 )
 from tenure.stores.sql.beside import COLUMN_WORDS as WORDS_BESIDE
@@ -113,6 +114,14 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         """Write changes of rows that this transaction holds, then `also`; nothing follows."""
 
     @abstractmethod
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+        """Locks on these sessions and jobs, in the order in which everybody takes them."""
+
+    @abstractmethod
+    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        """Write changes of rows that this transaction holds, if they are in time."""
+
+    @abstractmethod
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """See the port."""
 
@@ -161,8 +170,10 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq."""
-        asked = self._ask("load_histories", ids=self._pack(ids))
-        rows = self._rows(asked)
+        return self._read(lambda tx: self._histories(tx, ids))
+
+    def _histories(self, tx: Transaction, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        [rows] = tx.fetch(self._ask("load_histories", ids=self._pack(ids)))
         histories: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
         for row in rows:
             event = event_from(row)
@@ -174,6 +185,48 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         asked = self._ask("load_observations", ids=self._pack([job_id]))
         rows = self._rows(asked)
         return [observation_from(row) for row in rows]
+
+    # --- deciding on locked rows ---------------------------------------------------------------
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        """Lock, read, let `decide` say what to write, write it. [K9]"""
+        return self._write(lambda tx: self._save_locked(tx, ids, sessions, decide))
+
+    def _save_locked(
+        self,
+        tx: Transaction,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        locks = self._row_locks(ids, sessions)
+        looked_up = [
+            self._ask("load_sessions", namespace=key.namespace, workers=self._pack([key.worker]))
+            for key in sessions
+        ]
+        jobs, *remembered, [(now, epoch)] = tx.fetch(
+            *locks,
+            self._ask("load_jobs", ids=self._pack(ids)),
+            *looked_up,
+            self._ask("moment"),
+        )[len(locks) :]
+        found = [session_from(row) for rows in remembered for row in rows]
+        locked = Locked(
+            now=Instant(now),
+            epoch=Epoch(epoch),
+            jobs={job.id: job for job in map(job_from, jobs)},
+            sessions={session.key: session for session in found if session.key in sessions},
+            load_histories=lambda wanted: self._histories(tx, wanted),
+        )
+        changes = decide(locked)
+        if not changes:
+            return Saved(locked.now, frozenset())
+        return self._save_held(tx, changes, locked.epoch)
 
     # --- observing -----------------------------------------------------------------------------
 

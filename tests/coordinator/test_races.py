@@ -1,31 +1,41 @@
-"""Redrives that race: of one dead letter, several processes make one job."""
+"""Races on real stores: callers as separate processes have them, each with a store of its own."""
 
+import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
 
 import pytest
 
 from tenure.conformance.harness import race
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
-from tenure.core.commands import DeadLetter, Enqueue, Redrive
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Complete, DeadLetter, Enqueue, Heartbeat, Redrive
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     JobId,
     Kind,
     QueueName,
     RequestId,
+    WorkerId,
     client_actor,
     new_job_id,
     operator_actor,
+    worker_actor,
 )
-from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, ReasonCode
+from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.vocabulary import Cause, ReasonCode, VerdictKind
 from tenure.ports import JobFilter
 from tenure.wiring import open_store
 
+QUEUE = QueueName("q")
+WORKER = worker_actor("w")
 OPERATORS = 4
-ROUNDS = 10
+ROUNDS = 20
+HEARTBEATS = 20
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -41,17 +51,22 @@ def coordinators(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[l
         yield [stack.enter_context(closing(Coordinator(store))) for store in stores]
 
 
-def _dead_letter(coordinator: Coordinator, name: str) -> JobId:
+def _enqueued(coordinator: Coordinator, name: str) -> JobId:
     job_id = new_job_id(coordinator.now(), name.encode().ljust(16, b"."))
     coordinator.execute(
         Enqueue(
             job_id=job_id,
             namespace=DEFAULT_NAMESPACE,
-            queue=QueueName("q"),
+            queue=QUEUE,
             kind=Kind("k"),
             actor=client_actor("c"),
         )
     )
+    return job_id
+
+
+def _dead_letter(coordinator: Coordinator, name: str) -> JobId:
+    job_id = _enqueued(coordinator, name)
     coordinator.execute(
         DeadLetter(
             job_id=job_id,
@@ -92,3 +107,48 @@ def test_of_one_dead_letter_several_operators_at_once_make_one_job(
         assert named == made * (OPERATORS - 1)
     everything = coordinators[0].store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, limit=100))
     assert len(everything) == 2 * ROUNDS
+
+
+@spec("K8")
+def test_a_report_beside_many_heartbeats_of_its_lease_is_answered(
+    coordinators: list[Coordinator],
+) -> None:
+    for number in range(ROUNDS):
+        _enqueued(coordinators[0], f"round {number}")
+        [grant] = coordinators[0].claim(_claim(number)).grants
+
+        verdict = _completed_beside_heartbeats(coordinators, grant)
+
+        assert isinstance(verdict, Verdict)
+        assert verdict.kind is VerdictKind.COMMITTED
+
+
+def _completed_beside_heartbeats(coordinators: list[Coordinator], grant: Grant) -> Answer | None:
+    lease: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
+    numbers = itertools.count(1)
+    is_answered = threading.Event()
+
+    def beat(coordinator: Coordinator) -> None:
+        while not is_answered.is_set():
+            coordinator.execute(Heartbeat(hb_seq=next(numbers), **lease))
+
+    def complete() -> Answer:
+        try:
+            return coordinators[0].execute(Complete(request_id=RequestId("done"), **lease))
+        finally:
+            is_answered.set()
+
+    beats = [partial(beat, coordinators[each % OPERATORS]) for each in range(HEARTBEATS)]
+    return race(*beats, complete)[-1]
+
+
+def _claim(number: int) -> ClaimRequest:
+    return ClaimRequest(
+        namespace=DEFAULT_NAMESPACE,
+        worker=WorkerId("w"),
+        actor=WORKER,
+        queues=(QUEUE,),
+        limit=1,
+        claim_seq=number + 1,
+        request_id=RequestId(f"claim-{number}"),
+    )
