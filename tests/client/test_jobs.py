@@ -92,7 +92,7 @@ def test_a_wait_that_is_over_says_which_failures_it_saw(scene: Scene, ask: Ask) 
     with pytest.raises(WaitTimeout) as caught:
         job.wait(timeout="5s")
 
-    told = "1 of 5 attempts failed, the last with Boom: it broke; it is not due before "
+    told = "1 of 15 attempts failed, the last with Boom: it broke; it is not due before "
     assert caught.value.reason.startswith(told)
     assert caught.value.reason in str(caught.value)
 

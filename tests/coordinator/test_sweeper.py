@@ -377,7 +377,7 @@ def test_an_answer_that_is_heard_late_is_no_outage() -> None:
     assert watch.wrote(Instant(seconds(20))) is None
 
 
-@spec("W3")
+@spec("W4")
 def test_jobs_requeued_with_a_credit_come_back_spread_over_the_backoff_cap() -> None:
     clock = VirtualClock()
     world = World(clock=clock)

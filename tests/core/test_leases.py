@@ -10,7 +10,7 @@ from tenure.core.deadlines import is_suspect, revocation
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Applied
-from tenure.core.policy import Policy
+from tenure.core.policy import Backoff, Policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, VerdictKind
 from tenure.ports import Record
 from tenure.verify.leases import budget_is_kept
@@ -369,9 +369,12 @@ def test_an_epoch_excuses_also_when_all_credits_are_used() -> None:
     assert violation.invariant == "I18"
 
 
-@spec("W3")
-def test_jobs_of_an_outage_come_back_spread_over_the_backoff_cap() -> None:
-    policy = Policy()
+@spec("W4")
+@pytest.mark.parametrize(("cap_s", "spread_s"), [(40, 40), (60, 60), (900, 60)])
+def test_jobs_of_an_outage_come_back_spread_over_the_backoff_cap_and_at_most_a_minute(
+    cap_s: int, spread_s: int
+) -> None:
+    policy = Policy(backoff=Backoff(cap_us=seconds(cap_s)))
     delays = []
     for draw in range(400):
         driver = lives.running(policy)
@@ -381,12 +384,12 @@ def test_jobs_of_an_outage_come_back_spread_over_the_backoff_cap() -> None:
         assert driver.job.run_at is not None
         delays.append(driver.job.run_at - driver.now)
 
-    assert all(0 <= delay < policy.backoff.cap_us for delay in delays)
-    quarters = [delay * 4 // policy.backoff.cap_us for delay in delays]
+    assert all(0 <= delay < seconds(spread_s) for delay in delays)
+    quarters = [delay * 4 // seconds(spread_s) for delay in delays]
     assert all(60 <= quarters.count(quarter) <= 140 for quarter in range(4))
 
 
-@spec("W3", "T22")
+@spec("W4", "T22")
 def test_a_reclaim_after_an_outage_is_spread_as_well() -> None:
     driver = lives.running(lives.RECLAIM)
     driver.advance(60)
@@ -395,7 +398,7 @@ def test_a_reclaim_after_an_outage_is_spread_as_well() -> None:
 
     assert driver.job.status is JobStatus.STALLED
     assert driver.job.run_at is not None
-    assert driver.now <= driver.job.run_at < driver.now + Policy().backoff.cap_us
+    assert driver.now <= driver.job.run_at < driver.now + seconds(60)
 
 
 @spec("T22", "T15")

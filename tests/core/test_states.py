@@ -280,7 +280,7 @@ def test_rev_is_the_seq_of_the_last_event_and_seqs_have_no_gap() -> None:
     assert lives.queued().job.rev == 1
 
 
-@spec("A3")
+@spec("A13")
 def test_a_job_is_exhausted_when_the_increment_reaches_the_budget() -> None:
     driver = lives.running(Policy(max_attempts=2))
 
@@ -293,7 +293,7 @@ def test_a_job_is_exhausted_when_the_increment_reaches_the_budget() -> None:
     assert after_first == (1, False)
     assert (driver.job.failures, driver.job.is_exhausted) == (2, True)
     assert driver.job.status is JobStatus.DEAD_LETTERED
-    assert Policy().max_attempts == 5
+    assert Policy().max_attempts == 15
 
 
 @spec("A4")

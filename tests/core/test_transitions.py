@@ -372,7 +372,7 @@ def test_an_operator_lets_a_held_job_go_at_once() -> None:
     assert not reply(outcome).pending
 
 
-@spec("T14", "F1")
+@spec("T14", "F6")
 def test_the_system_requeues_a_lost_job_after_its_backoff() -> None:
     driver = lives.running()
     driver.advance(60)
@@ -380,7 +380,7 @@ def test_the_system_requeues_a_lost_job_after_its_backoff() -> None:
     driver.do(driver.sweep())
 
     assert driver.job.run_at is not None
-    assert seconds(0.05) <= driver.job.run_at - driver.now < seconds(0.5)
+    assert seconds(1) <= driver.job.run_at - driver.now < seconds(2)
 
 
 @spec("T16", "T17", "T18", "T20")

@@ -61,14 +61,33 @@ def test_a_retry_comes_between_a_floor_and_the_backoff(page: str) -> None:
 
 
 def test_the_formula_of_the_backoff_is_that_of_the_code() -> None:
-    formula = "min(cap, initial · factor^(n − 1)) · (0.1 + 0.9 · u)"
+    formula = "min(cap, initial · factor^(n − 1)) · (0.5 + 0.5 · u)"
     assert formula in PAGE
 
     backoff = Backoff(initial_us=seconds(2), factor=3.0, cap_us=seconds(100))
     for n in range(1, 8):
         ceiling_us = min(seconds(100), seconds(2) * 3 ** (n - 1))
-        assert backoff_us(backoff, failures=n, entropy=LOWEST_DRAW) == ceiling_us // 10
+        assert backoff_us(backoff, failures=n, entropy=LOWEST_DRAW) == ceiling_us // 2
         assert ceiling_us - backoff_us(backoff, failures=n, entropy=HIGHEST_DRAW) in (0, 1)
+
+
+@pytest.mark.parametrize("page", ["jobs.md", "coming-from-celery.md"])
+def test_the_time_that_the_default_retries_take_is_that_of_the_code(page: str) -> None:
+    text = (GUIDE / page).read_text()
+    [(shortest, longest)] = re.findall(r"(\d+) to (\d+) minutes", text)
+    [attempts] = re.findall(r"\b(\d+) attempts(?:,? and| over)", text)
+
+    policy = Policy()
+    assert policy.max_attempts == int(attempts)
+    assert round(_all_waits(policy, LOWEST_DRAW) / seconds(60)) == int(shortest)
+    assert round(_all_waits(policy, HIGHEST_DRAW) / seconds(60)) == int(longest)
+
+
+def _all_waits(policy: Policy, draw: bytes) -> int:
+    return sum(
+        backoff_us(policy.backoff, failures=failures, entropy=draw)
+        for failures in range(1, policy.max_attempts)
+    )
 
 
 @pytest.mark.parametrize("page", ["jobs.md", "worker.md", "coming-from-celery.md"])

@@ -164,6 +164,6 @@ SEEDS = (
     Seed("running to queued", running_to_queued, "edge", "N1"),
     Seed("missing implicit start", missing_implicit_start, "implicit-start", "T6"),
     Seed("attempt not incremented", attempt_not_incremented, "attempt", "A1"),
-    Seed("exhaustion ignored", exhaustion_ignored, "exhaustion", "A3"),
+    Seed("exhaustion ignored", exhaustion_ignored, "exhaustion", "A13"),
     Seed("start replayed on a dead lease", start_replayed_on_a_dead_lease, "dead-start", "R20"),
 )

@@ -244,7 +244,7 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
 
 
 def expected_cost(state: State, action: str, *, has_outage: bool) -> int:
-    """What an accepted request takes from the retry budget. [A3] [A4] [A7] [O2] [O3]"""
+    """What an accepted request takes from the retry budget. [A13] [A4] [A7] [O2] [O3]"""
     job = state.job
     if action == "fail":
         return int(job.cancel_requested_at is None)

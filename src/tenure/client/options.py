@@ -29,12 +29,12 @@ _W = TypeVar("_W", OnExhausted, OnLost)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how soon a failed job is tried again, and where it goes in the end. [F1]"""
+    """How often and how soon a failed job is tried again, and where it goes in the end. [F6]"""
 
-    max_attempts: int = 5
-    initial: Span = 0.5
+    max_attempts: int = 15
+    initial: Span = "2s"
     factor: float = 2.0
-    cap: Span = 60.0
+    cap: Span = "15m"
     on_exhausted: Literal["dead_letter", "fail"] | OnExhausted = OnExhausted.DEAD_LETTER
 
 

@@ -137,7 +137,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the retry budget is spent. [A3]"""
+        """Whether the retry budget is spent. [A13]"""
         return self.failures >= self.policy.max_attempts
 
     @property

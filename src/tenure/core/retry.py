@@ -1,10 +1,14 @@
 """Backoff: how long a job waits before its next attempt. Randomness is an argument."""
 
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import Backoff
 
 _BITS = 53  # as many as a float holds exactly: with all 64, the largest draws would round to 1
 _SCALE = 1 << _BITS
+
+LONGEST_SPREAD = seconds(60)
+"""Long enough that a thousand jobs do not return in the same second. A job that lost nothing but
+time must not wait as long as the cap of its backoff, which is a quarter of an hour by default."""
 
 
 def unit(entropy: bytes) -> float:
@@ -13,7 +17,7 @@ def unit(entropy: bytes) -> float:
 
 
 def backoff_us(backoff: Backoff, *, failures: int, entropy: bytes) -> Duration:
-    """Full jitter between the floor and the exponential ceiling. [F1]
+    """A random wait between the floor and the exponential ceiling. [F6]
 
     The ceiling is computed by bounded doubling: `factor ** failures` overflows a float for a job
     that was released thousands of times.
@@ -28,7 +32,7 @@ def backoff_us(backoff: Backoff, *, failures: int, entropy: bytes) -> Duration:
     return Duration(int(low + (ceiling - low) * unit(entropy)))
 
 
-def spread(now: Instant, *, over_us: Duration, entropy: bytes) -> Instant:
-    """A random instant within `over_us` from now: a thousand leases that expired in one outage
-    must not come back in the same second. [W3]"""
-    return Instant(now + int(over_us * unit(entropy)))
+def spread(now: Instant, *, backoff: Backoff, entropy: bytes) -> Instant:
+    """When a job that lost its lease in an outage is ready again: within the cap of its backoff,
+    and within a minute. [W4]"""
+    return Instant(now + int(min(backoff.cap_us, LONGEST_SPREAD) * unit(entropy)))

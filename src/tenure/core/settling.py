@@ -413,7 +413,7 @@ def _lose(job: Job, cause: EventCause, at: Moment) -> list[Draft]:
     exhausted = failures >= job.policy.max_attempts
     ts = later(at.now, job.updated_at)
     if is_free:
-        run_at = spread(ts, over_us=job.policy.backoff.cap_us, entropy=at.entropy)
+        run_at = spread(ts, backoff=job.policy.backoff, entropy=at.entropy)
     else:
         run_at = Instant(ts + backoff_us(job.policy.backoff, failures=failures, entropy=at.entropy))
     ends_here = job.cancel_requested_at is not None or exhausted

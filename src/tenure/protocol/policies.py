@@ -24,7 +24,7 @@ _DEFAULT = Policy()
 
 
 class BackoffMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a failed job waits for its next attempt. [F1]"""
+    """How long a failed job waits for its next attempt. [F6]"""
 
     initial_s: Seconds = in_seconds(_DEFAULT.backoff.initial_us)
     factor: Annotated[float, Meta(ge=1, le=100)] = _DEFAULT.backoff.factor

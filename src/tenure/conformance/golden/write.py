@@ -17,7 +17,7 @@ from tenure.conformance.lives import HOLD, RECLAIM, SHORT, UNDOABLE, claimed, qu
 from tenure.core.commands import Outage
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.policy import Policy
+from tenure.core.policy import Backoff, Policy
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -27,6 +27,20 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+
+
+def _as_first_written(policy: Policy) -> Policy:
+    """`policy` with the retries that were the default when version 1 was first written."""
+    backoff = Backoff(initial_us=seconds(0.5), cap_us=seconds(60), floor=0.1)
+    changed = replace(policy, backoff=backoff)
+    if policy.max_attempts == Policy().max_attempts:
+        changed = replace(changed, max_attempts=5)
+    undo = policy.compensation
+    if undo is not None:
+        changed = replace(
+            changed, compensation=replace(undo, policy=_as_first_written(undo.policy))
+        )
+    return changed
 
 
 def _work(driver: Driver) -> None:
@@ -53,7 +67,7 @@ def _again(driver: Driver) -> None:
 
 
 def _succeeds() -> Driver:
-    driver = Driver(policy=Policy(max_attempts=3))
+    driver = Driver(policy=_as_first_written(Policy(max_attempts=3)))
     driver.do(driver.enqueue(priority=5, dedupe_key="order-7", trace_id="trace-1", delay_s=2))
     driver.advance(3)
     driver.do(driver.claim())
@@ -65,14 +79,14 @@ def _succeeds() -> Driver:
 
 
 def _implicit_start() -> Driver:
-    driver = claimed()
+    driver = claimed(_as_first_written(Policy()))
     driver.advance(2)
     driver.do(driver.complete(result=b"null"))
     return driver
 
 
 def _retries() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     _work(driver)
     error = JobError(
         error_class=ErrorClass.TRANSIENT,
@@ -88,7 +102,7 @@ def _retries() -> Driver:
 
 
 def _exhausted_by_expiry() -> Driver:
-    driver = running(Policy(max_attempts=2))
+    driver = running(_as_first_written(Policy(max_attempts=2)))
     driver.do(driver.fail(replace(TRANSIENT, reason_code=ReasonCode.DEPENDENCY_UNAVAILABLE)))
     _again(driver)
     driver.advance(60)
@@ -97,7 +111,7 @@ def _exhausted_by_expiry() -> Driver:
 
 
 def _exhausted_by_timeout() -> Driver:
-    driver = running(replace(SHORT, max_attempts=2))
+    driver = running(_as_first_written(replace(SHORT, max_attempts=2)))
     driver.advance(45)
     driver.do(driver.sweep())
     driver.advance(61)
@@ -108,14 +122,14 @@ def _exhausted_by_timeout() -> Driver:
 
 
 def _exhausted_fails() -> Driver:
-    driver = running(Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL))
+    driver = running(_as_first_written(Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL)))
     _work(driver)
     driver.do(driver.fail())
     return driver
 
 
 def _soft_cancel() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     _work(driver)
     driver.do(driver.cancel(reason="the customer called"))
     driver.advance(5)
@@ -125,14 +139,14 @@ def _soft_cancel() -> Driver:
 
 
 def _hard_cancel() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     _work(driver)
     driver.do(driver.cancel(CancelMode.HARD))
     return driver
 
 
 def _grace_over() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     driver.do(driver.cancel())
     driver.advance(45)
     driver.do(driver.sweep())
@@ -140,7 +154,7 @@ def _grace_over() -> Driver:
 
 
 def _cancel_outlives_attempt() -> Driver:
-    driver = running(Policy(grace_us=seconds(3600)))
+    driver = running(_as_first_written(Policy(grace_us=seconds(3600))))
     driver.do(driver.cancel())
     driver.advance(60)
     driver.do(driver.sweep())
@@ -148,7 +162,7 @@ def _cancel_outlives_attempt() -> Driver:
 
 
 def _held() -> Driver:
-    driver = running(HOLD)
+    driver = running(_as_first_written(HOLD))
     _work(driver)
     driver.advance(60)
     driver.do(driver.sweep())
@@ -160,14 +174,14 @@ def _held() -> Driver:
 
 
 def _still_held() -> Driver:
-    driver = running(HOLD)
+    driver = running(_as_first_written(HOLD))
     driver.advance(60)
     driver.do(driver.sweep())
     return driver
 
 
 def _reclaimed() -> Driver:
-    driver = running(RECLAIM)
+    driver = running(_as_first_written(RECLAIM))
     _work(driver)
     driver.advance(60)
     driver.do(driver.sweep())
@@ -176,7 +190,7 @@ def _reclaimed() -> Driver:
 
 
 def _released() -> Driver:
-    driver = running(Policy(max_releases=1))
+    driver = running(_as_first_written(Policy(max_releases=1)))
     driver.do(driver.release(delay_s=30))
     _again(driver)
     driver.do(driver.release(ReleaseKind.SNOOZE, delay_s=30, actor=OTHER_WORKER))
@@ -188,13 +202,13 @@ def _released() -> Driver:
 
 
 def _released_too_often() -> Driver:
-    driver = running(Policy(max_releases=0, max_attempts=1))
+    driver = running(_as_first_written(Policy(max_releases=0, max_attempts=1)))
     driver.do(driver.release())
     return driver
 
 
 def _outage() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     driver.advance(60)
     driver.do(driver.sweep(Outage(Instant(driver.now - seconds(40)), driver.now)))
     _again(driver)
@@ -204,14 +218,14 @@ def _outage() -> Driver:
 
 
 def _dead_letter() -> Driver:
-    driver = queued()
+    driver = queued(_as_first_written(Policy()))
     driver.advance(9)
     driver.do(driver.dead_letter(ReasonCode.POLICY_VIOLATION, message="may not leave the EU"))
     return driver
 
 
 def _unreadable() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     driver.do(
         driver.fail(
             JobError(
@@ -227,7 +241,7 @@ def _unreadable() -> Driver:
 
 
 def _to_be_compensated() -> Driver:
-    driver = running(UNDOABLE)
+    driver = running(_as_first_written(UNDOABLE))
     driver.advance(5)
     driver.do(driver.fail(PERMANENT))
     return driver
@@ -250,7 +264,7 @@ def _redriven() -> Driver:
 
 
 def _pruned() -> Driver:
-    driver = running(HOLD)
+    driver = running(_as_first_written(HOLD))
     _work(driver)
     driver.do(driver.fail())
     _again(driver)
@@ -264,7 +278,7 @@ def _pruned() -> Driver:
 
 
 def _clock_stepped_back() -> Driver:
-    driver = running()
+    driver = running(_as_first_written(Policy()))
     driver.advance(-100)
     driver.do(driver.heartbeat())
     driver.do(driver.fail())

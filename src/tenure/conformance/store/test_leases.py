@@ -180,7 +180,7 @@ def test_a_report_of_a_claimed_job_starts_it_implicitly(kit: Kit) -> None:
     assert kit.reload(job).result == b"7"
 
 
-@spec("T8", "A3")
+@spec("T8", "A13")
 def test_a_retryable_failure_is_two_events_and_one_budget(kit: Kit) -> None:
     job = kit.running_job()
 
