@@ -74,7 +74,14 @@ def test_a_jobs_policy_is_what_its_decorator_says(app: Application) -> None:
         grace=7.5,
         priority=3,
         on_lost="hold",
-        retry=Retry(max_attempts=4, initial="1s", factor=3, cap="5m", on_exhausted="fail"),
+        retry=Retry(
+            max_attempts=4,
+            initial="1s",
+            factor=3,
+            cap="5m",
+            on_exhausted="fail",
+            max_releases=7,
+        ),
     )
     def research(topic: str) -> None: ...
 
@@ -92,6 +99,7 @@ def test_a_jobs_policy_is_what_its_decorator_says(app: Application) -> None:
     assert policy.backoff.factor == 3
     assert policy.backoff.cap_us == seconds(300)
     assert policy.on_exhausted is OnExhausted.FAIL
+    assert policy.max_releases == 7
 
 
 def test_a_call_may_override_what_the_decorator_says(app: Application) -> None:
@@ -171,6 +179,7 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
         ({"key": "x" * 201}, "dedupe_key"),
         ({"retry": 3}, "Retry"),
         ({"retry": Retry(max_attempts=0)}, "max_attempts"),
+        ({"retry": Retry(max_releases=-1)}, "max_releases"),
         ({"retry": Retry(on_exhausted="explode")}, "on_exhausted.*dead_letter"),  # type: ignore[arg-type]  # the mistake
         ({"on_lost": "shrug"}, "on_lost.*requeue, hold, reclaim"),
         ({"connection": object()}, "connection"),

@@ -22,7 +22,9 @@ from tenure.core.vocabulary import (
 )
 from tests.support.jobs import BEGINNING, OWNER, WORKER, Driver, applied, granted
 
-LEASE = ("lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at")
+LEASE = (
+    "lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at", "claimed_run_at",
+)  # fmt: skip
 SOON = Instant(BEGINNING + 5)
 NO_ERROR = JobError()
 

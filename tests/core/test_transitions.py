@@ -1,5 +1,7 @@
 """Each transition in detail: what its events say, and what the caller hears."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -254,6 +256,52 @@ def test_a_release_goes_back_to_the_queue_after_its_delay(kind: ReleaseKind) -> 
     assert answer.disposition is Disposition.RELEASED
     assert answer.run_at == driver.job.run_at
     assert driver.job.last_owner == OWNER
+
+
+@spec("T11", "Z5")
+@pytest.mark.parametrize("begin", [lives.claimed, lives.running])
+def test_a_release_without_a_delay_keeps_the_job_s_place(begin: Callable[[], Driver]) -> None:
+    driver = begin()
+    enqueued_at = driver.job.enqueued_at
+    driver.advance(30)
+
+    answer = verdict(driver.do(driver.release()))
+
+    assert driver.job.run_at == answer.run_at == enqueued_at
+    assert applied(driver.do(driver.claim())).rule == "T2"
+
+
+@spec("T11", "Z5")
+def test_a_grant_that_did_not_arrive_keeps_the_job_s_place() -> None:
+    driver = lives.claimed()
+    enqueued_at = driver.job.enqueued_at
+
+    driver.do(driver.undelivered())
+
+    assert driver.job.run_at == enqueued_at
+
+
+@spec("T11", "Z5")
+@pytest.mark.parametrize("delay_s", [0, 90])
+def test_a_snooze_goes_to_its_time(delay_s: int) -> None:
+    driver = lives.running()
+    driver.advance(30)
+
+    driver.do(driver.release(ReleaseKind.SNOOZE, delay_s=delay_s))
+
+    assert driver.job.run_at == driver.now + seconds(delay_s)
+
+
+@spec("Z5", "T22")
+def test_a_reclaimed_job_goes_back_to_the_place_it_was_reclaimed_from() -> None:
+    driver = lives.reclaimable()
+    ready_at = driver.job.run_at
+    driver.do(driver.claim())
+    driver.advance(5)
+
+    driver.do(driver.release())
+
+    assert driver.job.run_at == ready_at
 
 
 @spec("T11")

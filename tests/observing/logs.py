@@ -57,7 +57,7 @@ def _told(events: Iterable[Event]) -> Iterator[tuple[str, dict[str, str], int]]:
             case _:
                 pass
         if event.payload.run_at is not None:
-            ready_at = event.payload.run_at
+            ready_at = max(event.ts, event.payload.run_at)
         ends = event.type not in (EventType.CANCEL_REQUESTED, *_WITHIN)
         if ends and event.from_status is JobStatus.RUNNING:
             yield "tenure_run_seconds_count", {}, 1

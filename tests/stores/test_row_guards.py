@@ -19,7 +19,9 @@ from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus, OnLost
 from tests.stores.hands import ForeignHand, PostgresHand, SqliteHand
 
-_LEASE = ("lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at")
+_LEASE = (
+    "lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at", "claimed_run_at",
+)  # fmt: skip
 _TEXTS = {
     "stall_cause": "outage",
     "result": "null",
@@ -32,7 +34,7 @@ _COLUMNS = (
     *_LEASE, "started_at", "run_at", "finished_at", "cancel_requested_at", *_TEXTS,
 )  # fmt: skip
 _WHOLE = (1 << len(_LEASE)) - 1
-_LEASES = {0, _WHOLE} | {each for n in range(6) for each in (1 << n, _WHOLE - (1 << n))}
+_LEASES = {0, _WHOLE} | {each for n in range(len(_LEASE)) for each in (1 << n, _WHOLE - (1 << n))}
 """None, a whole one, each of its columns alone, each of them missing; bits as in `present`."""
 
 _REQUEUE, _RECLAIM = '["requeue"]', '["reclaim"]'

@@ -36,6 +36,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 2.0
     cap: Span = "15m"
     on_exhausted: Literal["dead_letter", "fail"] | OnExhausted = OnExhausted.DEAD_LETTER
+    max_releases: int = 20
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -185,6 +186,7 @@ def _retry_fields(retry: object) -> dict[str, Any]:
             cap_us=bounded_duration("retry.cap", retry.cap),
         ),
         "on_exhausted": _word("retry.on_exhausted", OnExhausted, retry.on_exhausted),
+        "max_releases": retry.max_releases,
     }
 
 

@@ -153,6 +153,7 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
             lease_expires_at=event.lease_expires_at,
             cancel_deadline=None,
         ),
+        claimed_run_at=job.run_at,
     )
 
 
@@ -228,6 +229,7 @@ def _ended(job: Job, event: Event) -> Job:
         claimed_at=None,
         lease_expires_at=None,
         due_at=None,
+        claimed_run_at=None,
         hb_seq=0,
         renewals=0,
         started_at=None,

@@ -93,6 +93,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     claimed_at: Instant | None = None
     lease_expires_at: Instant | None = None
     due_at: Instant | None = None
+    claimed_run_at: Instant | None = None  # the `run_at` it was claimed with: its place [Z5]
     hb_seq: int = 0
     renewals: int = 0
     started_at: Instant | None = None
@@ -174,7 +175,15 @@ def remaining(until: Instant, now: Instant) -> Duration:
     return Duration(max(0, until - now))
 
 
-LEASE_FIELDS = ("lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at")
+LEASE_FIELDS = (
+    "lease_id",
+    "owner",
+    "principal",
+    "claimed_at",
+    "lease_expires_at",
+    "due_at",
+    "claimed_run_at",
+)
 
 
 def row_violations(job: Job) -> list[str]:

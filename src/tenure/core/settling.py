@@ -352,8 +352,17 @@ def _release(job: Job, command: Release, at: Moment) -> Applied:
         facts = Facts(error=error, reason_code=reason)
         end = Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)
     else:
-        end = requeued(Instant(later(at.now, job.updated_at) + command.delay_us))
+        end = requeued(_released_to(job, command, at))
     return _report("T11", job, [stalled, end], command, at, starts=False)
+
+
+def _released_to(job: Job, command: Release, at: Moment) -> Instant:
+    """The `run_at` of a job that was handed back: the place it had, not one behind the backlog,
+    unless its worker asked for a delay. A snooze asks for one even if it is zero. [Z5]"""
+    if command.delay_us or command.kind is ReleaseKind.SNOOZE:
+        return Instant(later(at.now, job.updated_at) + command.delay_us)
+    assert job.claimed_run_at is not None
+    return job.claimed_run_at
 
 
 def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:

@@ -20,7 +20,7 @@ from msgspec import Meta, field
 from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, later, seconds
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import (
@@ -120,7 +120,8 @@ class Tally(msgspec.Struct):
             events[key] = events.get(key, 0) + 1
             if kind is _CLAIMED:
                 if before is not None and before.run_at is not None:
-                    self.waits.observe(event.ts - before.run_at)
+                    # A released job has its old `run_at`, but waits since it was released. [Z5]
+                    self.waits.observe(event.ts - later(before.run_at, before.updated_at))
                 if event.cause is _RECLAIM:
                     _add(self.retries, stalled_by)
             elif kind is _STARTED:

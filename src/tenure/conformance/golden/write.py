@@ -201,6 +201,17 @@ def _released() -> Driver:
     return driver
 
 
+def _released_to_its_place() -> Driver:
+    driver = running(_as_first_written(Policy()))
+    driver.do(driver.release())
+    _again(driver)
+    driver.do(driver.release(ReleaseKind.SNOOZE, actor=OTHER_WORKER))
+    driver.do(driver.claim())
+    driver.advance(1)
+    driver.do(driver.undelivered())
+    return driver
+
+
 def _released_too_often() -> Driver:
     driver = running(_as_first_written(Policy(max_releases=0, max_attempts=1)))
     driver.do(driver.release())
@@ -300,6 +311,7 @@ LIVES: dict[str, tuple[str, Callable[[], Driver]]] = {
     "still-held": ("lost and held", _still_held),
     "reclaimed": ("lost and reclaimed, running", _reclaimed),
     "released": ("a release, a snooze, one release too many, an undelivered grant", _released),
+    "released-to-its-place": ("a release, a snooze, an undelivered grant", _released_to_its_place),
     "released-too-often": ("dead letter by a release", _released_too_often),
     "outage": ("one expiry with a credit, one without", _outage),
     "dead-letter": ("taken out by an operator while queued", _dead_letter),
@@ -310,6 +322,11 @@ LIVES: dict[str, tuple[str, Callable[[], Driver]]] = {
     "pruned": ("two attempts whose renewals were pruned", _pruned),
     "clock-stepped-back": ("events that share the latest instant", _clock_stepped_back),
 }
+
+WRITTEN_OTHERWISE = frozenset({"released"})
+"""Lives whose log was another one when its file was written. A job that was released without a
+delay went behind the backlog then, and goes back to its place now [Z5]: no field has changed, so
+that the logs are of the same version, and the old ones fold as ever."""
 
 
 def log_of(name: str) -> GoldenLog:

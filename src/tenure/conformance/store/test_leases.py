@@ -231,6 +231,25 @@ def test_a_release_goes_back_to_the_queue_at_no_cost(kit: Kit, kind: ReleaseKind
     assert stored.run_at == kit.now() + seconds(9)
 
 
+@spec("Z5", "Z1")
+def test_a_released_job_goes_back_to_its_place_and_a_snoozed_one_to_its_time(kit: Kit) -> None:
+    first = kit.running_job()
+    kit.advance(seconds=1)
+    second = kit.running_job()
+    kit.advance(seconds=1)
+    backlog = kit.enqueue()
+    kit.advance(seconds=1)
+
+    kit.release(second)
+    kit.release(first, kind=ReleaseKind.SNOOZE)
+
+    stored = kit.reload(second)
+    assert (stored.run_at, stored.claimed_run_at) == (second.enqueued_at, None)
+    assert second.claimed_run_at == second.enqueued_at
+    assert kit.reload(first).run_at == kit.now()
+    assert [job.id for job in kit.claimed(limit=10)] == [second.id, backlog.id, first.id]
+
+
 @spec("R12", "L1")
 def test_the_lease_of_an_earlier_attempt_is_superseded(kit: Kit) -> None:
     old = kit.running_job(lease_s=30)

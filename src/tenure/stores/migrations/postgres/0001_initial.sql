@@ -52,6 +52,7 @@ CREATE TABLE {t}job (
     claimed_at            bigint,
     lease_expires_at      bigint,
     due_at                bigint,
+    claimed_run_at        bigint,
     started_at            bigint,
     finished_at           bigint,
     cancel_requested_at   bigint,
@@ -128,8 +129,10 @@ CREATE TABLE {t}job (
     CONSTRAINT job_lease_is_whole CHECK (
         CASE WHEN lease_id IS NULL
              THEN num_nonnulls(
-                 owner, principal, claimed_at, lease_expires_at, due_at, started_at) = 0
-             ELSE num_nulls(owner, principal, claimed_at, lease_expires_at, due_at) = 0 END),
+                 owner, principal, claimed_at, lease_expires_at, due_at, claimed_run_at,
+                 started_at) = 0
+             ELSE num_nulls(
+                 owner, principal, claimed_at, lease_expires_at, due_at, claimed_run_at) = 0 END),
     CONSTRAINT job_end_is_whole CHECK (
         CASE WHEN finished_at IS NULL
              THEN num_nonnulls(result, error, reason_code, stage) = 0

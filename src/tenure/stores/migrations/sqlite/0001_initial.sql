@@ -33,6 +33,7 @@ CREATE TABLE tenure_job (
     claimed_at            INTEGER,
     lease_expires_at      INTEGER,
     due_at                INTEGER,
+    claimed_run_at        INTEGER,
     hb_seq                INTEGER NOT NULL,
     renewals              INTEGER NOT NULL,
     started_at            INTEGER,
@@ -80,39 +81,46 @@ CREATE TABLE tenure_job (
         WHEN 'running' THEN
             lease_id IS NOT NULL AND owner IS NOT NULL AND principal IS NOT NULL
             AND claimed_at IS NOT NULL AND lease_expires_at IS NOT NULL AND due_at IS NOT NULL
+            AND claimed_run_at IS NOT NULL
             AND started_at IS NOT NULL AND coalesce(run_at, finished_at) IS NULL
             AND coalesce(stall_cause, result, error, reason_code, stage) IS NULL
         WHEN 'claimed' THEN
             lease_id IS NOT NULL AND owner IS NOT NULL AND principal IS NOT NULL
             AND claimed_at IS NOT NULL AND lease_expires_at IS NOT NULL AND due_at IS NOT NULL
+            AND claimed_run_at IS NOT NULL
             AND coalesce(started_at, run_at, finished_at) IS NULL
             AND coalesce(stall_cause, result, error, reason_code, stage) IS NULL
         WHEN 'succeeded' THEN
             finished_at IS NOT NULL AND result IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
+                         started_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, error, reason_code, stage) IS NULL
         WHEN 'queued' THEN
             run_at IS NOT NULL
-            AND coalesce(claimed_at, lease_expires_at, due_at, started_at, finished_at,
-                         cancel_requested_at) IS NULL
+            AND coalesce(claimed_at, lease_expires_at, due_at, claimed_run_at, started_at,
+                         finished_at, cancel_requested_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result, error, reason_code,
                          stage) IS NULL
         WHEN 'stalled' THEN
             stall_cause IS NOT NULL AND (run_at IS NULL OR policy LIKE '%"reclaim"%')
-            AND coalesce(claimed_at, lease_expires_at, due_at, started_at, finished_at) IS NULL
+            AND coalesce(claimed_at, lease_expires_at, due_at, claimed_run_at, started_at,
+                         finished_at) IS NULL
             AND coalesce(lease_id, owner, principal, result, error, reason_code, stage) IS NULL
         WHEN 'failed' THEN
             finished_at IS NOT NULL AND error IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
+                         started_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result, reason_code, stage) IS NULL
         WHEN 'cancelled' THEN
             finished_at IS NOT NULL AND cancel_reason IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
+                         started_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result, error, reason_code,
                          stage) IS NULL
         WHEN 'dead_lettered' THEN
             finished_at IS NOT NULL AND error IS NOT NULL AND reason_code IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
+                         started_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result) IS NULL
         ELSE FALSE END)
 ) STRICT;
