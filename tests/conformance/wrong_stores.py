@@ -33,7 +33,7 @@ class IgnoresNotAfter(MemoryStore):
 
 
 class OneMicrosecondLate(MemoryStore):
-    """Takes the instant of the end as still in time. [L4]"""
+    """Takes the instant of the end as still in time. [L9]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
         return super()._matches(change, Instant(now - 1))

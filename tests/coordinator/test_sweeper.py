@@ -36,7 +36,7 @@ def sweeper(world: World) -> Sweeper:
     return Sweeper(world.coordinator, monotonic=world.clock)
 
 
-@spec("T12", "V2", "L4")
+@spec("T12", "V2", "L9")
 def test_a_killed_workers_job_is_ready_again_after_ttl_sweep_and_backoff(world: World) -> None:
     policy = Policy()
     grant = world.running(policy=policy)

@@ -91,12 +91,14 @@ def test_nothing_else_moves_the_expiry() -> None:
     assert driver.job.lease_expires_at == expiry
 
 
-@spec("L4")
+@spec("L9")
 @pytest.mark.parametrize(
     ("build", "after_s"),
     [
         (lives.claimed, 60),
         (lambda: lives.claimed(lives.SHORT), 45),
+        (lambda: _renewed(replace(lives.SHORT, start_within_us=seconds(10))), 45 - 9),
+        (lambda: _renewed(Policy(start_within_us=seconds(10), timeout_us=None)), 60),
         (lives.running, 60),
         (lambda: lives.running(lives.SHORT), 45),
         (lives.cancelling, 15 + 30),
@@ -121,7 +123,7 @@ def test_a_lease_is_valid_until_its_end_and_gone_at_that_instant(
     assert late.job.lease.is_live(Instant(late.now - 1))
 
 
-@spec("L4")
+@spec("L9")
 def test_a_change_under_a_lease_must_be_written_before_the_lease_ends() -> None:
     driver = lives.running(lives.SHORT)
 
@@ -131,7 +133,26 @@ def test_a_change_under_a_lease_must_be_written_before_the_lease_ends() -> None:
     assert applied(claimed.ask(claimed.start())).change.not_after == claimed.job.due_at
 
 
-@spec("L4")
+def _renewed(policy: Policy) -> Driver:
+    """Claimed, and renewed nine seconds later without a start."""
+    driver = lives.claimed(policy)
+    driver.advance(9)
+    driver.do(driver.heartbeat())
+    return driver
+
+
+@spec("L9", "F4")
+def test_a_job_that_timed_out_without_a_start_was_being_executed() -> None:
+    driver = _renewed(replace(lives.SHORT, max_attempts=1))
+    driver.advance(36)
+
+    driver.do(driver.sweep())
+
+    assert driver.events[-2].cause is EventCause.TIMEOUT
+    assert (driver.job.reason_code, driver.job.stage) == ("timeout", "exec")
+
+
+@spec("L9")
 def test_no_timeout_means_that_only_silence_ends_the_lease() -> None:
     driver = lives.running(Policy(timeout_us=None))
 
@@ -212,7 +233,7 @@ def test_every_ttl_is_what_remains_at_the_decision() -> None:
     )
 
 
-@spec("L8", "L4")
+@spec("L8", "L9")
 def test_a_ttl_is_bounded_by_timeout_and_cancel_deadline() -> None:
     driver = lives.running(Policy(timeout_us=seconds(70), grace_us=seconds(5)))
     driver.advance(30)

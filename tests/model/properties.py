@@ -42,15 +42,18 @@ class Violation(NamedTuple):
 
 
 def ended_by(job: Job, now: Instant) -> Cause | None:
-    """What has ended the authority of the row's lease by `now`. [L4] [N2]"""
+    """What has ended the authority of the row's lease by `now`. [L9] [N2]"""
     assert job.claimed_at is not None
     assert job.lease_expires_at is not None
     if job.cancel_deadline is not None and now >= job.cancel_deadline:
         return Cause.JOB_CANCELLED
-    if job.started_at is None:
-        if now - job.claimed_at >= job.policy.start_within_us:
-            return Cause.TIMED_OUT
-    elif now - job.started_at >= (job.policy.timeout_us or 0):
+    if job.started_at is not None:
+        runs_out_at = job.started_at + (job.policy.timeout_us or 0)
+    elif job.hb_seq > 0:
+        runs_out_at = job.claimed_at + (job.policy.timeout_us or 0)
+    else:
+        runs_out_at = job.claimed_at + job.policy.start_within_us
+    if now >= runs_out_at:
         return Cause.TIMED_OUT
     return Cause.LEASE_EXPIRED if now >= job.lease_expires_at else None
 

@@ -93,7 +93,7 @@ def tiny_policy(
         max_releases=max_releases,
         backoff=Backoff(initial_us=Duration(1), factor=1.0, cap_us=Duration(1), floor=1.0),
         timeout_us=Duration(3),
-        start_within_us=Duration(3),
+        start_within_us=Duration(1),
         grace_us=Duration(1),
         on_exhausted=on_exhausted,
         on_lost=on_lost,
@@ -207,10 +207,10 @@ def key_of(state: State) -> bytes:
     """The state up to what no decision can depend on: absolute time, rev and message texts."""
     job, now, policy = state.job, state.now, state.job.policy
     start_limit = timeout = None
-    if job.started_at is not None:
-        timeout = _left(job.started_at + (policy.timeout_us or 0), now)
-    elif job.claimed_at is not None:
-        start_limit = _left(job.claimed_at + policy.start_within_us, now)
+    if job.claimed_at is not None:
+        timeout = _left((job.started_at or job.claimed_at) + (policy.timeout_us or 0), now)
+        if job.started_at is None and not job.renewals:
+            start_limit = _left(job.claimed_at + policy.start_within_us, now)
     proposal = state.proposal
     body = (
         job.status,

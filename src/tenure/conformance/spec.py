@@ -7,7 +7,7 @@ MAX_IDS_PER_TEST = 5
 
 
 def spec(*ids: str) -> pytest.MarkDecorator:
-    """Mark a test as evidence for the sentences with these ids, for example `@spec("L4")`."""
+    """Mark a test as evidence for the sentences with these ids, for example `@spec("L9")`."""
     if not 1 <= len(ids) <= MAX_IDS_PER_TEST:
         raise ValueError(
             f"spec() was given {len(ids)} ids: cite 1 to {MAX_IDS_PER_TEST} sentences per test, "

@@ -17,7 +17,7 @@ _CAUSE_OF_REVOCATION = {
 
 
 def revocation(job: Job, now: Instant) -> EventCause | None:
-    """What has taken the lease's authority by `now`, if anything. [L4]
+    """What has taken the lease's authority by `now`, if anything. [L9]
 
     Cancel grace before time-out before expiry, so that a report refused before the sweep hears
     the same as one refused after it. [N2] Judged at the instant the event will bear: a clock that
@@ -28,12 +28,13 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     assert job.claimed_at is not None
     if job.cancel_deadline is not None and now >= job.cancel_deadline:
         return EventCause.GRACE_OVER
-    if job.started_at is not None:
-        timeout_us = job.policy.timeout_us
-        if timeout_us is not None and now >= job.started_at + timeout_us:
+    if job.started_at is None and not job.renewals:
+        if now >= job.claimed_at + job.policy.start_within_us:
+            return EventCause.START_TIMEOUT
+    elif job.policy.timeout_us is not None:
+        began_at = job.claimed_at if job.started_at is None else job.started_at
+        if now >= began_at + job.policy.timeout_us:
             return EventCause.TIMEOUT
-    elif now >= job.claimed_at + job.policy.start_within_us:
-        return EventCause.START_TIMEOUT
     if now >= job.lease_expires_at:
         return EventCause.LEASE_EXPIRED
     return None

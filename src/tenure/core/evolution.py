@@ -152,12 +152,20 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
             started_at=None,
             lease_expires_at=event.lease_expires_at,
             cancel_deadline=None,
+            renewals=0,
         ),
         claimed_run_at=job.run_at,
     )
 
 
-def _due(job: Job, status: JobStatus, started_at: Instant | None, expires_at: Instant) -> Instant:
+def _due(
+    job: Job,
+    status: JobStatus,
+    *,
+    started_at: Instant | None,
+    expires_at: Instant,
+    renewals: int,
+) -> Instant:
     assert job.claimed_at is not None
     return due_at(
         status=status,
@@ -166,6 +174,7 @@ def _due(job: Job, status: JobStatus, started_at: Instant | None, expires_at: In
         started_at=started_at,
         lease_expires_at=expires_at,
         cancel_deadline=job.cancel_deadline,
+        renewals=renewals,
     )
 
 
@@ -178,7 +187,13 @@ def _started(job: Job, event: Event, _: bytes | None) -> Job:
         updated_at=event.ts,
         started_at=event.ts,
         lease_expires_at=event.lease_expires_at,
-        due_at=_due(job, _RUNNING, event.ts, event.lease_expires_at),
+        due_at=_due(
+            job,
+            _RUNNING,
+            started_at=event.ts,
+            expires_at=event.lease_expires_at,
+            renewals=job.renewals,
+        ),
         was_started=job.was_started or event.cause is not _IMPLICIT,
     )
 
@@ -186,14 +201,21 @@ def _started(job: Job, event: Event, _: bytes | None) -> Job:
 def _renewed(job: Job, event: Event, body: bytes | None) -> Job:
     assert event.lease_expires_at is not None
     assert event.payload.hb_seq is not None
+    renewals = job.renewals + 1
     return replace(
         job,
         rev=event.seq,
         updated_at=event.ts,
         lease_expires_at=event.lease_expires_at,
-        due_at=_due(job, job.status, job.started_at, event.lease_expires_at),
+        due_at=_due(
+            job,
+            job.status,
+            started_at=job.started_at,
+            expires_at=event.lease_expires_at,
+            renewals=renewals,
+        ),
         hb_seq=event.payload.hb_seq,
-        renewals=job.renewals + 1,
+        renewals=renewals,
         checkpoint=job.checkpoint if body is None else body,
         progress=event.payload.progress or job.progress,
     )

@@ -54,7 +54,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_at: Instant
 
     def is_live(self, now: Instant) -> bool:
-        """Whether it still carries authority: at the instant of expiry it is already gone. [L4]"""
+        """Whether it still carries authority: at the instant of expiry it is already gone. [L9]"""
         return now < self.due_at
 
 
@@ -158,13 +158,18 @@ def due_at(
     started_at: Instant | None,
     lease_expires_at: Instant,
     cancel_deadline: Instant | None,
+    renewals: int,
 ) -> Instant:
-    """The instant a lease's authority ends: the earliest of all its bounds. [L4]"""
+    """The instant a lease's authority ends: the earliest of all its bounds. [L9]
+
+    A worker that sends heartbeats works, whether it says `start` or not: from its first heartbeat
+    on the attempt has its timeout, and `start_within` is over.
+    """
     end: int = lease_expires_at
-    if status is _CLAIMED:
+    if status is _CLAIMED and not renewals:
         end = min(end, claimed_at + policy.start_within_us)
-    elif started_at is not None and policy.timeout_us is not None:
-        end = min(end, started_at + policy.timeout_us)
+    elif policy.timeout_us is not None:
+        end = min(end, (claimed_at if started_at is None else started_at) + policy.timeout_us)
     if cancel_deadline is not None:
         end = min(end, cancel_deadline)
     return Instant(end)
@@ -223,6 +228,7 @@ def _lease_violations(job: Job) -> list[str]:
             started_at=job.started_at,
             lease_expires_at=job.lease.expires_at,
             cancel_deadline=job.cancel_deadline,
+            renewals=job.renewals,
         )
         if expected != job.due_at:
             found.append(f"due_at is {job.due_at}, its bounds give {expected}")

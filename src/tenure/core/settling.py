@@ -456,7 +456,7 @@ def _lost_for_good(job: Job, cause: EventCause) -> Draft:
     error = JobError(
         type="TimedOut" if timed_out else "LeaseExpired",
         message=f"attempt {job.attempt} was lost: {cause.value}, owner {job.owner}",
-        stage=Stage.EXEC if job.status is JobStatus.RUNNING else Stage.FETCH,
+        stage=Stage.EXEC if job.status is _RUNNING or job.renewals else Stage.FETCH,
     )
     reason = exhaustion_reason(job, job.last_error, timed_out=timed_out)
     facts = Facts(error=error, reason_code=reason, stage=error.stage)

@@ -13,7 +13,7 @@ from tenure.core.ids import LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import due_at
 from tenure.core.policy import Policy
-from tenure.core.vocabulary import ATTEMPT_ENDS, EventType, JobStatus
+from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventType, JobStatus
 
 EXTENDING = frozenset(
     {EventType.CLAIMED, EventType.STARTED, EventType.LEASE_RENEWED, EventType.HEARTBEAT}
@@ -55,7 +55,7 @@ def attempts_of(events: Sequence[Event]) -> list[Attempt]:
 
 
 def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
-    """Each event after the claim, with the end of the lease as it stood just before it. [L4]
+    """Each event after the claim, with the end of the lease as it stood just before it. [L9]
 
     Pruned renewals leave a gap in the seqs: whatever they extended is then read off the next
     event, which carries the expiry it met, or, if it set a new one itself, is given the benefit
@@ -66,9 +66,11 @@ def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instan
     expires_at = claimed.lease_expires_at or claimed.ts
     started_at: Instant | None = None
     cancel_deadline: Instant | None = None
+    renewals = 0
     before = claimed
     for event in attempt.events[1:]:
         if event.seq > before.seq + 1:
+            renewals += event.seq - before.seq - 1
             met = None if event.type in EXTENDING else event.lease_expires_at
             expires_at = max(expires_at, met or Instant(event.ts + policy.lease_us))
         yield (
@@ -80,10 +82,13 @@ def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instan
                 started_at=started_at,
                 lease_expires_at=expires_at,
                 cancel_deadline=cancel_deadline,
+                renewals=renewals,
             ),
         )
         if event.type is EventType.STARTED:
             status, started_at = JobStatus.RUNNING, event.ts
+        if event.type in RENEWALS:
+            renewals += 1
         if event.type is EventType.CANCEL_REQUESTED:
             cancel_deadline = event.payload.cancel_deadline
         if event.type in EXTENDING and event.lease_expires_at is not None:

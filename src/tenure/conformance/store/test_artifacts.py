@@ -111,7 +111,7 @@ def test_the_artifacts_of_a_job_that_did_not_succeed_are_never_seen(kit: Kit, en
 # --- the fence -----------------------------------------------------------------------------------
 
 
-@spec("B7", "L4")
+@spec("B7", "L9")
 def test_an_artifact_is_taken_until_the_lease_ends_and_not_then(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     assert job.due_at is not None

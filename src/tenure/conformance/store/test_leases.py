@@ -52,7 +52,7 @@ def _lease(job: Job) -> HeldLease:
     return HeldLease(job.id, job.lease_id)
 
 
-@spec("R10", "L4")
+@spec("R10", "L9")
 def test_a_report_after_expiry_is_cancelled_and_changes_nothing(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     kit.advance(seconds=31)
@@ -64,7 +64,7 @@ def test_a_report_after_expiry_is_cancelled_and_changes_nothing(kit: Kit) -> Non
     assert len(kit.events(job)) == job.rev
 
 
-@spec("L4")
+@spec("L9")
 @pytest.mark.parametrize(
     ("late_us", "kind"),
     [(-1, VerdictKind.COMMITTED), (0, VerdictKind.CANCELLED), (1, VerdictKind.CANCELLED)],
@@ -79,12 +79,10 @@ def test_at_the_microsecond_of_its_end_a_lease_is_gone(
     assert kit.complete(job).kind is kind
 
 
-@spec("L4", "T13")
+@spec("L9", "T13")
 def test_a_claim_that_is_not_started_within_its_time_is_lost(kit: Kit) -> None:
     job = kit.claimed_job(policy=policy(lease_s=60, start_within_us=seconds(10)))
-    kit.advance(seconds=9)
-    assert kit.heartbeat(job).ttl_us == seconds(1)
-    kit.advance(seconds=1)
+    kit.advance(seconds=10)
 
     verdict = kit.start(job)
 
@@ -95,7 +93,56 @@ def test_a_claim_that_is_not_started_within_its_time_is_lost(kit: Kit) -> None:
     assert swept == kit.reload(job)
 
 
-@spec("L4", "T13")
+@spec("L9", "T6")
+def test_a_worker_that_never_says_start_may_work_for_longer_than_start_within(kit: Kit) -> None:
+    job = kit.claimed_job(policy=policy(lease_s=60, start_within_us=seconds(10)))
+
+    for beat in range(1, 9):
+        kit.advance(seconds=9)
+        kit.sweep(job)
+        assert kit.heartbeat(job, hb_seq=beat).ttl_us == seconds(60)
+    kit.advance(seconds=9)
+
+    assert kit.reload(job).status is JobStatus.CLAIMED
+    assert kit.complete(job).kind is VerdictKind.COMMITTED
+
+
+@spec("L9", "T13")
+def test_without_a_start_the_time_out_counts_from_the_claim(kit: Kit) -> None:
+    limits = policy(lease_s=60, start_within_us=seconds(10), timeout_us=seconds(100))
+    job = kit.claimed_job(policy=limits)
+    for beat in (1, 2, 3):
+        kit.advance(seconds=9)
+        kit.heartbeat(job, hb_seq=beat)
+    kit.advance(seconds=55)
+    assert kit.heartbeat(job, hb_seq=4).ttl_us == seconds(18)
+    kit.advance(seconds=18)
+
+    verdict = kit.complete(job)
+
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CANCELLED, Cause.TIMED_OUT)
+    kit.sweep(job)
+    assert kit.events(job)[-2].cause is EventCause.TIMEOUT
+
+
+@spec("L9", "T3")
+def test_after_a_late_start_the_time_out_counts_from_the_start(kit: Kit) -> None:
+    limits = policy(lease_s=60, start_within_us=seconds(10), timeout_us=seconds(100))
+    job = kit.claimed_job(policy=limits)
+    kit.advance(seconds=9)
+    kit.heartbeat(job, hb_seq=1)
+    kit.advance(seconds=41)
+
+    kit.start(job)
+
+    started = kit.reload(job)
+    assert started.due_at == kit.now() + seconds(60)
+    kit.advance(seconds=55)
+    kit.heartbeat(job, hb_seq=2)
+    assert kit.reload(job).due_at == kit.now() + seconds(45)
+
+
+@spec("L9", "T13")
 def test_heartbeats_do_not_carry_a_job_past_its_time_out(kit: Kit) -> None:
     job = kit.running_job(policy=policy(lease_s=60, timeout_us=seconds(100)))
     for beat in (1, 2):

@@ -118,7 +118,7 @@ def test_each_change_of_a_batch_is_judged_by_itself(kit: Kit) -> None:
     ]
 
 
-@spec("K2", "L4")
+@spec("K2", "L9")
 @pytest.mark.parametrize(("left_us", "sticks"), [(1, True), (0, False), (-1, False)])
 def test_not_after_is_judged_by_the_stores_clock_to_the_microsecond(
     kit: Kit, left_us: int, sticks: bool
