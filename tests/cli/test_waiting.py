@@ -165,7 +165,8 @@ def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: P
 
 
 def test_a_person_is_told_that_nobody_takes_what_was_enqueued(ask: Ask, tmp_path: Path) -> None:
-    served = ask("enqueue", "unlucky", "--wait")  # the worker has said by now that it lives
+    # With the settings of its kind: by default it would be tried for an hour.
+    served = ask("enqueue", "unlucky", "--app", "luck:app", "--wait")  # the worker signs meanwhile
 
     known = at_a_terminal(tmp_path, "enqueue", "unlucky", "--url", "sqlite:///tenure.db")
     mistyped = at_a_terminal(tmp_path, "enqueue", "unlucki", "--url", "sqlite:///tenure.db")
