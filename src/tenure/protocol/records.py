@@ -196,7 +196,8 @@ def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
 
 
 def job_of(record: JobRecord) -> Job:
-    """The job behind a record, without its lease's id; a payload that was not asked for is null."""
+    """The job behind a record, without its lease's id and the place it was claimed from; a payload
+    that was not asked for is null."""
     return Job(
         **_fields(record, _AS_THEY_ARE),
         **_fields(record, _INSTANTS, optional_instant),
