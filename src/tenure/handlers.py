@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import Duration, Instant
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
 
@@ -112,6 +113,30 @@ class TransactionScope:
         return await self._aopened.__aexit__(kind, error, traceback)
 
 
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a job function, checked and encoded, for `ctx.enqueue`. It has no id yet: that
+    follows from the job whose handler enqueues it. [D8]"""
+
+    kind: Kind
+    queue: QueueName
+    payload: bytes
+    priority: int = 0
+    delay_us: Duration = Duration(0)
+    run_at: Instant | None = None
+    dedupe_key: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    policy: Policy = Policy()
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """A job that a handler enqueued; `app.get(enqueued.id)` is a handle on it."""
+
+    id: JobId
+    is_new: bool
+    """Whether this call made it: not if an earlier attempt did, or if another job has the key."""
+
+
 class Context(ABC):
     """What a handler knows about its attempt and may ask of it; injected by annotation."""
 
@@ -153,6 +178,19 @@ class Context(ABC):
     ) -> None:
         """Leave a file with the job, without blocking the loop."""
         await asyncio.to_thread(self.artifact, name, data, media_type=media_type)
+
+    @abstractmethod
+    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+        """Enqueue a job that follows from this one: `ctx.enqueue(function.call(argument))`.
+
+        However often this job is attempted, it makes one such job; a later attempt receives the one
+        that is there, even if it asks with other arguments. A second job of the same kind needs a
+        `step`, which is the same in every attempt.
+        """
+
+    async def aenqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+        """Enqueue a job that follows from this one, without blocking the loop."""
+        return await asyncio.to_thread(self.enqueue, call, step=step)
 
     @abstractmethod
     def transaction(self, connection: Any) -> TransactionScope:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tenure import Context, Retry, Tenure
-from tests.e2e import ledger, papers, trouble
+from tests.e2e import followers, ledger, papers, trouble
 
 app = Tenure()
 LEASE = "2s"
@@ -17,6 +17,7 @@ ONCE = Retry(max_attempts=1, initial="100ms", cap="2s")  # the cap also spreads 
 ledger.add_to(app, lease=LEASE, retry=QUICK)
 papers.add_to(app, lease=CALM, retry=QUICK)
 trouble.add_to(app, lease=CALM)
+followers.add_to(app, lease=CALM, retry=QUICK)
 
 
 @app.job(lease=LEASE, retry=QUICK)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core.ids import JobId
 from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus
 from tenure.wiring import Tenure
 from tenure.worker.draining import CLAIM_LOST
@@ -50,6 +51,21 @@ def test_a_worker_completes_retries_and_leaves_files(site: RemoteSite) -> None:
     assert [event.actor for event in site.events(added)][1:] == ["worker:fleet"] * 3
     assert site.types(written).count(EventType.REQUEUED) == 1
     assert [each.name for each in site.store.list_artifacts(written)] == ["paper-2"]
+
+
+@spec("D9", "D12")
+def test_a_handler_without_a_token_enqueues_through_its_worker(site: RemoteSite) -> None:
+    server = site.serve()
+    site.work("worker", server.address)
+    lead = site.enqueue("lead")
+
+    job = site.until_ended(lead)
+
+    assert (job.status, job.attempt) == (JobStatus.SUCCEEDED, 2)
+    assert job.result is not None
+    followed = [site.until_ended(JobId(each)) for each in job.result.decode()[1:-1].split()]
+    assert [each.result for each in followed] == [b'"lead 1"'] * 2
+    assert {site.events(each.id)[0].actor for each in followed} == {"worker:fleet"}
 
 
 def test_cancels_reach_a_far_handler_softly_and_hard(site: RemoteSite, tmp_path: Path) -> None:

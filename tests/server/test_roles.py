@@ -24,6 +24,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "look": frozenset({W}),
     "output": frozenset({W}),
     "upload-artifact": frozenset({W}),
+    "follow-up": frozenset({W}),
     "alive": frozenset({W}),
     "enqueue": frozenset({C, O}),
     "enqueue-many": frozenset({C, O}),
@@ -68,6 +69,7 @@ EXAMPLES: dict[str, object] = {
     "report": {"reports": [{"op": "start", **REPORT}]},
     "look": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE}]},
     "output": {"job_id": JOB.format(1), "lease_id": LEASE, "text": "hello"},
+    "follow-up": {"lease_id": LEASE, "job": {"queue": "q", "kind": "k"}},
     "alive": {
         "host": "h",
         "pid": 1,

@@ -25,7 +25,7 @@ NAMED_BY_HAND = {
     "queue": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
-        *("look", "output", "upload-artifact"),
+        *("look", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit", "drain"),
         *("job", "events", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
@@ -33,7 +33,7 @@ NAMED_BY_HAND = {
     "kind": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
-        *("look", "output", "upload-artifact"),
+        *("look", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
         "drain",
         *("job", "events", "logs", "artifacts", "artifact"),

@@ -19,7 +19,14 @@ from typing import (
 )
 
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
-from tenure.client.functions import JobFunction, Prepared, Sender, check_compensation
+from tenure.client.functions import (
+    JobFunction,
+    Prepared,
+    Sender,
+    call_of,
+    check_compensation,
+    refuse_own_id,
+)
 from tenure.client.jobs import Job
 from tenure.client.options import (
     OPTION_NAMES,
@@ -38,6 +45,7 @@ from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
 from tenure.handlers import (
     DEFAULT_QUEUE,
+    Call,
     Isolation,
     Registry,
     encode,
@@ -186,6 +194,22 @@ class Application:
         self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
     ) -> Prepared[Any]:
         """Check a call by its kind's name and give it an id, for `enqueue_many` to send."""
+        known, named, body = self._checked(kind, payload, options)
+        if known is not None:
+            return known.prepare_payload(body, options)
+        return self._sender.prepare(_unknown_call(named, body, options), options)
+
+    def call(self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]) -> Call:
+        """Check a call by its kind's name, for a handler to enqueue it with `ctx.enqueue`."""
+        known, named, body = self._checked(kind, payload, options)
+        if known is not None:
+            return known.call_payload(body, options)
+        refuse_own_id(options)
+        return _unknown_call(named, body, options)
+
+    def _checked(
+        self, kind: str, payload: Any, options: EnqueueOptions
+    ) -> tuple[JobFunction[..., Any, Any] | None, Kind, bytes]:
         check_known(dict(options), OPTION_NAMES)
         kind = plain(kind)
         check_name("kind", kind)
@@ -193,15 +217,7 @@ class Application:
         known = self._functions.get(Kind(kind))
         if known is not None:
             known.handler.decode_arguments(body)
-            return known.prepare_payload(body, options)
-        return self._sender.prepare(
-            kind=Kind(kind),
-            payload=body,
-            queue=DEFAULT_QUEUE,
-            priority=0,
-            policy=Policy(),
-            options=options,
-        )
+        return known, Kind(kind), body
 
     def enqueue_many(
         self, calls: Iterable[Prepared[Any]], *, connection: Any = None
@@ -250,6 +266,17 @@ class JobDecorator:
         if is_nested and frame is not None and frame.f_back is not None:
             local_names = frame.f_back.f_locals
         return self._app._add(function, self._options, local_names)
+
+
+def _unknown_call(kind: Kind, payload: bytes, options: EnqueueOptions) -> Call:
+    return call_of(
+        kind=kind,
+        payload=payload,
+        queue=DEFAULT_QUEUE,
+        priority=0,
+        policy=Policy(),
+        options=options,
+    )
 
 
 def _isolation(options: JobOptions) -> Isolation | None:

@@ -27,7 +27,7 @@ from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
-from tenure.handlers import Handler, Registry
+from tenure.handlers import Call, Handler, Registry
 from tenure.observing import tracing
 
 P = ParamSpec("P")  # how the function is called
@@ -111,6 +111,12 @@ class JobFunction(Generic[P, C, R]):
         arguments, options = self._split(kwargs)
         return self._prepare(args, arguments, options)
 
+    @takes_options
+    def call(self, *args: Any, **kwargs: Any) -> Call:
+        """Check this call, for a handler to enqueue it: `ctx.enqueue(function.call(…))`."""
+        arguments, options = self._split(kwargs)
+        return self._call(args, arguments, options)
+
     def using(self, **options: Unpack[EnqueueOptions]) -> "Using[P, R]":
         """The same function with options set; what follows are its own arguments only."""
         check_known(dict(options), OPTION_NAMES)
@@ -176,9 +182,22 @@ class JobFunction(Generic[P, C, R]):
     ) -> Prepared[R]:
         return self.prepare_payload(self.handler.encode_arguments(args, arguments), options)
 
+    def _call(
+        self, args: tuple[Any, ...], arguments: dict[str, Any], options: EnqueueOptions
+    ) -> Call:
+        return self.call_payload(self.handler.encode_arguments(args, arguments), options)
+
+    def call_payload(self, payload: bytes, options: EnqueueOptions) -> Call:
+        """A call out of arguments that are already encoded."""
+        refuse_own_id(options)
+        return self._described(payload, options)
+
     def prepare_payload(self, payload: bytes, options: EnqueueOptions) -> Prepared[R]:
         """A prepared call out of arguments that are already encoded."""
-        return self._sender.prepare(
+        return self._sender.prepare(self._described(payload, options), options)
+
+    def _described(self, payload: bytes, options: EnqueueOptions) -> Call:
+        return call_of(
             kind=self.kind,
             payload=payload,
             queue=self.handler.queue,
@@ -245,6 +264,50 @@ class Using(Generic[P, R]):
         """Check this call and give it an id, for `app.enqueue_many` to send."""
         return self._job_function._prepare(args, kwargs, self._options)
 
+    @takes_own
+    def call(self, *args: Any, **kwargs: Any) -> Call:
+        """Check this call, for a handler to enqueue it: `ctx.enqueue(function.call(…))`."""
+        return self._job_function._call(args, kwargs, self._options)
+
+
+def call_of(
+    *,
+    kind: Kind,
+    payload: bytes,
+    queue: QueueName,
+    priority: int,
+    policy: Policy,
+    options: EnqueueOptions,
+) -> Call:
+    """A call with its options, which go before what its kind says."""
+    said = overrides_from(options)
+    traced = tracing.enqueued(kind, said.queue or queue)
+    return Call(
+        queue=said.queue or queue,
+        kind=kind,
+        payload=payload,
+        priority=priority if said.priority is None else said.priority,
+        delay_us=said.delay_us,
+        run_at=said.run_at,
+        dedupe_key=said.key,
+        correlation_id=said.correlation_id or traced.correlation_id,
+        trace_id=said.trace_id or traced.traceparent,
+        policy=policy_from(options, policy),
+    )
+
+
+def refuse_own_id(options: EnqueueOptions) -> None:
+    """Raise for what a job that a handler enqueues cannot have."""
+    if options.get("job_id") is not None:
+        problem = "the id of a job that a handler enqueues follows from the handler's own job"
+        raise InvalidInput("job_id", problem, hint="leave it out")
+    if options.get("connection") is not None:
+        raise InvalidInput(
+            "connection",
+            "the worker enqueues this job, not this process",
+            hint="in a transaction of your own write function.enqueue(…, connection=…)",
+        )
+
 
 class Sender:
     """From prepared calls to handles. Shared by an application's functions."""
@@ -280,34 +343,15 @@ class Sender:
         )
         return msgspec.structs.replace(handler.policy, compensation=undo)
 
-    def prepare(
-        self,
-        *,
-        kind: Kind,
-        payload: bytes,
-        queue: QueueName,
-        priority: int,
-        policy: Policy,
-        options: EnqueueOptions,
-    ) -> Prepared[Any]:
+    def prepare(self, call: Call, options: EnqueueOptions) -> Prepared[Any]:
         """A command with an id, ready to be sent any number of times."""
         self._channel.link()  # ids are dated by the store's clock
-        said = overrides_from(options)
-        traced = tracing.enqueued(kind, said.queue or queue)
+        job_id = options.get("job_id")
         command = Enqueue(
-            job_id=said.job_id or self._channel.new_job_id(),
+            job_id=self._channel.new_job_id() if job_id is None else JobId(str(job_id)),
             namespace=self._channel.namespace,
-            queue=said.queue or queue,
-            kind=kind,
             actor=self._channel.actor,
-            payload=payload,
-            priority=priority if said.priority is None else said.priority,
-            delay_us=said.delay_us,
-            run_at=said.run_at,
-            dedupe_key=said.key,
-            correlation_id=said.correlation_id or traced.correlation_id,
-            trace_id=said.trace_id or traced.traceparent,
-            policy=policy_from(options, policy),
+            **msgspec.structs.asdict(call),
         )
         return Prepared(command, self.decode)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from tenure.core.ids import JobId, QueueName
+from tenure.core.ids import QueueName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.validation import MAX_DURATION, check_duration, check_name, check_policy
@@ -200,12 +200,11 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True):
     run_at: Instant | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
-    job_id: JobId | None = None
 
 
 def overrides_from(options: EnqueueOptions) -> Overrides:
     """The options of one call that are not policy."""
-    run_at, job_id = options.get("run_at"), options.get("job_id")
+    run_at = options.get("run_at")
     return Overrides(
         queue=queue_name(options["queue"]) if "queue" in options else None,
         priority=options.get("priority"),
@@ -214,5 +213,4 @@ def overrides_from(options: EnqueueOptions) -> Overrides:
         run_at=None if run_at is None else instant("run_at", run_at),
         correlation_id=plain(options.get("correlation_id")),
         trace_id=plain(options.get("trace_id")),
-        job_id=None if job_id is None else JobId(str(job_id)),
     )

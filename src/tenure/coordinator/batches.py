@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tenure.coordinator.estimate import StoreClock
 from tenure.core.applying import compensation_id
 from tenure.core.beside import Resolution
-from tenure.core.commands import Command, Discard, Enqueue, Redrive, WorkerCommand
+from tenure.core.commands import Command, Discard, Enqueue, FollowUp, Redrive, WorkerCommand
 from tenure.core.events import Event, Observation
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
@@ -46,7 +46,8 @@ LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
 
 _WORKER_COMMANDS = frozenset(get_args(WorkerCommand))
-_LOOKING_FURTHER = frozenset({Redrive, Discard})  # than their job's row
+_RESOLVING = frozenset({Redrive, Discard})
+_LOOKING_FURTHER = _RESOLVING | {FollowUp}  # than their job's row
 
 
 class Asked:
@@ -172,6 +173,8 @@ class Executor:
             command = asked.command
             kind = type(command)
             if kind is Enqueue:
+                # Not a FollowUp: it depends on its parent's row, too, and no compare-and-swap of
+                # the new job would prove that one current. [D10]
                 rows.jobs[command.job_id] = None
             elif kind in _WORKER_COMMANDS:
                 job = self._last_written.get(command.job_id)
@@ -181,21 +184,23 @@ class Executor:
 
     def _from_store(self, wave: list[Asked]) -> "_Rows":
         wanted: list[JobId] = []
+        parents: list[JobId] = []
         for asked in wave:
             wanted.append(asked.command.job_id)
             if isinstance(asked.command, Redrive):
                 wanted += [compensation_id(asked.command.job_id), redriven_id(asked.command)]
+            if isinstance(asked.command, FollowUp):
+                parents.append(asked.command.parent.job_id)
             if asked.missed is not None:
                 wanted.append(asked.missed.job.id)
         asked_at = self._clock.asked()
-        loaded = self._store.load(list(dict.fromkeys(wanted)))
+        loaded = self._store.load(list(dict.fromkeys(wanted + parents)))
         self._clock.heard(loaded.now, loaded.epoch, asked_at=asked_at)
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
+        rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
         self._find_holders(wave, rows)
-        resolving = [
-            asked.command.job_id for asked in wave if type(asked.command) in _LOOKING_FURTHER
-        ]
+        resolving = [asked.command.job_id for asked in wave if type(asked.command) in _RESOLVING]
         if resolving:
             rows.resolutions = self._store.load_resolutions(resolving)
         return rows
@@ -381,6 +386,7 @@ class _Rows:
         self.jobs: dict[JobId, Job | None] = {}
         self.resolutions: dict[JobId, Resolution] = {}
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
+        self.parents: dict[JobId, Job | None] = {}  # of follow-ups
         self.met: dict[JobId, Job] = {}  # by the command's job id: what its insert ran into
 
     def subject(self, command: Command) -> Job | None:
@@ -403,6 +409,9 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
             command = replace(command, compensation=pending, resolution=known)
         elif isinstance(command, Discard):
             command = replace(command, resolution=rows.resolutions.get(command.job_id))
+        elif isinstance(command, FollowUp):
+            parent = replace(command.parent, job=rows.parents.get(command.parent.job_id))
+            command = replace(command, parent=parent)
     return decide(rows.subject(command), command, moment, history)
 
 

@@ -8,7 +8,7 @@ import hashlib
 
 import msgspec
 
-from tenure.core.deadlines import lateness
+from tenure.core.deadlines import why_not_held
 from tenure.core.ids import (
     Actor,
     Epoch,
@@ -20,7 +20,6 @@ from tenure.core.ids import (
     QueueName,
     RequestId,
     WorkerId,
-    epoch_of,
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
@@ -88,15 +87,9 @@ def stage(
 ) -> Staging:
     """The artifact an upload becomes, if its lease is valid now; `others` are the attempt's
     artifacts of other names. [B7] [B9]"""
-    if job is None:
-        return Staging(cause=Cause.UNKNOWN_JOB)
-    if job.lease_id != upload.lease_id or job.principal != upload.actor:
-        return Staging(cause=Cause.INVALID_LEASE)
-    if epoch_of(upload.lease_id) != epoch:
-        return Staging(cause=Cause.EPOCH_CHANGED)
-    late = lateness(job, now)
-    if late is not None:
-        return Staging(cause=late)
+    cause = why_not_held(job, upload.lease_id, upload.actor, now=now, epoch=epoch)
+    if job is None or cause is not None:
+        return Staging(cause=cause)
     if others >= MAX_ARTIFACTS_PER_ATTEMPT:
         return Staging(cause=Cause.TOO_MANY_ARTIFACTS)
     return Staging(

@@ -29,6 +29,15 @@ from tenure.core.policy import Policy
 from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, ReleaseKind, Stage
 
 
+class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The attempt whose handler enqueues a job, and at which step of its work. [D8] [D10]"""
+
+    job_id: JobId
+    lease_id: LeaseId
+    step: str = ""
+    job: Job | None = None  # the parent's row, as the service found it
+
+
 class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make a job. The caller makes the id, so a repeated enqueue is one job. [D3]"""
 
@@ -45,6 +54,13 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     correlation_id: str | None = None
     trace_id: str | None = None
     policy: Policy = Policy()
+
+
+class FollowUp(Enqueue, frozen=True, kw_only=True, gc=False):
+    """Make a job out of another job's handler. Its id follows from the parent, the kind and the
+    step, so that an attempt that is repeated makes it once. [D8]"""
+
+    parent: ParentAttempt
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -195,7 +211,7 @@ class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Settle: TypeAlias = Complete | Fail | Release
 WorkerCommand: TypeAlias = Start | Heartbeat | Complete | Fail | Release
 OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
-Command: TypeAlias = Enqueue | Claim | WorkerCommand | Sweep | OperatorCommand | Discard
+Command: TypeAlias = Enqueue | FollowUp | Claim | WorkerCommand | Sweep | OperatorCommand | Discard
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -205,15 +221,16 @@ def fingerprint(command: Command) -> Fingerprint:
 
     The request id itself is part of it, which costs nothing and keeps the function total. What
     the service loads for the decision (a redrive's compensation, a resolution) is not, because the
-    caller did not send it. Nor is a traceparent: who asks again does so in another span. [OB3]
+    caller did not send it. Nor is a traceparent: who asks again does so in another span. [OB3] Nor
+    is a follow-up's parent: nobody compares such a job with what was asked. [D9]
     """
     kind = type(command)
     if kind is Redrive:
         return _digest(kind, _redrive_as_asked(cast(Redrive, command)))
     if kind is Discard:
         command = msgspec.structs.replace(command, resolution=None)
-    elif kind is Enqueue and traceparent_of(cast(Enqueue, command).trace_id) is not None:
-        command = msgspec.structs.replace(command, trace_id=None)
+    elif isinstance(command, Enqueue):
+        command = _without_context(command)
     return _digest(kind, command)
 
 
@@ -229,3 +246,12 @@ def _redrive_as_asked(command: Redrive) -> dict[str, object]:
 def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerprint:
     body = kind.__name__.encode() + _encode(asked)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())
+
+
+def _without_context(command: Enqueue) -> Enqueue:
+    if isinstance(command, FollowUp):
+        parent = ParentAttempt(job_id=command.parent.job_id, lease_id=LeaseId(""))
+        command = msgspec.structs.replace(command, parent=parent)
+    if traceparent_of(command.trace_id) is not None:
+        command = msgspec.structs.replace(command, trace_id=None)
+    return command

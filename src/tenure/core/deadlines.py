@@ -4,6 +4,7 @@ The one judge of lateness: reports, sweeps, uploads and displays all ask here. K
 instants, no commands.
 """
 
+from tenure.core.ids import Actor, Epoch, LeaseId, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, EventCause
@@ -44,6 +45,19 @@ def lateness(job: Job, now: Instant) -> Cause | None:
     """What the owner of a lease that is no longer valid is told; None while it is. [R10]"""
     revoked_by = revocation(job, now)
     return None if revoked_by is None else _CAUSE_OF_REVOCATION[revoked_by]
+
+
+def why_not_held(
+    job: Job | None, lease_id: LeaseId, actor: Actor, *, now: Instant, epoch: Epoch
+) -> Cause | None:
+    """Why `actor` has no valid lease of this id on the job now; None if it has. [B7] [D10]"""
+    if job is None:
+        return Cause.UNKNOWN_JOB
+    if job.lease_id != lease_id or job.principal != actor:
+        return Cause.INVALID_LEASE
+    if epoch_of(lease_id) != epoch:
+        return Cause.EPOCH_CHANGED
+    return lateness(job, now)
 
 
 def is_suspect(job: Job, now: Instant) -> bool:

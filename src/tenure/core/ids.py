@@ -88,6 +88,17 @@ def derived_job_id(origin: JobId, *, purpose: str) -> JobId:
     return _uuid(int(origin[:8] + origin[9:13], 16), digest, version=int(DERIVED_VERSION))
 
 
+def follow_up_id(parent: JobId, *, kind: Kind, step: str) -> JobId:
+    """The id of the job of this kind that an attempt of `parent` enqueues at this step, the same in
+    every attempt. [D8]
+
+    The NULs, which neither a kind nor a step can contain, keep the parts apart; the first word
+    keeps the id apart from those of compensations and redrives, so that nobody can take their
+    place.
+    """
+    return derived_job_id(parent, purpose=f"enqueue\x00{kind}\x00{step}")
+
+
 def new_lease_id(epoch: Epoch, entropy: bytes) -> LeaseId:
     """A lease id: the epoch it was granted in, then 128 random bits nobody can guess."""
     return LeaseId(f"{epoch}-{entropy.hex()}")

@@ -23,11 +23,14 @@ from tenure.core.commands import (
     DeadLetter,
     Discard,
     Enqueue,
+    FollowUp,
     OperatorCommand,
+    ParentAttempt,
     Redrive,
     Requeue,
     fingerprint,
 )
+from tenure.core.deadlines import why_not_held
 from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import JobId, RequestId, derived_job_id
 from tenure.core.instants import Instant, later
@@ -60,6 +63,11 @@ _ENQUEUED, _QUEUED = EventType.ENQUEUED, JobStatus.QUEUED  # bound once: see `ev
 
 def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | None) -> Outcome:
     """Make a job, or find the one that is already there under this id or dedupe key. [T1]"""
+    parent = command.parent if isinstance(command, FollowUp) else None
+    if parent is not None:
+        refused = _why_no_parent(parent, command, at)
+        if refused is not None:
+            return _refused(None, refused)
     if job is not None:
         return already_there(job, command, history)
     facts = Facts(
@@ -69,11 +77,13 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         priority=command.priority or None,
         policy=command.policy,
         dedupe_key=command.dedupe_key,
+        origin_id=None if parent is None else parent.job_id,
         run_at=Instant(at.now + command.delay_us) if command.run_at is None else command.run_at,
         sha256=digest(command.payload),
         size=len(command.payload),
     )
-    draft = Draft(type=_ENQUEUED, to=_QUEUED, facts=facts, body=command.payload)
+    cause = None if parent is None else EventCause.FOLLOW_UP
+    draft = Draft(type=_ENQUEUED, to=_QUEUED, cause=cause, facts=facts, body=command.payload)
     return apply(
         "T1",
         None,
@@ -86,9 +96,17 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         at=at,
         answer=lambda born, _: Reply(job=born),
         job_id=command.job_id,
+        not_after=None if parent is None or parent.job is None else parent.job.due_at,
         correlation_id=command.correlation_id,
         trace_id=command.trace_id,
     )
+
+
+def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause | None:
+    """Why this attempt may enqueue nothing; None if it may. [D10]"""
+    if parent.job is not None and parent.job.namespace != command.namespace:
+        return Cause.UNKNOWN_JOB
+    return why_not_held(parent.job, parent.lease_id, command.actor, now=at.now, epoch=at.epoch)
 
 
 def already_there(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
@@ -96,6 +114,9 @@ def already_there(job: Job, command: Enqueue | Redrive, history: History | None)
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if job.id != wanted:
         return Replayed(answer=Reply(job=job, deduplicated=True))
+    if isinstance(command, FollowUp):
+        # An earlier attempt of the same parent enqueued it, perhaps with another payload. [D9]
+        return Replayed(answer=Reply(job=job, replayed=True))
     if not history:  # an empty one: the job was purged since its row was read, so read again
         return NeedsHistory(job_id=job.id)
     if history[0].fingerprint == fingerprint(command):

@@ -22,8 +22,10 @@ from tenure.core.commands import (
     Discard,
     Enqueue,
     Fail,
+    FollowUp,
     Heartbeat,
     OperatorCommand,
+    ParentAttempt,
     Redrive,
     Release,
     Requeue,
@@ -36,6 +38,7 @@ from tenure.core.ids import (
     JOB_ID_PATTERN,
     LEASE_ID_PATTERN,
     SYSTEM,
+    follow_up_id,
     role_of,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
@@ -265,7 +268,9 @@ def check_body(field: str, value: object, limits: Limits) -> None:
 
 def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> None:
     check_job_id("job_id", command.job_id)
-    if command.job_id[14] == DERIVED_VERSION:
+    if isinstance(command, FollowUp):
+        _check_parent(command.parent, command)
+    elif command.job_id[14] == DERIVED_VERSION:
         # Else whoever knows a job's id could take the place of its compensation. [M1]
         raise InvalidInput(
             "job_id",
@@ -292,6 +297,27 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
         check_correlation_id("correlation_id", command.correlation_id)
     if command.trace_id is not None:
         _check_label("trace_id", command.trace_id, most=MAX_DEDUPE_KEY)
+
+
+def _check_parent(parent: ParentAttempt, command: Enqueue) -> None:
+    _check_type("parent", parent, ParentAttempt)
+    check_job_id("parent.job_id", parent.job_id)
+    check_lease_id("parent.lease_id", parent.lease_id)
+    if parent.step != "":
+        _check_label("step", parent.step, most=MAX_DEDUPE_KEY)
+    check_name("kind", command.kind)
+    if command.job_id != follow_up_id(parent.job_id, kind=command.kind, step=parent.step):
+        raise InvalidInput(
+            "job_id", f"{command.job_id} does not follow from the parent, the kind and the step"
+        )
+
+
+def check_lease_id(field: str, value: object) -> None:
+    """An epoch and 128 random bits. [J5]"""
+    if type(value) is not str or not LEASE_ID_PATTERN.fullmatch(value):
+        raise InvalidInput(
+            field, f"{_shown(value)} is not a lease id", hint="send back the lease_id of the grant"
+        )
 
 
 def _is_addressed_alike(one: Enqueue, other: Enqueue) -> bool:
@@ -358,12 +384,7 @@ def _check_number(field: str, value: object, *, low: float, high: float) -> None
 
 def _check_worker_command(command: WorkerCommand, limits: Limits, before: Command | None) -> None:
     check_job_id("job_id", command.job_id)
-    if type(command.lease_id) is not str or not LEASE_ID_PATTERN.fullmatch(command.lease_id):
-        raise InvalidInput(
-            "lease_id",
-            f"{_shown(command.lease_id)} is not a lease id",
-            hint="send back the lease_id of the grant",
-        )
+    check_lease_id("lease_id", command.lease_id)
     if before is None or command.actor is not before.actor:
         _check_actor(command.actor)
     match command:  # the frequent ones first: cases are tried in order

@@ -86,6 +86,7 @@ class EventCause(StrEnum):
     REDRIVE = "redrive"
     RERUN = "rerun"
     COMPENSATION = "compensation"
+    FOLLOW_UP = "follow_up"
     RECLAIM = "reclaim"
     IMPLICIT = "implicit"
     ATTEMPT_FAILED = "attempt_failed"

@@ -17,14 +17,16 @@ from tenure.core.commands import (
     Discard,
     Enqueue,
     Fail,
+    FollowUp,
     Heartbeat,
+    ParentAttempt,
     Redrive,
     Release,
     Requeue,
     Start,
     WorkerCommand,
 )
-from tenure.core.ids import Actor, JobId, Namespace, WorkerId
+from tenure.core.ids import Actor, JobId, Namespace, WorkerId, follow_up_id
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.vocabulary import EventCause, ReleaseKind
@@ -45,6 +47,7 @@ from tenure.protocol.requests import (
     ErrorMessage,
     FailMessage,
     FailReport,
+    FollowUpMessage,
     HeartbeatMessage,
     HeartbeatReport,
     LeaseMessage,
@@ -280,6 +283,23 @@ def enqueue_command(
         correlation_id=message.correlation_id,
         trace_id=message.trace_id,
         policy=policy_of(message.policy),
+    )
+
+
+def follow_up_command(enqueue: Enqueue, message: FollowUpMessage, *, parent: JobId) -> FollowUp:
+    """The follow-up that a message asks for; `enqueue` is the job in it."""
+    fields = msgspec.structs.asdict(enqueue)
+    fields["job_id"] = follow_up_id(parent, kind=enqueue.kind, step=message.step)
+    attempt = ParentAttempt(job_id=parent, lease_id=message.lease_id, step=message.step)
+    return FollowUp(**fields, parent=attempt)
+
+
+def follow_up_message(command: FollowUp) -> FollowUpMessage:
+    """A follow-up as it travels; its parent is in the path."""
+    return FollowUpMessage(
+        lease_id=command.parent.lease_id,
+        step=command.parent.step,
+        job=msgspec.structs.replace(enqueue_message(command), job_id=None),
     )
 
 

@@ -52,6 +52,7 @@ RequestIdField = Annotated[RequestId, _NAME]
 JobIdField = Annotated[JobId, Meta(pattern=_whole(JOB_ID_PATTERN))]
 LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
 
+StepField = Annotated[str, Meta(max_length=MAX_DEDUPE_KEY)]
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 LongText = Annotated[str, Meta(max_length=16 * MAX_TEXT)]

@@ -36,6 +36,7 @@ from tenure.protocol.fields import (
     Seconds,
     Sequence,
     ShortText,
+    StepField,
     Text,
     WorkerField,
 )
@@ -238,6 +239,16 @@ class EnqueueManyMessage(Request, frozen=True, kw_only=True):
     """Make jobs; replies come back in this order."""
 
     jobs: Annotated[tuple[EnqueueMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class FollowUpMessage(Request, frozen=True, kw_only=True):
+    """Make a job out of the handler of another one, under its lease. The id follows from the job in
+    the path, the new job's kind and `step`, so `job` names none, and every copy of the request is
+    one job. [D8] [D10]"""
+
+    lease_id: LeaseIdField
+    job: EnqueueMessage
+    step: StepField = ""
 
 
 class LookupMessage(Request, frozen=True, kw_only=True):

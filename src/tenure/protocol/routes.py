@@ -184,6 +184,17 @@ ROUTES: tuple[Route, ...] = (
         max_body_bytes=MAX_ARTIFACT_BYTES,
     ),
     _post(
+        "follow-up",
+        "/v1/jobs/{job_id}/follow-ups",
+        "Make a job that follows from this one",
+        W,
+        request=requests.FollowUpMessage,
+        reply=replies.JobReply,
+        success=201,
+        conflict=True,
+        finds="job",
+    ),
+    _post(
         "alive",
         "/v1/workers/{worker}/alive",
         "Give a sign of life",

@@ -20,6 +20,7 @@ from tenure.core.commands import (
     Discard,
     Enqueue,
     Fail,
+    FollowUp,
     Heartbeat,
     Redrive,
     Release,
@@ -34,7 +35,7 @@ from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.core.vocabulary import Cause, EventCause, ReleaseKind
 from tenure.errors import InvalidInput, OutcomeUnknown, RequestRefused
 from tenure.protocol.codec import encode
-from tenure.protocol.commands import enqueue_message, operator_message, report_of
+from tenure.protocol.commands import enqueue_message, follow_up_message, operator_message, report_of
 from tenure.protocol.records import JobRecord, job_of
 from tenure.protocol.replies import (
     JobPage,
@@ -76,12 +77,26 @@ def check_sendable(commands: Sequence[Command]) -> None:
             raise InvalidInput("command", problem)
 
 
+def _follow_up(caller: Caller, command: FollowUp) -> Reply:
+    call = Call(
+        name="follow-up",
+        parts={"job_id": command.parent.job_id},
+        message=follow_up_message(command),
+    )
+    try:
+        return reply_of(caller.ask(call, JobReply))
+    except NotFound:
+        return Reply(job=None, cause=Cause.UNKNOWN_JOB)
+
+
 def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
     """Send them in order; their answers."""
     answers: list[Answer] = []
     for sort, alike in groupby(commands, key=_sort):
         if sort == "report":
             answers += _report(caller, cast(list[WorkerCommand], list(alike)))
+        elif sort == "follow-up":
+            answers += [_follow_up(caller, cast(FollowUp, each)) for each in alike]
         elif sort == "enqueue":
             answers += _enqueue(caller, cast(list[Enqueue], list(alike)))
         else:
@@ -92,6 +107,8 @@ def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
 def _sort(command: Command) -> str:
     if isinstance(command, _REPORTS):
         return "report"
+    if isinstance(command, FollowUp):
+        return "follow-up"
     return "enqueue" if isinstance(command, Enqueue) else "decide"
 
 

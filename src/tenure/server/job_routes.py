@@ -1,6 +1,7 @@
 """What clients and operators ask about jobs."""
 
 import os
+from collections.abc import Sequence
 
 import msgspec
 from starlette.responses import Response
@@ -10,7 +11,7 @@ from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
-from tenure.errors import UnknownJob
+from tenure.errors import InvalidInput, UnknownJob
 from tenure.observing.tracing import Traced
 from tenure.ports import EventFilter, JobFilter
 from tenure.protocol.commands import (
@@ -18,6 +19,7 @@ from tenure.protocol.commands import (
     dead_letter_command,
     discard_command,
     enqueue_command,
+    follow_up_command,
     redrive_command,
     requeue_command,
 )
@@ -46,6 +48,7 @@ from tenure.protocol.requests import (
     EnqueueManyMessage,
     EnqueueMessage,
     EventsQuery,
+    FollowUpMessage,
     JobsQuery,
     LookupMessage,
     RedriveMessage,
@@ -54,7 +57,7 @@ from tenure.protocol.requests import (
 from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
-from tenure.server.worker_routes import Handler
+from tenure.server.worker_routes import Handler, hidden_jobs
 
 # --- Making jobs -------------------------------------------------------------------------------
 
@@ -83,6 +86,22 @@ async def enqueue_many(call: Call) -> Response:
     )
 
 
+async def follow_up(call: Call) -> Response:
+    """Make a job out of the handler of another one: 201, or 200 with the one that is there."""
+    message = call.message(FollowUpMessage)
+    if message.job.job_id is not None:
+        raise InvalidInput("job.job_id", "follows from the parent", hint="leave it out")
+    now = await call.services.now()
+    enqueue = _enqueue_of(call, message.job, now)
+    if await hidden_jobs(call, [call.job_id]):
+        raise UnknownJob(call.job_id)
+    command = follow_up_command(enqueue, message, parent=call.job_id)
+    [reply] = await _enqueued(call, [command])
+    if reply.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(call.job_id)
+    return answer(job_reply(reply, now=now, bodies=False), _status(call, reply))
+
+
 def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
@@ -108,7 +127,7 @@ def _labelled(message: EnqueueMessage, traced: Traced) -> EnqueueMessage:
     )
 
 
-async def _enqueued(call: Call, commands: list[Enqueue], *, within: str = "") -> list[Reply]:
+async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = "") -> list[Reply]:
     answers = await call.decide(commands, within=within)
     replies = [reply for reply in answers if isinstance(reply, Reply)]
     assert len(replies) == len(commands)
@@ -336,6 +355,7 @@ async def artifact(call: Call) -> Response:
 HANDLERS: dict[str, Handler] = {
     "enqueue": enqueue,
     "enqueue-many": enqueue_many,
+    "follow-up": follow_up,
     "lookup": lookup,
     "jobs": jobs,
     "job": job,

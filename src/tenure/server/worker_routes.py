@@ -212,7 +212,7 @@ async def _verdicts(
     call: Call, messages: Sequence[WorkerMessage], within: str = ""
 ) -> list[Verdict]:
     actor = call.actor
-    hidden = await _hidden(call, (message.job_id for message in messages))
+    hidden = await hidden_jobs(call, (message.job_id for message in messages))
     commands = await call.work(
         lambda: [worker_command(_decidable(each, hidden), actor) for each in messages]
     )
@@ -231,7 +231,7 @@ async def _verdicts(
     ]
 
 
-async def _hidden(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId]:
+async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId]:
     """Those of these jobs that have another queue or kind than the token's, each with an id that no
     job has: whatever is asked about that one is answered as about an unknown job. A lease does not
     say its queue or kind: for a token that is limited to some, and only then, the jobs are looked
@@ -283,7 +283,7 @@ async def upload_artifact(call: Call) -> Response:
     lease_id = call.http.headers.get(LEASE_HEADER)
     if lease_id is None:
         raise InvalidInput(LEASE_HEADER, "is missing", hint="send the lease_id of the grant")
-    hidden = await _hidden(call, [call.job_id])
+    hidden = await hidden_jobs(call, [call.job_id])
     upload = ArtifactUpload(
         job_id=hidden.get(call.job_id, call.job_id),
         lease_id=LeaseId(lease_id),
@@ -300,7 +300,7 @@ async def upload_artifact(call: Call) -> Response:
 async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B11]"""
     message = call.message(OutputMessage)
-    hidden = await _hidden(call, [message.job_id])
+    hidden = await hidden_jobs(call, [message.job_id])
     kept = attempt_output(_decidable(message, hidden), call.actor)
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
     await _check_known(call, message.job_id, cause)
@@ -310,7 +310,7 @@ async def output(call: Call) -> Response:
 async def look(call: Call) -> Response:
     """See which leases have news. [C2]"""
     held = call.message(LookMessage).leases
-    hidden = await _hidden(call, (each.job_id for each in held))
+    hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.coordinator.look(leases, call.actor))
     return answer(LookReply(news=tuple(news)))

@@ -4,12 +4,31 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId, Kind, QueueName, fence, new_job_id
+from tenure.core.ids import (
+    ENTROPY_BYTES,
+    Epoch,
+    JobId,
+    Kind,
+    QueueName,
+    fence,
+    follow_up_id,
+    new_job_id,
+)
 from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.errors import Cancelled, LeaseConflictError
-from tenure.handlers import DEFAULT_QUEUE, Context, Transaction, TransactionScope, encode, file_of
+from tenure.handlers import (
+    DEFAULT_QUEUE,
+    Call,
+    Context,
+    Enqueued,
+    Transaction,
+    TransactionScope,
+    encode,
+    file_of,
+)
 from tenure.stores.sql.owning import own_async_transaction, own_transaction
+from tenure.worker.following import checked, taken
 
 _R = TypeVar("_R")
 
@@ -40,6 +59,8 @@ class FakeContext(Context):
         self.logged: list[str] = []
         self.completed: list[Any] = []
         self.artifacts: dict[str, bytes] = {}
+        self.enqueued: list[Call] = []
+        self._enqueued_ids: set[JobId] = set()
         self._reason: str | None = None
         self._is_lost = False
 
@@ -78,6 +99,17 @@ class FakeContext(Context):
     def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
         """Remember a file by its name."""
         self.artifacts[name] = file_of(data, media_type)[0]
+
+    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+        """Remember a call; a job id as a worker would give it."""
+        self._refuse_if_lost()
+        call, step = checked(call, step)
+        job_id = follow_up_id(self.job_id, kind=call.kind, step=step)
+        if job_id in self._enqueued_ids:
+            raise taken(call, step)
+        self._enqueued_ids.add(job_id)
+        self.enqueued.append(call)
+        return Enqueued(job_id, is_new=True)
 
     def transaction(self, connection: Any) -> TransactionScope:
         """A real transaction on the connection, which remembers its result once committed."""

@@ -31,6 +31,7 @@ from tenure.testing.transacting import InMemory
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.executing import Execution
+from tenure.worker.following import FollowUpRequest, command_of, submit, told
 from tenure.worker.outcomes import FromChild
 from tenure.worker.reporting import report_of
 from tenure.worker.staging import Parts, stage
@@ -38,6 +39,7 @@ from tenure.worker.transacting import Authority
 from tenure.worker.wire import (
     ArtifactEnd,
     ArtifactPart,
+    FollowUpWanted,
     LeaseWanted,
     Progressed,
     Run,
@@ -238,6 +240,13 @@ class Inline:
         elif isinstance(said, ArtifactEnd):
             left = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
             execution.context.staged(stage(self._coordinator, left, ACTOR))
+        elif isinstance(said, FollowUpWanted):
+            asked = FollowUpRequest(
+                wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
+            )
+            command = command_of(asked, actor=ACTOR, namespace=self._app.namespace)
+            context = execution.context
+            submit(self._coordinator, command, lambda heard: context.followed_up(told(said, heard)))
         elif isinstance(said, LeaseWanted):
             execution.context.lend(Authority(attempt.grant.lease_id, ACTOR))
         elif isinstance(said, Settled):

@@ -12,6 +12,7 @@ from tenure.core.commands import (
     DeadLetter,
     Enqueue,
     Fail,
+    FollowUp,
     Heartbeat,
     OperatorCommand,
     Redrive,
@@ -27,6 +28,7 @@ from tenure.verify.acks import Ack, Op
 
 _OP: dict[type[object], Op] = {
     Enqueue: Op.ENQUEUE,
+    FollowUp: Op.ENQUEUE,
     Start: Op.START,
     Heartbeat: Op.HEARTBEAT,
     Complete: Op.COMPLETE,

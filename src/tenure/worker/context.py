@@ -7,8 +7,8 @@ handler notices a lost lease even while its supervisor is stopped or gone.
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tenure.core.ids import traceparent_of
@@ -17,12 +17,22 @@ from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
 from tenure.core.vocabulary import Stage
 from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
-from tenure.handlers import Context, Handler, TransactionScope, encode, file_of
+from tenure.handlers import (
+    Call,
+    Context,
+    Enqueued,
+    Handler,
+    TransactionScope,
+    encode,
+    file_of,
+)
 from tenure.worker.clock import Boot, boot_now
+from tenure.worker.following import FollowUps
 from tenure.worker.staging import Stager
 from tenure.worker.text import clean
 from tenure.worker.transacting import Authority, Transactions, atransact, transact
 from tenure.worker.wire import (
+    FollowUpAnswer,
     LeaseWanted,
     Progressed,
     Run,
@@ -62,6 +72,10 @@ class AttemptContext(Context):
         self._is_lost = False
         self._on_stop: Callable[[], object] | None = None
         self._stager = Stager(run.run, send, self.still_mine)
+        self._follow_ups = FollowUps(
+            run.run, run.job_id, send, still_mine=self.still_mine, limits=limits
+        )
+        self._is_in_transaction = False
         self.fault: tuple[Exception, Stage] | None = None  # found by us in the handler's time
         self._transactions = transactions
         self._handler: Handler | None = None
@@ -112,6 +126,17 @@ class AttemptContext(Context):
             self.failed(error, Stage.OUTPUT)
             raise
 
+    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+        """Enqueue a job that follows from this one, once however often this one is attempted."""
+        if self._is_in_transaction:
+            raise InvalidInput(
+                "enqueue",
+                "within ctx.transaction the job would not be part of the transaction",
+                hint="enqueue it on the same connection, function.enqueue(…, connection=…), or "
+                "before the block",
+            )
+        return self._follow_ups.enqueue(call, step)
+
     def transaction(self, connection: Any) -> TransactionScope:
         """Complete the attempt in a transaction of the handler's own."""
         transactions = self._transactions
@@ -154,6 +179,15 @@ class AttemptContext(Context):
         """The lease, without blocking the loop."""
         return await asyncio.to_thread(self.authority)
 
+    @contextmanager
+    def in_transaction(self) -> Iterator[None]:
+        """The handler's own transaction is open."""
+        self._is_in_transaction = True
+        try:
+            yield
+        finally:
+            self._is_in_transaction = False
+
     def failed(self, error: Exception, stage: Stage) -> None:
         """If this error ends the handler, it was not the handler's own code that failed."""
         self.fault = error, stage
@@ -172,6 +206,10 @@ class AttemptContext(Context):
     def staged(self, answer: Staged) -> None:
         """The supervisor says what became of an artifact."""
         self._stager.heard(answer)
+
+    def followed_up(self, answer: FollowUpAnswer) -> None:
+        """The supervisor says what became of a follow-up."""
+        self._follow_ups.heard(answer)
 
     def lend(self, authority: Authority) -> None:
         """The supervisor lends the lease."""

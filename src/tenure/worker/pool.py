@@ -19,6 +19,7 @@ from tenure.handlers import Isolation
 from tenure.observing import tracing
 from tenure.worker.children import Child
 from tenure.worker.clock import NEVER, Boot
+from tenure.worker.following import FollowUpRequest
 from tenure.worker.keeping import Keeper
 from tenure.worker.messages import (
     Broken,
@@ -40,6 +41,8 @@ from tenure.worker.wire import (
     ArtifactPart,
     Blocked,
     Ended,
+    FollowUpAnswer,
+    FollowUpWanted,
     LeaseWanted,
     Lent,
     Lost,
@@ -88,6 +91,7 @@ class _Place:
         self.is_sent = False
         self.parts = Parts()
         self.is_staging = False  # an artifact of it is being stored
+        self.is_enqueueing = False  # a follow-up of it is being stored
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
 
 
@@ -106,9 +110,11 @@ class Pool:
         emit: Callable[[Event], None],
         stats: Stats,
         stage: Callable[[Left], None] = lambda left: None,
+        follow: Callable[[FollowUpRequest], None] = lambda asked: None,
     ) -> None:
         self._app = app
         self._stage = stage
+        self._follow = follow
         self._lanes = lanes  # how many children of each lane are kept warm
         self._options = options
         self._environment = environment
@@ -180,11 +186,12 @@ class Pool:
         if place.is_sent and place.child is not None:
             place.child.send(SoftCancel(run, reason))
 
-    def tell(self, message: Lent | Staged) -> None:
+    def tell(self, message: Lent | Staged | FollowUpAnswer) -> None:
         """Pass an answer on to the handler that asked."""
         place = self._places.get(message.run)
         if place is not None and place.is_sent and place.child is not None:
             place.is_staging &= not isinstance(message, Staged)
+            place.is_enqueueing &= not isinstance(message, FollowUpAnswer)
             place.child.send(message)
 
     def kill(self, run: int) -> None:
@@ -340,6 +347,9 @@ class Pool:
             case ArtifactEnd():
                 if message.run in child.runs:
                     self._left(self._places[message.run], message)
+            case FollowUpWanted():
+                if message.run in child.runs:
+                    self._followed(self._places[message.run], message)
             case LeaseWanted():
                 if message.run in child.runs:
                     self._emit(LeaseAsked(message.run))
@@ -370,6 +380,14 @@ class Pool:
         place.is_staging = True
         with tracing.within(tracing.concerning([place.frame])):
             self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
+
+    def _followed(self, place: _Place, wanted: FollowUpWanted) -> None:
+        if place.frame is None or place.lease_id is None or place.is_enqueueing:
+            return  # a handler waits for each answer: this is something else that found the socket
+        place.is_enqueueing = True
+        asked = FollowUpRequest(wanted=wanted, job_id=place.frame.job_id, lease_id=place.lease_id)
+        with tracing.within(tracing.concerning([place.frame])):
+            self._follow(asked)
 
     def _ready(self, child: Child) -> None:
         child.is_ready = True

@@ -38,6 +38,7 @@ from tenure.worker.wire import (
     Blocked,
     Channel,
     Ended,
+    FollowUpAnswer,
     Lent,
     Lost,
     Ready,
@@ -145,7 +146,7 @@ class Lane(ABC):
                     )
                     self._running[message.run] = execution
                     self.start(execution)
-                case Renewed() | SoftCancel() | Lost() | Lent() | Staged():
+                case Renewed() | SoftCancel() | Lost() | Lent() | Staged() | FollowUpAnswer():
                     self._tell(message)
                 case Retire():
                     self.retire()
@@ -154,7 +155,7 @@ class Lane(ABC):
                 case _:
                     assert_never(message)
 
-    def _tell(self, message: Renewed | SoftCancel | Lost | Lent | Staged) -> None:
+    def _tell(self, message: Renewed | SoftCancel | Lost | Lent | Staged | FollowUpAnswer) -> None:
         execution = self._running.get(message.run)
         if execution is None:
             return
@@ -169,6 +170,8 @@ class Lane(ABC):
                 execution.context.lend(Authority(message.lease_id, message.actor))
             case Staged():
                 execution.context.staged(message)
+            case FollowUpAnswer():
+                execution.context.followed_up(message)
 
     def end(self, execution: Execution, outcome: FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""

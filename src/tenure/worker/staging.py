@@ -6,7 +6,6 @@ The handler waits for the answer, so that its success can never overtake what it
 
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 
 import msgspec
 
@@ -19,17 +18,16 @@ from tenure.core.ids import Actor, JobId, LeaseId
 from tenure.core.validation import check_name
 from tenure.core.vocabulary import Cause
 from tenure.errors import (
-    Cancelled,
     InvalidInput,
     LeaseConflictError,
     TenureError,
     TransientError,
 )
 from tenure.ports import Coordination
+from tenure.worker.answers import Answers
 from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
 
 PART_BYTES = 512 * 1024
-LOOK_AGAIN_S = 0.1
 
 
 # --- in the child ------------------------------------------------------------------------------
@@ -43,32 +41,19 @@ class Stager:
     ) -> None:
         self._run = run
         self._send = send
-        self._still_mine = still_mine
         self._lock = threading.Lock()
-        self._number = 0
-        self._answers: SimpleQueue[Staged] = SimpleQueue()
+        self._answers: Answers[Staged] = Answers(still_mine)
 
     def stage(self, name: str, body: bytes, media_type: str) -> None:
         """Send it and wait until it is stored; raises if it is not."""
         check_name("name", name)
         _check_size(len(body))
         with self._lock:
-            self._number += 1
+            number = self._answers.next_number()
             for start in range(0, len(body), PART_BYTES):
                 self._send(ArtifactPart(self._run, body[start : start + PART_BYTES]))
-            self._send(ArtifactEnd(self._run, self._number, name, media_type))
-            _judge(self._wait())
-
-    def _wait(self) -> Staged:
-        while True:
-            try:
-                answer = self._answers.get(timeout=LOOK_AGAIN_S)
-            except Empty:
-                if not self._still_mine():
-                    raise Cancelled("the lease is lost") from None
-                continue
-            if answer.number == self._number:  # else it is about one that was given up
-                return answer
+            self._send(ArtifactEnd(self._run, number, name, media_type))
+            _judge(self._answers.wait_for(number))
 
     def heard(self, answer: Staged) -> None:
         """The supervisor's answer."""

@@ -30,6 +30,7 @@ from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
+from tenure.worker.following import FollowUpRequest
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -64,7 +65,7 @@ from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
 from tenure.worker.staging import Left
-from tenure.worker.wire import Lent, Run, Staged
+from tenure.worker.wire import FollowUpAnswer, Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
@@ -77,6 +78,9 @@ _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 
 StoreArtifact = Callable[[Left, Callable[[Staged], None]], None]
 """Stores an artifact in its own time, and says then what became of it."""
+
+EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
+"""Enqueues a handler's job in its own time, and says then what became of it."""
 
 LookAtLeases = Callable[[Look, Callable[[Looked], None]], None]
 """Looks in its own time, and says then what it found."""
@@ -97,6 +101,7 @@ class Supervisor:
         app: str,
         environment: Mapping[str, str],
         stage: StoreArtifact,
+        follow: EnqueueFollowUp,
         look: LookAtLeases,
     ) -> None:
         self._coordination = coordination
@@ -126,6 +131,7 @@ class Supervisor:
             emit=self._inbox.append,
             stats=session.stats,
             stage=lambda left: stage(left, self.tell),
+            follow=lambda asked: follow(asked, self.tell),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -138,8 +144,8 @@ class Supervisor:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
 
-    def tell(self, message: Staged) -> None:
-        """Tell a handler what became of its artifact. Any thread."""
+    def tell(self, message: Staged | FollowUpAnswer) -> None:
+        """Tell a handler what became of its artifact, or of the job it enqueued. Any thread."""
         self._call(lambda: self._pool.tell(message))
 
     def _hear(self, found: Looked) -> None:

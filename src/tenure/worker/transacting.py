@@ -89,6 +89,9 @@ class Holder(Protocol):
     async def aauthority(self) -> Authority:
         """The lease, without blocking the loop."""
 
+    def in_transaction(self) -> AbstractContextManager[None]:
+        """While the transaction is open."""
+
     def failed(self, error: Exception, stage: Stage) -> None:
         """It is not, and this is where it was found out."""
 
@@ -102,7 +105,7 @@ def transact(holder: Holder, transactions: Transactions, connection: Any) -> Ite
     authority = holder.authority()
     command: Complete | None = None  # once there is one, the handler's part is done
     try:
-        with transactions.transaction_on(connection) as settle:
+        with holder.in_transaction(), transactions.transaction_on(connection) as settle:
             transaction = AttemptTransaction(holder.encode_result)
             yield transaction
             command = _command(holder, authority, transaction)
@@ -122,11 +125,12 @@ async def atransact(
     authority = await holder.aauthority()
     command: Complete | None = None  # once there is one, the handler's part is done
     try:
-        async with transactions.atransaction_on(connection) as settle:
-            transaction = AttemptTransaction(holder.encode_result)
-            yield transaction
-            command = _command(holder, authority, transaction)
-            _judge(await settle(command))
+        with holder.in_transaction():
+            async with transactions.atransaction_on(connection) as settle:
+                transaction = AttemptTransaction(holder.encode_result)
+                yield transaction
+                command = _command(holder, authority, transaction)
+                _judge(await settle(command))
     except Exception as error:
         if command is not None:
             holder.failed(error, Stage.COMMIT)

@@ -14,7 +14,7 @@ from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
 from tenure.core.vocabulary import Cause
-from tenure.handlers import Isolation
+from tenure.handlers import Call, Isolation
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import FromChild
 
@@ -89,6 +89,20 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
     failure: str = ""
 
 
+class FollowUpAnswer(msgspec.Struct, frozen=True, tag="follow_up_answer"):
+    """A follow-up is stored; or why not: the lease, the call itself, or the store."""
+
+    run: int
+    number: int
+    job_id: JobId | None = None
+    is_new: bool = False
+    cause: Cause | None = None
+    field: str = ""
+    problem: str = ""
+    hint: str = ""
+    failure: str = ""
+
+
 class Retire(msgspec.Struct, frozen=True, tag="retire"):
     """Finish what runs, then exit."""
 
@@ -135,6 +149,15 @@ class ArtifactEnd(msgspec.Struct, frozen=True, tag="artifact"):
     media_type: str
 
 
+class FollowUpWanted(msgspec.Struct, frozen=True, tag="follow_up"):
+    """A job that the handler enqueues; answered with `FollowUpAnswer`."""
+
+    run: int
+    number: int
+    step: str
+    call: Call
+
+
 class LeaseWanted(msgspec.Struct, frozen=True, tag="lease_wanted"):
     """The handler is about to complete its attempt in a transaction of its own."""
 
@@ -162,7 +185,7 @@ class Blocked(msgspec.Struct, frozen=True, tag="blocked"):
     stack: str
 
 
-ToChild = Setup | Run | Renewed | SoftCancel | Lost | Lent | Staged | Retire
+ToChild = Setup | Run | Renewed | SoftCancel | Lost | Lent | Staged | FollowUpAnswer | Retire
 ToSupervisor = (
     Ready
     | Ended
@@ -170,6 +193,7 @@ ToSupervisor = (
     | Progressed
     | ArtifactPart
     | ArtifactEnd
+    | FollowUpWanted
     | LeaseWanted
     | Settled
     | Said

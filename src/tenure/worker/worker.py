@@ -20,11 +20,13 @@ from tenure.ports import Coordination
 from tenure.worker.attending import Attendant
 from tenure.worker.claiming import ClaimSettings
 from tenure.worker.clock import boot_now
+from tenure.worker.following import FollowUpRequest, command_of, submit, told
 from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.serving import load_registry
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment
+from tenure.worker.wire import FollowUpAnswer
 
 MAX_CONCURRENCY = 10_000
 LEAST_MEMORY_BYTES = 64 * 1024 * 1024
@@ -51,8 +53,7 @@ class Worker:
         options: WorkerOptions | None = None,
         stats: Stats | None = None,
     ) -> None:
-        options = options or WorkerOptions()
-        _check(registry, options)
+        _check(registry, options := options or WorkerOptions())
         self.id = options.worker_id or new_worker_id()
         self.actor = options.actor or worker_actor(self.id)
         self.stats = stats or Stats()
@@ -90,6 +91,7 @@ class Worker:
             app=app,
             environment=host_environment(options.url),
             stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
+            follow=self._follow,
             look=lambda look, answer: self._attendant.look(look, self.actor, answer),
         )
 
@@ -129,6 +131,10 @@ class Worker:
 
     def _keep(self, output: AttemptOutput) -> None:
         self._attendant.keep(output, self.actor)
+
+    def _follow(self, asked: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]) -> None:
+        command = command_of(asked, actor=self.actor, namespace=self._options.namespace)
+        submit(self._coordination, command, lambda heard: answer(told(asked.wanted, heard)))
 
     def _describe(self) -> WorkerProcess:
         return WorkerProcess(

@@ -103,7 +103,7 @@ CREATE TABLE {t}job (
              ELSE cancel_deadline IS NOT NULL AND status <> 'queued' END),
     -- An array that is one constant, not IN: fewer nodes. A null passes.
     CONSTRAINT job_words CHECK (
-        origin_cause = ANY (CAST('{redrive, rerun, compensation}' AS text[]))
+        origin_cause = ANY (CAST('{redrive, rerun, compensation, follow_up}' AS text[]))
         AND stall_cause = ANY (CAST('{attempt_failed, released, snoozed, undelivered,
             lease_expired, outage, timeout, start_timeout}' AS text[]))
         AND reason_code = ANY (CAST('{parse_error, validation_failed, dependency_unavailable,

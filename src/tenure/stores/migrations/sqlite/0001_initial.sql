@@ -66,7 +66,7 @@ CREATE TABLE tenure_job (
         AND priority BETWEEN -32768 AND 32767),
     CONSTRAINT job_cancel_request CHECK ((cancel_requested_at IS NULL) = (cancel_deadline IS NULL)),
     CONSTRAINT job_words CHECK (
-        (origin_cause IS NULL OR origin_cause IN ('redrive', 'rerun', 'compensation'))
+        (origin_cause IS NULL OR origin_cause IN ('redrive', 'rerun', 'compensation', 'follow_up'))
         AND (stall_cause IS NULL OR stall_cause IN (
             'attempt_failed', 'released', 'snoozed', 'undelivered', 'lease_expired', 'outage',
             'timeout', 'start_timeout'))

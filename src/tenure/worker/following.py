@@ -1,0 +1,169 @@
+"""Follow-ups: jobs that a handler enqueues, on their way through the supervisor.
+
+The child has neither a token nor the lease. The supervisor has both, so it sends the job under the
+lease of the attempt, and the coordinator decides. [D8] [D10] The handler waits for the answer.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import msgspec
+
+from tenure.core.commands import FollowUp, ParentAttempt
+from tenure.core.ids import Actor, JobId, LeaseId, Namespace, follow_up_id
+from tenure.core.validation import MAX_DEDUPE_KEY, Limits, check_body
+from tenure.core.verdicts import Answer, Reply
+from tenure.core.vocabulary import Cause
+from tenure.errors import InvalidInput, LeaseConflictError, TransientError
+from tenure.handlers import Call, Enqueued
+from tenure.ports import Coordination
+from tenure.worker.answers import Answers
+from tenure.worker.wire import FollowUpAnswer, FollowUpWanted, ToSupervisor
+
+_MAY_BE_SAID_AGAIN = "another attempt enqueues it under the same id"
+
+# --- in the child ------------------------------------------------------------------------------
+
+
+class FollowUps:
+    """Sends one follow-up of an attempt at a time. Any thread of the handler."""
+
+    def __init__(
+        self,
+        run: int,
+        job_id: JobId,
+        send: Callable[[ToSupervisor], None],
+        *,
+        still_mine: Callable[[], bool],
+        limits: Limits,
+    ) -> None:
+        self._run = run
+        self._job_id = job_id
+        self._send = send
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._answers: Answers[FollowUpAnswer] = Answers(still_mine)
+        self._taken: set[JobId] = set()
+
+    def enqueue(self, call: object, step: object) -> Enqueued:
+        """Enqueue the call and wait until it is stored; raises if it is not."""
+        call, step = checked(call, step)
+        # The frame has room for one body: a larger one would end this process, not this call.
+        check_body("payload", call.payload, self._limits)
+        wanted = follow_up_id(self._job_id, kind=call.kind, step=step)
+        with self._lock:
+            if wanted in self._taken:
+                raise taken(call, step)
+            number = self._answers.next_number()
+            self._send(FollowUpWanted(self._run, number, step, call))
+            enqueued = _judge(self._answers.wait_for(number), call, self._job_id)
+            self._taken.add(wanted)
+        return enqueued
+
+    def heard(self, answer: FollowUpAnswer) -> None:
+        """The supervisor's answer."""
+        self._answers.put(answer)
+
+
+def checked(call: object, step: object) -> tuple[Call, str]:
+    """What `ctx.enqueue` was given, if it is a call and the name of a step."""
+    if not isinstance(call, Call):
+        raise InvalidInput(
+            "call",
+            f"{type(call).__name__} is not a call of a job",
+            hint="write ctx.enqueue(function.call(argument, …))",
+        )
+    if type(step) is int:
+        step = str(step)
+    if not isinstance(step, str) or len(step) > MAX_DEDUPE_KEY or not step.isprintable():
+        raise InvalidInput(
+            "step",
+            "is not the name of a step",
+            hint=f"give a text of at most {MAX_DEDUPE_KEY} printable characters, or a number",
+        )
+    return call, str.__str__(step)
+
+
+def taken(call: Call, step: str) -> InvalidInput:
+    """The error of an attempt that enqueues two jobs under one id."""
+    at = f" at the step {step!a}" if step else ""
+    return InvalidInput(
+        "step",
+        f"this attempt has already enqueued a job of the kind {call.kind}{at}",
+        hint="name each one, the same in every attempt: ctx.enqueue(…, step=…)",
+    )
+
+
+def _judge(answer: FollowUpAnswer, call: Call, parent: JobId) -> Enqueued:
+    if answer.failure:
+        raise TransientError(answer.failure, dependency_unavailable=True)
+    if answer.problem:
+        raise InvalidInput(answer.field, answer.problem, hint=answer.hint)
+    if answer.cause is not None or answer.job_id is None:
+        raise LeaseConflictError(f"the attempt has lost its authority ({answer.cause})")
+    if answer.job_id == parent:
+        raise InvalidInput(
+            "key",
+            f"this job holds the key {call.dedupe_key!a} itself until it ends",
+            hint="leave key out: the id of a job that a handler enqueues makes it one job already",
+        )
+    return Enqueued(id=answer.job_id, is_new=answer.is_new)
+
+
+# --- in the supervisor -------------------------------------------------------------------------
+
+
+class FollowUpRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A follow-up with what only the supervisor knows: the lease it is sent under."""
+
+    wanted: FollowUpWanted
+    job_id: JobId
+    lease_id: LeaseId
+
+
+def command_of(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) -> FollowUp:
+    """The command that a handler's request stands for."""
+    call, step = request.wanted.call, request.wanted.step
+    return FollowUp(
+        job_id=follow_up_id(request.job_id, kind=call.kind, step=step),
+        namespace=namespace,
+        actor=actor,
+        parent=ParentAttempt(job_id=request.job_id, lease_id=request.lease_id, step=step),
+        **msgspec.structs.asdict(call),
+    )
+
+
+def submit(
+    coordination: Coordination, command: FollowUp, answer: Callable[[Answer | Exception], None]
+) -> None:
+    """Send it without waiting; `answer` is called once, in whatever thread."""
+
+    def heard(future: "Future[list[Answer]]") -> None:
+        try:
+            [answered] = future.result()
+        except Exception as failure:  # handed to the handler that waits, never swallowed
+            answer(failure)
+        else:
+            answer(answered)
+
+    try:
+        coordination.submit_many([command]).add_done_callback(heard)
+    except Exception as failure:  # a field is wrong, or the transport failed at once
+        answer(failure)
+
+
+def told(wanted: FollowUpWanted, heard: Answer | Exception) -> FollowUpAnswer:
+    """What a handler is told of its follow-up."""
+    run, number = wanted.run, wanted.number
+    if isinstance(heard, InvalidInput):
+        return FollowUpAnswer(
+            run, number, field=heard.field, problem=heard.problem, hint=heard.hint
+        )
+    if isinstance(heard, Exception):
+        return FollowUpAnswer(run, number, failure=f"{heard}; {_MAY_BE_SAID_AGAIN}")
+    assert isinstance(heard, Reply)
+    if heard.job is None or heard.cause is not None:
+        return FollowUpAnswer(run, number, cause=heard.cause or Cause.UNKNOWN_JOB)
+    is_new = not (heard.replayed or heard.deduplicated)
+    return FollowUpAnswer(run, number, job_id=heard.job.id, is_new=is_new)

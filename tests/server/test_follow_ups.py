@@ -1,0 +1,79 @@
+"""Follow-ups over HTTP: who may make them, and what is answered."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import JobId, Kind, QueueName, follow_up_id
+from tenure.core.vocabulary import Role
+from tests.server.harness import Answer, Stage
+
+
+def follow(
+    stage: Stage, lease: dict[str, Any], *, token: str | None = None, step: str = "", **job: Any
+) -> Answer:
+    message = {
+        "lease_id": lease["lease_id"],
+        "step": step,
+        "job": {"queue": "q", "kind": "k", **job},
+    }
+    path = f"/v1/jobs/{lease['job_id']}/follow-ups"
+    return stage.ask("POST", path, message, token=token or stage.of(Role.WORKER))
+
+
+@spec("D8", "D9", "D12")
+def test_a_worker_makes_a_follow_up_once(stage: Stage) -> None:
+    lease = stage.leased()
+
+    made = follow(stage, lease, payload=1)
+    again = follow(stage, lease, payload=2)
+
+    expected = follow_up_id(JobId(lease["job_id"]), kind=Kind("k"), step="")
+    assert (made.status, made.json["job"]["id"]) == (201, expected)
+    assert (again.status, again.json["replayed"]) == (200, True)
+    assert stage.job(expected).payload == b"1"
+
+
+@spec("D12")
+def test_a_worker_makes_no_other_jobs(stage: Stage) -> None:
+    refused = stage.call("enqueue", {"queue": "q", "kind": "k"}, role=Role.WORKER)
+
+    assert (refused.status, refused.code) == (403, "out_of_scope")
+
+
+@spec("D12")
+@pytest.mark.parametrize("elsewhere", [{"queue": "other"}, {"kind": "other"}])
+def test_a_limited_worker_makes_follow_ups_only_within_its_limits(
+    stage: Stage, elsewhere: dict[str, str]
+) -> None:
+    limited = stage.token(Role.WORKER, "limited", queues=(QueueName("q"),), kinds=(Kind("k"),))
+    stage.enqueue(1)
+    [lease] = stage.claim(token=limited)
+
+    refused = follow(stage, lease, token=limited, **elsewhere)
+    undo = {"compensation": {"kind": "k", "queue": "other"}}
+    by_undoing = follow(stage, lease, token=limited, policy=undo)
+
+    assert [(each.status, each.code) for each in (refused, by_undoing)] == [
+        (403, "out_of_scope")
+    ] * 2
+    assert follow(stage, lease, token=limited).status == 201
+
+
+@spec("D10")
+def test_a_stolen_lease_makes_nothing(stage: Stage) -> None:
+    lease = stage.leased()
+
+    refused = follow(stage, lease, token=stage.token(Role.WORKER, "thief"))
+
+    assert (refused.status, refused.json["cause"]) == (409, "invalid_lease")
+
+
+@spec("D8")
+def test_the_id_of_a_follow_up_is_not_chosen(stage: Stage) -> None:
+    lease = stage.leased()
+
+    refused = follow(stage, lease, job_id="01930000-0000-7000-8000-00000000000f")
+
+    assert (refused.status, refused.json["field"]) == (422, "job.job_id")
