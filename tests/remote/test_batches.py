@@ -50,7 +50,7 @@ def test_a_lost_answer_to_many_new_jobs_costs_one_more_request(server: ThreadedS
         assert proxy.answers == [BATCH, BATCH]
 
 
-@spec("H12")
+@spec("H43")
 def test_a_long_log_is_asked_for_page_by_page(kit: RemoteKit) -> None:
     job = kit.running_job()
     beats = [kit.beat(job, number) for number in range(1, MAX_PAGE + 3)]

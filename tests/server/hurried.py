@@ -1,11 +1,15 @@
-"""A server in a hurry: deadlines short enough for a test. Run as a module, it serves memory."""
+"""A server in a hurry: deadlines short enough for a test. Run as a module, it serves memory; given
+a number, within TLS whose handshake may take so many seconds."""
 
 import sys
+
+from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
 from tenure.server.serving import ServeOptions, serve
 from tenure.server.settings import ServerSettings
 from tenure.stores.memory import MemoryStore
+from tests.server.processes import CERTIFICATE, KEY
 
 SETTINGS = ServerSettings(
     head_within_s=0.5,
@@ -26,5 +30,12 @@ def announce(address: str) -> None:
 if __name__ == "__main__":
     coordinator = Coordinator(MemoryStore())
     options = ServeOptions(port=0, authenticated=False, settings=SETTINGS)
+    if len(sys.argv) > 1:
+        options = replace(
+            options,
+            tls_certificate=CERTIFICATE,
+            tls_key=KEY,
+            settings=replace(SETTINGS, handshake_within_s=float(sys.argv[1])),
+        )
     serve(coordinator, options, announce=announce)
     coordinator.close()

@@ -353,7 +353,7 @@ def test_a_version_that_the_server_does_not_speak_is_refused(stage: Stage) -> No
     assert newer.json["field"] == "Tenure-Protocol"
 
 
-@spec("H12")
+@spec("H43")
 def test_a_body_over_its_limit_is_refused_by_what_came_not_by_what_was_said(stage: Stage) -> None:
     json_type = {"content-type": "application/json"}
     said = stage.ask(
@@ -377,7 +377,7 @@ def test_a_body_over_its_limit_is_refused_by_what_came_not_by_what_was_said(stag
     assert len(lied._pieces) > 90  # the rest is not for the application
 
 
-@spec("H12")
+@spec("H43")
 @pytest.mark.parametrize(
     "headers",
     [

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,14 +17,35 @@ from tenure.errors import TenureError
 from tenure.server.connections import check_protocol
 from tenure.server.settings import ServerSettings
 from tests.server.hurried import SETTINGS
-from tests.server.processes import Process
+from tests.server.processes import CERTIFICATE, Process
 
 HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
+def hurried(directory: Path, *words: str) -> Process:
+    command = [sys.executable, "-m", "tests.server.hurried", *words]
+    return Process(command, dict(os.environ), directory)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Process]:
-    server = Process([sys.executable, "-m", "tests.server.hurried"], dict(os.environ), tmp_path)
+    server = hurried(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def hasty_tls(tmp_path: Path) -> Iterator[Process]:
+    """Gives a TLS handshake half a second."""
+    server = hurried(tmp_path, "0.5")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def patient_tls(tmp_path: Path) -> Iterator[Process]:
+    """Gives a TLS handshake longer than any test takes."""
+    server = hurried(tmp_path, "600")
     yield server
     server.close()
 
@@ -111,7 +133,7 @@ def test_a_body_that_does_not_come_is_answered_408_and_closed(server: Process) -
     assert b'"code":"too_slow"' in received
 
 
-@spec("H12")
+@spec("H43")
 def test_a_body_over_its_limit_is_not_read_for_ever(server: Process) -> None:
     with server.socket() as bomb:
         bomb.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -123,7 +145,7 @@ def test_a_body_over_its_limit_is_not_read_for_ever(server: Process) -> None:
     assert server.ask("GET", "/healthz").status == 200
 
 
-@spec("H12")
+@spec("H43")
 def test_whoever_asks_first_is_not_let_send_a_body_over_the_limit(server: Process) -> None:
     with server.socket() as careful:
         careful.sendall(HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
@@ -134,7 +156,7 @@ def test_whoever_asks_first_is_not_let_send_a_body_over_the_limit(server: Proces
     assert b"connection: close" in received.lower()
 
 
-@spec("H8", "H9", "H12")
+@spec("H8", "H9", "H43")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -175,7 +197,7 @@ def test_a_body_with_two_lengths_is_refused_and_its_connection_closed(
     check_named(received)
 
 
-@spec("H8", "H12")
+@spec("H8", "H43")
 def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Process) -> None:
     with server.socket() as large:
         large.sendall(
@@ -188,7 +210,7 @@ def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Pro
     assert b'"code":"head_too_large"' in received
 
 
-@spec("H9", "H12")
+@spec("H9", "H43")
 def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> None:
     with ExitStack() as many:
         for number in range(SETTINGS.max_connections):
@@ -203,7 +225,7 @@ def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> No
     check_named(received)
 
 
-@spec("H12")
+@spec("H43")
 def test_one_address_cannot_take_all_connections(server: Process) -> None:
     with ExitStack() as many:
         for _ in range(SETTINGS.max_connections_per_address):
@@ -220,6 +242,89 @@ def test_one_address_cannot_take_all_connections(server: Process) -> None:
     with server.socket(source="127.0.0.2") as later:
         later.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert rest_of(later).startswith(b"HTTP/1.1 200 "), "those that left are not counted"
+
+
+@spec("H44")
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00"])
+def test_a_tls_handshake_that_does_not_come_ends_its_connection(
+    hasty_tls: Process, sent: bytes
+) -> None:
+    with hasty_tls.socket() as silent:
+        silent.sendall(sent)
+        silent.settimeout(20)  # asyncio itself would wait for a minute
+
+        received = rest_of(silent)
+
+    assert received == b""
+    assert hasty_tls.ask("GET", "/healthz").status == 200
+
+
+@spec("H43")
+def test_connections_are_counted_before_their_tls_handshake(patient_tls: Process) -> None:
+    with ExitStack() as many:
+        for _ in range(SETTINGS.max_connections_per_address):
+            many.enter_context(patient_tls.socket(source="127.0.0.2"))
+        one_more = many.enter_context(patient_tls.socket(source="127.0.0.2"))
+
+        refused = _until_reset(one_more)
+        served = patient_tls.ask("GET", "/healthz")
+
+    assert refused == b""
+    assert served.status == 200
+    assert "Traceback" not in patient_tls.log
+
+
+@spec("H43")
+def test_connections_that_left_during_their_handshake_or_after_are_not_counted(
+    patient_tls: Process,
+) -> None:
+    for _ in range(SETTINGS.max_connections_per_address + 5):
+        with patient_tls.socket() as silent:
+            silent.sendall(b"\x16\x03\x01")
+        assert patient_tls.ask("GET", "/healthz").status == 200
+
+
+def _until_reset(connection: socket.socket) -> bytes:
+    """Everything until the server closes, however it does that."""
+    try:
+        return rest_of(connection)
+    except ConnectionResetError:
+        return b""
+
+
+@spec("H43")
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered(
+    patient_tls: Process,
+) -> None:
+    trusted = ssl.create_default_context(cafile=str(CERTIFICATE))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusted.wrap_bio(incoming, outgoing, server_hostname=patient_tls.host)
+    with patient_tls.socket() as bare:
+        while not _is_through(client):
+            bare.sendall(outgoing.read())
+            incoming.write(bare.recv(65536))
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        bare.sendall(outgoing.read())  # the handshake's last message and the request at once
+
+        while not (answer := _readable(client)):
+            incoming.write(bare.recv(65536))
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def _is_through(client: ssl.SSLObject) -> bool:
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def _readable(client: ssl.SSLObject) -> bytes:
+    try:
+        return client.read(65536)
+    except ssl.SSLWantReadError:
+        return b""
 
 
 @spec("H13")

@@ -64,7 +64,7 @@ def test_lists_come_in_pages(stage: Stage) -> None:
     assert rest["next_before"] is None
 
 
-@spec("H12")
+@spec("H43")
 def test_a_log_comes_in_pages(stage: Stage) -> None:
     lease = stage.leased()
     stage.call("start", {**lease, "request_id": "s"}, role=W)
@@ -130,7 +130,7 @@ def test_large_grants_are_not_put_into_words_on_the_loop(
     assert (threading.main_thread() in made_on) == (size == 10)
 
 
-@spec("H12")
+@spec("H43")
 def test_an_answer_has_only_so_many_bodies(stage: Stage) -> None:
     ids = [JOB.format(number) for number in range(51)]
     jobs = [{"queue": "q", "kind": "k"}] * 51

@@ -156,7 +156,7 @@ def test_a_token_revoked_by_the_command_ends_its_waiting_claim(sqlite_house: Hou
     assert server.ask("GET", "/v1/time", token=worker).status == 401
 
 
-@spec("H8", "H12")
+@spec("H8", "H43")
 @pytest.mark.parametrize("size_bytes", [2_000_000, 20_000_000])
 def test_a_caller_that_writes_before_it_reads_hears_that_it_was_too_much(
     sqlite_house: House, size_bytes: int

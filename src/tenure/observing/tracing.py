@@ -35,7 +35,7 @@ MAX_NAMED = 100
 """The jobs of a batch whose traces and ids are kept; of more, a reader sees enough."""
 MAX_TOLD = 32
 """The jobs of a batch that its headers name. With them and the longest ids they have 7 KiB: the
-head that the strictest proxies let pass has 8, and a server's own limit is twice that. [H12]"""
+head that the strictest proxies let pass has 8, and a server's own limit is twice that. [H43]"""
 MAX_IDS_BYTES = 5 << 10
 """The correlation ids in a header. Two of the longest fit, so that several never look like one."""
 

@@ -320,7 +320,7 @@ class NamespaceQuery(Request, frozen=True, kw_only=True):
 
 
 class EventsQuery(Request, frozen=True, kw_only=True):
-    """Which part of a log is shown; `after_seq` is the last seq of the previous page. [H12]"""
+    """Which part of a log is shown; `after_seq` is the last seq of the previous page. [H43]"""
 
     after_seq: Exact = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE

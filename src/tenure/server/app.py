@@ -117,7 +117,7 @@ class _Shell:
             except TimeoutError as late:
                 raise _NotRead from late
 
-        # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H12]
+        # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H43]
         if _head_bytes(scope) > self._settings.max_header_bytes:
             refused = Refused(
                 400, Word.HEAD_TOO_LARGE, "the head is over its limit", headers=_CLOSE
@@ -280,7 +280,7 @@ async def _body(route: Route, services: Services, http: Request, held: Held) -> 
 
 
 async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes:
-    """The body, counted as it comes: what its header says of it is only a hint. [H12] [H13]"""
+    """The body, counted as it comes: what its header says of it is only a hint. [H43] [H13]"""
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise _too_large(most, http)
@@ -302,7 +302,7 @@ async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes
 def _too_large(most: int, http: Request) -> Refused:
     """Many callers write all of it before they read, and a connection that is closed on them
     meanwhile is a reset, not an answer: the rest is read and dropped, for as long as a head may
-    take. Whoever asked first has not begun, and need not. [H12]"""
+    take. Whoever asked first has not begun, and need not. [H43]"""
     has_asked = "expect" in http.headers
     return Refused(
         413,

@@ -103,7 +103,7 @@ class Call:
         return wanted
 
     def check_with_bodies(self, field: str, count: int) -> bool:
-        """Whether bodies are wanted, for so many jobs. Raises if they are too many. [H12]"""
+        """Whether bodies are wanted, for so many jobs. Raises if they are too many. [H43]"""
         wanted = self.check_bodies_wanted()
         if wanted and count > MAX_WITH_BODIES:
             raise InvalidInput(field, f"with bodies at most {MAX_WITH_BODIES} at a time")

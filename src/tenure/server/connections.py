@@ -1,13 +1,15 @@
 """Connections: uvicorn's HTTP/1.1 protocol with the deadlines and limits that it leaves out.
 
-A head that is not complete in time ends its connection, however slowly it drips [H13]; past the
-limit of connections, of all or of its address, a newcomer is told so at once [H12]; what cannot be
-parsed gets the same shape of answer as everything else [H8]. A body that is cut into many tiny
-chunks is refused, because each chunk costs the parser as much as a large one [H39]; and so is one
-with two lengths, because a proxy in front may have believed the other one [H40].
+A head that is not complete in time ends its connection, however slowly it drips [H13]; so does a
+TLS handshake [H44]. Connections are counted when they are accepted; past the limit, of all or of
+its address, a newcomer is refused at once [H43]. What cannot be parsed gets the same kind of answer
+as everything else [H8]. A body that is cut into many tiny chunks is refused, because each chunk
+costs the parser as much as a large one [H39]; and so is one with two lengths, because a proxy in
+front may have believed the other one [H40].
 """
 
 import asyncio
+import ssl
 from collections import Counter
 from typing import Any
 
@@ -75,24 +77,59 @@ class StrictConnection(h11.Connection):
         return event
 
 
+class Connections:
+    """How many connections there are, of all and of each address. [H43]"""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._total = 0
+        self._of_address: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count one, and say whether there was room for it."""
+        self._total += 1
+        self._of_address[address] += 1
+        is_full = self._total > self._settings.max_connections
+        return not is_full and (
+            self._of_address[address] <= self._settings.max_connections_per_address
+        )
+
+    def leave(self, address: str) -> None:
+        """One that was counted is closed."""
+        self._total -= 1
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+
+
 class GuardedProtocol(H11Protocol):
-    """One connection. `settings`, and how many there are of each address, are `guarded`'s."""
+    """One connection. `settings`, and the count of all connections, are `guarded`'s."""
 
     settings: ServerSettings
-    addresses: Counter[str]
+    counted: Connections
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.conn = StrictConnection(self.settings.max_header_bytes)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._address = ""
+        self._address: str | None = None
+
+    def admit(self, transport: asyncio.BaseTransport) -> bool:
+        """Count the connection, and say whether there is room for it."""
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if peer else ""
+        return self.counted.enter(self._address)
+
+    def release(self) -> None:
+        """The connection is closed: count it no longer."""
+        if self._address is not None:
+            self.counted.leave(self._address)
+            self._address = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Let it in, if there is room."""
+        """Let it in, if there is room; what came through TLS was admitted before."""
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else ""
-        self.addresses[self._address] += 1
-        if self._is_crowded():
+        if self._address is None and not self.admit(transport):
             self._refuse(503, _FULL, [(b"retry-after", str(RETRY_AFTER_S).encode())])
             return
         self._expect_head()
@@ -110,9 +147,7 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
         self._forget_timer()
-        self.addresses[self._address] -= 1
-        if not self.addresses[self._address]:
-            del self.addresses[self._address]
+        self.release()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -127,11 +162,6 @@ class GuardedProtocol(H11Protocol):
         """Close, and do not wait for a client that does not read what is left."""
         self.transport.close()
         self.loop.call_later(LAST_WORDS_S, self.transport.abort)
-
-    def _is_crowded(self) -> bool:
-        from_there = self.addresses[self._address]
-        is_full = len(self.connections) > self.settings.max_connections
-        return is_full or from_there > self.settings.max_connections_per_address
 
     def _is_serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -184,8 +214,81 @@ def check_protocol(base: type[asyncio.Protocol]) -> None:
         )
 
 
-def guarded(settings: ServerSettings) -> type[GuardedProtocol]:
-    """The protocol with these settings."""
+class TlsHandshake(asyncio.Protocol):
+    """A connection from its acceptance to the end of its TLS handshake; then it is `http`'s.
+
+    asyncio tells a protocol of a TLS connection only after the handshake, for which it gives a
+    minute, so silent connections would be neither counted nor closed. [H44]
+    """
+
+    http: type[GuardedProtocol]
+    context: ssl.SSLContext
+
+    def __init__(self, **keywords: Any) -> None:
+        self._http = self.http(**keywords)
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count it, and begin the handshake if there is room."""
+        assert isinstance(transport, asyncio.Transport)
+        if not self._http.admit(transport):
+            self._give_up(transport)
+            return
+        transport.pause_reading()  # what has come is the handshake's to read
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        settings = self.http.settings
+        received = _Received()
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                received,
+                self.context,
+                server_side=True,
+                ssl_handshake_timeout=settings.handshake_within_s,
+                ssl_shutdown_timeout=LAST_WORDS_S,
+            )
+        except OSError:  # no TLS, no valid certificate, too late, or gone
+            self._give_up(transport)
+            return
+        except BaseException:
+            self._give_up(transport)
+            raise
+        if secured is None or received.is_lost:
+            self._give_up(transport)
+            return
+        secured.set_protocol(self._http)
+        self._http.connection_made(secured)
+        if received.data:
+            self._http.data_received(bytes(received.data))
+
+    def _give_up(self, transport: asyncio.Transport) -> None:
+        transport.abort()
+        self._http.release()
+
+
+class _Received(asyncio.Protocol):
+    """Keeps what comes between the end of the handshake and the moment its task goes on."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.is_lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+
+
+def guarded(
+    settings: ServerSettings, context: ssl.SSLContext | None = None
+) -> type[asyncio.Protocol]:
+    """The protocol with these settings, within TLS if there is a context."""
     check_protocol(H11Protocol)
-    shared = {"settings": settings, "addresses": Counter()}
-    return type("GuardedProtocol", (GuardedProtocol,), shared)
+    shared = {"settings": settings, "counted": Connections(settings)}
+    http = type("GuardedProtocol", (GuardedProtocol,), shared)
+    if context is None:
+        return http
+    return type("TlsHandshake", (TlsHandshake,), {"http": http, "context": context})

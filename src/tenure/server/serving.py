@@ -91,7 +91,7 @@ async def _serve(
     app = make_app(services, authenticated=options.authenticated)
     config = uvicorn.Config(
         app,
-        http=guarded(settings),
+        http=guarded(settings, _tls(options)),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -101,7 +101,6 @@ async def _serve(
         timeout_keep_alive=settings.idle_s,
         timeout_graceful_shutdown=settings.shutdown_within_s,
         h11_max_incomplete_event_size=settings.max_header_bytes,
-        ssl_context_factory=_tls(options),
     )
     scheme = "http" if options.tls_certificate is None else "https"
     address = f"{scheme}://{_shown(listening)}"
@@ -171,9 +170,7 @@ def _shown(listening: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _tls(
-    options: ServeOptions,
-) -> Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext] | None:
+def _tls(options: ServeOptions) -> ssl.SSLContext | None:
     """TLS 1.2 and up with this certificate; with a client CA, only for clients that have one."""
     if options.tls_certificate is None:
         if options.tls_key is not None or options.tls_client_ca is not None:
@@ -188,7 +185,7 @@ def _tls(
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as failure:
         raise InvalidInput("--tls-cert", f"cannot be used: {failure}") from failure
-    return lambda _config, _default: context
+    return context
 
 
 def _allow_files(wanted: int) -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and deadlines of one server. [H12] [H13]"""
+    """Limits and deadlines of one server. [H43] [H13]"""
 
     max_connections: int = 4096
     max_connections_per_address: int = 3072
@@ -12,6 +12,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_header_bytes: int = 16 << 10
     max_memory_bytes: int = 256 << 20
     """What large bodies may take together, coming and going. [H14]"""
+    handshake_within_s: float = 5.0
+    """How long a TLS handshake may take, from the moment the connection is accepted. [H44]"""
     head_within_s: float = 10.0
     body_within_s: float = 30.0
     send_within_s: float = 60.0
