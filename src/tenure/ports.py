@@ -131,6 +131,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     resolved: bool | None = None
     before: JobId | None = None
     limit: int = 50
+    bodies: bool = True
+    """Whether payload, checkpoint and result are read; if not: as `Job.without_bodies` has them."""
 
     def __post_init__(self) -> None:
         """Refuse what nothing can be called: bytes that are no text cannot be asked for. [J6]"""
@@ -259,7 +261,7 @@ class Coordination(Protocol):
         Raises `InvalidInput` for what is over a limit."""
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of each attempt, in order."""
+        """The kept output of the latest attempts, in order. [B26]"""
 
     def look(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """Which of an actor's leases deserve a heartbeat now, in this order. Changes nothing.
@@ -340,6 +342,10 @@ class Store(TokenStore, Protocol):
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
         """The rows of these jobs, and when they were read."""
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
+        bodies may be megabytes each."""
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The live jobs that hold these dedupe keys."""
@@ -448,7 +454,7 @@ class Store(TokenStore, Protocol):
         already; None, or why it was not kept. [B11]"""
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of each attempt, in order."""
+        """The kept output of the latest attempts, in order. [B26]"""
 
     def see_worker(self, process: WorkerProcess) -> bool:
         """Remember that this worker lives, or forget it if it says that it ends; whether it was

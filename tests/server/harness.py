@@ -84,9 +84,10 @@ class Stage:
         authenticated: bool = True,
         settings: ServerSettings = SETTINGS,
         metrics: Callable[[Namespace | None], bytes] | None = None,
+        store: Callable[..., MemoryStore] = MemoryStore,
     ) -> None:
         self.clock = VirtualClock()
-        self.store = MemoryStore(clock=self.clock)
+        self.store = store(clock=self.clock)
         self.coordinator = Coordinator(self.store, monotonic=self.clock)
         self._runner = asyncio.Runner()
         self._numbers = count(1)

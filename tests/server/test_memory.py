@@ -2,13 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import Iterable, Sequence
 
+import pytest
 from msgspec.structs import replace
 from starlette.types import Message
 
 from tenure.conformance.spec import spec
+from tenure.core.ids import JobId
+from tenure.core.job import Job
 from tenure.core.vocabulary import Role
+from tenure.ports import JobFilter, Loaded
+from tenure.stores.memory import MemoryStore
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
+from tests.support.coordinators import VirtualClock
 
 C, W = Role.CLIENT, Role.WORKER
 ROOM = replace(SETTINGS, max_memory_bytes=300_000)
@@ -34,7 +41,7 @@ def job(number: int, size_bytes: int) -> dict[str, object]:
     return {"job_id": JOB.format(number), "queue": "q", "kind": "k", "payload": payload}
 
 
-@spec("H14")
+@spec("H45")
 def test_a_large_body_without_room_is_refused_and_a_heartbeat_is_not() -> None:
     stage = Stage(settings=ROOM)
     lease = stage.leased(9)
@@ -61,7 +68,7 @@ def test_a_large_body_without_room_is_refused_and_a_heartbeat_is_not() -> None:
     assert (passed.status, served.status, again.status) == (200, 201, 201)
 
 
-@spec("H14")
+@spec("H45")
 def test_a_large_answer_that_only_shows_something_needs_room_and_others_are_sent() -> None:
     stage = Stage(settings=replace(ROOM, max_memory_bytes=200_000))
     client, worker = stage.of(C), stage.of(W)
@@ -75,3 +82,87 @@ def test_a_large_answer_that_only_shows_something_needs_room_and_others_are_sent
 
     assert (one.status, both.status, both.code) == (200, 503, "busy")
     assert (claimed.status, len(claimed.json["grants"])) == (200, 2)
+
+
+@spec("H45")
+def test_a_look_up_with_bodies_needs_room_like_every_other_read() -> None:
+    stage = Stage(settings=replace(ROOM, max_memory_bytes=200_000))
+    client = stage.of(C)
+    for number in (1, 2):
+        stage.ask("POST", "/v1/jobs", job(number, 110_000), token=client)
+    both = {"job_ids": [JOB.format(1), JOB.format(2)]}
+
+    refused = stage.ask("POST", "/v1/jobs/lookup?bodies=true", both, token=client)
+    shown = stage.ask("POST", "/v1/jobs/lookup", both, token=client)
+    stage.close()
+
+    assert (refused.status, refused.code, refused.headers["retry-after"]) == (503, "busy", "1")
+    assert (shown.status, len(shown.json["jobs"])) == (200, 2)
+
+
+class Counting(MemoryStore):
+    """Notes how many bytes of bodies each call brought into memory."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.most_at_once = 0
+        self.altogether = 0
+
+    def _note(self, jobs: Iterable[Job]) -> None:
+        size = sum(len(each.payload) for each in jobs)
+        self.most_at_once = max(self.most_at_once, size)
+        self.altogether += size
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        loaded = super().load(ids)
+        self._note(loaded.jobs.values())
+        return loaded
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        return {each: MemoryStore.load(self, [each]).jobs[each].without_bodies for each in ids}
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        jobs = super().list_jobs(wanted)
+        self._note(jobs)
+        return jobs
+
+
+@spec("H45")
+@pytest.mark.parametrize("path", ["/v1/jobs?limit=30&", "/v1/jobs/lookup?", "/v1/dead-letters?"])
+def test_a_read_stops_where_there_is_no_room_and_reads_no_bodies_it_does_not_show(
+    path: str,
+) -> None:
+    stage = Stage(settings=replace(ROOM, max_memory_bytes=100_000), store=Counting)
+    client, operator = stage.of(C), stage.of(Role.OPERATOR)
+    ids = [stage.enqueue(number, payload="x" * 20_000) for number in range(1, 31)]
+    kill = {"request_id": "d", "reason_code": "policy_violation"}
+    for job_id in ids:
+        stage.ask("POST", f"/v1/jobs/{job_id}/dead-letter", kill, token=operator)
+    method, message = ("POST", {"job_ids": ids}) if "lookup" in path else ("GET", None)
+    store = stage.store
+    assert isinstance(store, Counting)
+    store.most_at_once = store.altogether = 0
+
+    shown = stage.ask(method, f"{path}bodies=false", message, token=client)
+    for_nothing = store.altogether
+    refused = stage.ask(method, f"{path}bodies=true", message, token=client)
+    stage.close()
+
+    assert (shown.status, refused.status) == (200, 503)
+    assert for_nothing <= 30 * len(b"null")
+    assert store.most_at_once <= 5 * 20_002
+    assert store.altogether <= 100_000 + 5 * 20_002
+
+
+@spec("H45")
+def test_all_that_was_read_is_free_again_after_the_answer(stage: Stage) -> None:
+    ids = [stage.enqueue(number, payload="x" * 20_000) for number in range(1, 11)]
+    worker = stage.of(W)
+
+    for _ in range(3):
+        stage.call("lookup", {"job_ids": ids}, role=C)
+        stage.call("events", role=C, job_id=ids[0])
+        stage.ask("GET", "/v1/jobs?bodies=true", token=stage.of(C))
+        stage.ask("GET", "/v1/jobs", token=worker)
+
+    assert stage.services.memory.held_bytes == 0

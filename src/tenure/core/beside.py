@@ -28,6 +28,8 @@ from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, ResolutionKind, 
 MAX_ARTIFACT_BYTES = 16 << 20
 MAX_ARTIFACTS_PER_ATTEMPT = 100
 MAX_ATTEMPT_LOG_BYTES = 64 << 10
+MAX_SHOWN_LOGS = 100
+"""Attempts whose output is read at once: the latest ones. [B26]"""
 SILENT_AFTER = seconds(60)
 """How long a worker may give no sign of life before it is shown as silent."""
 

@@ -18,6 +18,8 @@ from tenure.core.vocabulary import (
     Stage,
 )
 
+NO_BODY = b"null"
+
 
 class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What went wrong in an attempt, as its worker reported it. Strings only, never classes."""
@@ -116,6 +118,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     reason_code: ReasonCode | None = None
     stage: Stage | None = None
     finished_at: Instant | None = None
+
+    @property
+    def without_bodies(self) -> "Job":
+        """The row with a null payload, and without checkpoint and result."""
+        return msgspec.structs.replace(self, payload=NO_BODY, checkpoint=None, result=None)
 
     @property
     def lease(self) -> Lease | None:

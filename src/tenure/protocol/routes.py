@@ -75,6 +75,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return not self.roles
 
     @property
+    def only_reads(self) -> bool:
+        """Whether it changes nothing, so that it can be refused after it was carried out."""
+        return self.method == "GET" or self.name == "lookup"
+
+    @property
     def path_fields(self) -> tuple[str, ...]:
         """What stands in braces in its path."""
         return tuple(name for name in PATH_FIELDS if f"{{{name}}}" in self.path)

@@ -181,7 +181,7 @@ class _Address:
             principal = await self._principal(route, http)
             call = await _read(route, self._services, principal, http, request_id, asked, held)
             answer = await HANDLERS[route.name](call)
-            held.answer(len(answer.body), can_refuse=route.method == "GET")
+            held.answer(len(answer.body), can_refuse=route.only_reads)
             return answer
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
@@ -236,6 +236,7 @@ async def _read(
         body=await _message(route, services, body),
         request_id=request_id,
         asked=asked,
+        held=held,
         is_small=len(body) <= SMALL_BYTES,
     )
 

@@ -3,24 +3,28 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar, cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
+from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
 from tenure.observing.tracing import Asked
-from tenure.ports import Store
+from tenure.ports import EventFilter, JobFilter, Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
+from tenure.server.memory import Held
 from tenure.server.principals import Principal
 from tenure.server.problems import wire_field
 from tenure.server.services import Services
@@ -29,6 +33,15 @@ PIECE_BYTES = 64 << 10
 SMALL_BYTES = 8 << 10
 """A body up to this size is read and checked on the event loop, which takes at most a few
 milliseconds. A larger one goes to a thread: 60 KiB of empty objects took 31 ms. [H39]"""
+
+JOBS_AT_ONCE = 100
+JOBS_WITH_BODIES_AT_ONCE = 5
+EVENTS_AT_ONCE = 100
+"""What a reader has in memory before it is known whether there is room for it: bodies of 15 MiB,
+error messages of a few more. [H45]"""
+
+ROW_BYTES = 1 << 10
+"""What a row takes besides its long texts."""
 
 _M = TypeVar("_M")
 
@@ -48,6 +61,7 @@ class Call:
         body: Any,
         request_id: str,
         asked: Asked,
+        held: Held,
         is_small: bool = True,
     ) -> None:
         self.route = route
@@ -57,6 +71,7 @@ class Call:
         self.path = path
         self.request_id = request_id
         self.asked = asked
+        self.held = held
         self.is_small = is_small
         self._query = query
         self._body = body
@@ -117,14 +132,61 @@ class Call:
                 return self.principal.namespace(believed)
         return self.principal.namespace(None)
 
-    async def job(self) -> Job:
+    async def job(self, *, bodies: bool = False) -> Job:
         """The job that the path names. Raises `UnknownJob`."""
-        return self.principal.find(await self.load(self.job_id), self.job_id)
+        found = await self.jobs([self.job_id], bodies=bodies)
+        return self.principal.find(found[0] if found else None, self.job_id)
 
-    async def load(self, job_id: JobId) -> Job | None:
-        """A job's row, whoever it is for."""
-        jobs = await self.services.blocking(lambda: self.coordinator.load_jobs([job_id]))
-        return jobs.get(job_id)
+    async def jobs(self, ids: Sequence[JobId], *, bodies: bool) -> list[Job]:
+        """Those of these jobs that the caller may see, in this order. [H45]"""
+        at_once = JOBS_WITH_BODIES_AT_ONCE if bodies else JOBS_AT_ONCE
+        load = self.coordinator.load_jobs if bodies else self.store.load_without_bodies
+        seen: list[Job] = []
+        for begin in range(0, len(ids), at_once):
+            some = ids[begin : begin + at_once]
+            found = await self.services.blocking(partial(load, some))
+            here = [found[each] for each in some if each in found]
+            seen += self._kept([job for job in here if self.principal.sees(job)])
+        return seen
+
+    async def listed_jobs(
+        self, wanted: JobFilter, *, bodies: bool
+    ) -> tuple[list[Job], JobId | None]:
+        """A page of jobs, and where the next one begins. They are listed without their bodies;
+        those are read after it, a few at a time. [H45]"""
+        page: list[Job] = []
+        before = wanted.before
+        while len(page) < wanted.limit:
+            limit = min(JOBS_AT_ONCE, wanted.limit - len(page))
+            part = msgspec.structs.replace(wanted, before=before, limit=limit, bodies=False)
+            found = await self.services.blocking(partial(self.store.list_jobs, part))
+            page += found if bodies else self._kept(found)
+            if len(found) < limit:
+                break
+            before = found[-1].id
+        next_before = page[-1].id if len(page) == wanted.limit else None
+        if bodies:
+            page = await self.jobs([job.id for job in page], bodies=True)
+        return page, next_before
+
+    async def events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, a few at a time. [H45]"""
+        page: list[Event] = []
+        after = wanted.after_seq
+        while len(page) < wanted.limit:
+            limit = min(EVENTS_AT_ONCE, wanted.limit - len(page))
+            part = msgspec.structs.replace(wanted, after_seq=after, limit=limit)
+            found = await self.services.blocking(partial(self.store.list_events, part))
+            self.held.read(sum(map(_event_bytes, found)))
+            page += found
+            if len(found) < limit:
+                break
+            after = found[-1].seq
+        return page
+
+    def _kept(self, jobs: list[Job]) -> list[Job]:
+        self.held.read(sum(map(_job_bytes, jobs)))
+        return jobs
 
     async def decide(self, commands: Sequence[Command], *, within: str = "") -> list[Answer]:
         """The coordinator's answers, which come even if the caller goes; `within` is the list that
@@ -149,6 +211,23 @@ class Call:
         """A message of many parts as a response: made on a thread, so that nobody waits for it."""
         body = await self.services.blocking(lambda: encode(build()))
         return Pieces(body, media_type="application/json")
+
+
+def _job_bytes(job: Job) -> int:
+    """About how much memory a row takes."""
+    bodies = (job.payload, job.checkpoint, job.result)
+    errors = (job.error, job.last_error)
+    return (
+        ROW_BYTES
+        + sum(len(body) for body in bodies if body is not None)
+        + sum(len(error.message) for error in errors if error is not None)
+    )
+
+
+def _event_bytes(event: Event) -> int:
+    """About how much memory an event takes."""
+    error = event.payload.error
+    return ROW_BYTES + (0 if error is None else len(error.message))
 
 
 def _located(

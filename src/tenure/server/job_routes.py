@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.commands import Command, Enqueue
-from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
+from tenure.core.ids import ENTROPY_BYTES, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
@@ -216,7 +216,7 @@ async def _decided(call: Call, command: Command) -> Response:
 async def job(call: Call) -> Response:
     """Look at a job."""
     bodies = call.check_bodies_wanted()
-    found = await call.job()
+    found = await call.job(bodies=bodies)
     resolution = None
     if found.status is JobStatus.DEAD_LETTERED:
         ids = [found.id]
@@ -230,9 +230,8 @@ async def lookup(call: Call) -> Response:
     """Look at several jobs; those that are not the caller's are left out."""
     ids = list(dict.fromkeys(call.message(LookupMessage).job_ids))
     bodies = call.check_with_bodies("job_ids", len(ids))
-    found = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
+    seen = await call.jobs(ids, bodies=bodies)
     now = await call.services.now()
-    seen = [found[each] for each in ids if each in found and call.principal.sees(found[each])]
     dead = [job.id for job in seen if job.status is JobStatus.DEAD_LETTERED]
     resolutions = {}
     if dead:
@@ -258,12 +257,12 @@ async def jobs(call: Call) -> Response:
         before=query.before,
         limit=query.limit,
     )
-    found = await call.services.blocking(lambda: call.store.list_jobs(wanted))
+    found, next_before = await call.listed_jobs(wanted, bodies=bodies)
     now = await call.services.now()
     return await call.large_answer(
         lambda: JobPage(
             jobs=tuple(job_record(job, now=now, bodies=bodies) for job in found),
-            next_before=_next([job.id for job in found], query.limit),
+            next_before=next_before,
         )
     )
 
@@ -283,7 +282,7 @@ async def dead_letters(call: Call) -> Response:
         before=query.before,
         limit=query.limit,
     )
-    found = await call.services.blocking(lambda: call.store.list_jobs(wanted))
+    found, next_before = await call.listed_jobs(wanted, bodies=bodies)
     ids = [job.id for job in found]
     resolutions = await call.services.blocking(lambda: call.store.load_resolutions(ids))
     now = await call.services.now()
@@ -296,13 +295,9 @@ async def dead_letters(call: Call) -> Response:
                 )
                 for job in found
             ),
-            next_before=_next(ids, query.limit),
+            next_before=next_before,
         )
     )
-
-
-def _next(ids: list[JobId], limit: int) -> JobId | None:
-    return ids[-1] if len(ids) == limit else None
 
 
 async def events(call: Call) -> Response:
@@ -310,7 +305,7 @@ async def events(call: Call) -> Response:
     await call.job()
     query = call.query(EventsQuery)
     wanted = EventFilter(job_id=call.job_id, after_seq=query.after_seq, limit=query.limit)
-    found = await call.services.blocking(lambda: call.store.list_events(wanted))
+    found = await call.events(wanted)
     return await call.large_answer(
         lambda: EventsReply(
             events=tuple(event_record(event) for event in found),
@@ -323,6 +318,7 @@ async def logs(call: Call) -> Response:
     """Read what its attempts wrote."""
     await call.job()
     found = await call.services.blocking(lambda: call.coordinator.load_attempt_logs(call.job_id))
+    call.held.read(sum(len(log.text) for log in found))
     return await call.large_answer(
         lambda: LogsReply(logs=tuple(output_record(log) for log in found))
     )

@@ -1,4 +1,4 @@
-"""How much of large bodies is in memory at once, coming and going. [H14]
+"""How much of large bodies is in memory at once, coming and going. [H45]
 
 Connections are limited and so is each body, but all at their limit together would be more than a
 machine has. Small messages always have room: a heartbeat must not wait for somebody's files.
@@ -17,7 +17,7 @@ class Memory:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     @contextmanager
     def request(self) -> Iterator["Held"]:
@@ -26,14 +26,18 @@ class Memory:
         try:
             yield held
         finally:
-            self._held_bytes -= held.in_bytes + held.out_bytes
+            self.held_bytes -= held.in_bytes + held.read_bytes + held.out_bytes
+
+    def free(self, amount_bytes: int) -> None:
+        """So many are no longer held."""
+        self.held_bytes -= amount_bytes
 
     def take(self, amount_bytes: int, *, is_large: bool) -> None:
         """Count so many more. Raises a 503 problem if they are part of something large and there
         is no room for them."""
-        if is_large and self._held_bytes + amount_bytes > self._most_bytes:
+        if is_large and self.held_bytes + amount_bytes > self._most_bytes:
             raise busy()
-        self._held_bytes += amount_bytes
+        self.held_bytes += amount_bytes
 
 
 class Held:
@@ -42,6 +46,7 @@ class Held:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.in_bytes = 0
+        self.read_bytes = 0
         self.out_bytes = 0
 
     def receive(self, amount_bytes: int) -> None:
@@ -50,8 +55,18 @@ class Held:
         self._memory.take(amount_bytes, is_large=is_large)
         self.in_bytes += amount_bytes
 
+    def read(self, amount_bytes: int) -> None:
+        """So much of what is to be shown was read from the store. Raises a 503 problem if there is
+        no room for it."""
+        is_large = self.read_bytes + amount_bytes > LARGE_BYTES
+        self._memory.take(amount_bytes, is_large=is_large)
+        self.read_bytes += amount_bytes
+
     def answer(self, amount_bytes: int, *, can_refuse: bool) -> None:
-        """The answer is so large; if it only shows something, it can be asked for again."""
+        """The answer is so large, in place of what it was made of; if it only shows something, it
+        can be asked for again."""
+        self._memory.free(self.read_bytes)
+        self.read_bytes = 0
         is_large = can_refuse and amount_bytes > LARGE_BYTES
         self._memory.take(amount_bytes, is_large=is_large)
         self.out_bytes += amount_bytes

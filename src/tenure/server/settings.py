@@ -11,7 +11,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """So that one address cannot take all of them; a proxy in front has one address too."""
     max_header_bytes: int = 16 << 10
     max_memory_bytes: int = 256 << 20
-    """What large bodies may take together, coming and going. [H14]"""
+    """What large bodies may take together, coming and going. [H45]"""
     handshake_within_s: float = 5.0
     """How long a TLS handshake may take, from the moment the connection is accepted. [H44]"""
     head_within_s: float = 10.0

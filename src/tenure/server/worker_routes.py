@@ -239,7 +239,7 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
     if not call.principal.is_limited:
         return {}
     ids = sorted(set(job_ids))
-    jobs = await call.services.blocking(lambda: call.coordinator.load_jobs(ids))
+    jobs = await call.services.blocking(lambda: call.store.load_without_bodies(ids))
     now = await call.services.now()
     return {
         job.id: new_job_id(now, os.urandom(ENTROPY_BYTES))
@@ -263,7 +263,7 @@ async def _seen_from_here(
     doubtful = sorted({job_id for job_id, cause in heard if cause is Cause.INVALID_LEASE})
     if not doubtful:
         return [cause for _, cause in heard]
-    jobs = await call.services.blocking(lambda: call.coordinator.load_jobs(doubtful))
+    jobs = await call.services.blocking(lambda: call.store.load_without_bodies(doubtful))
     elsewhere = {job.id for job in jobs.values() if not call.principal.is_here(job)}
     return [
         Cause.UNKNOWN_JOB if cause is Cause.INVALID_LEASE and job_id in elsewhere else cause

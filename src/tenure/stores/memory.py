@@ -100,6 +100,10 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
             found = {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs}
             return Loaded(self._clock(), self._epoch, found)
 
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs without what they carry."""
+        return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
+
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The live jobs that hold these dedupe keys."""
         with self._lock:
@@ -472,7 +476,8 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                 and wanted.resolved in (None, job.id in self._resolutions)
                 and (wanted.before is None or job.id < wanted.before)
             ]
-            return sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+            page = sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+            return page if wanted.bodies else [job.without_bodies for job in page]
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from tenure.core.beside import (
+    MAX_SHOWN_LOGS,
     Artifact,
     ArtifactUpload,
     AttemptLog,
@@ -180,10 +181,11 @@ class MemoryBeside(ABC):
             return Cause.INVALID_LEASE
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of each attempt, in order."""
+        """The kept output of the latest attempts, in order. [B26]"""
         with self._lock:
             self._open()
-            return [log for key, log in sorted(self._logs.items()) if key[0] == job_id]
+            logs = [log for key, log in sorted(self._logs.items()) if key[0] == job_id]
+            return logs[-MAX_SHOWN_LOGS:]
 
     # --- worker processes ----------------------------------------------------------------------
 

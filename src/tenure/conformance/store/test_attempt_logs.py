@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.harness import WORKER, Kit
+from tenure.conformance.harness import WORKER, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, AttemptLog, AttemptOutput
+from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
 from tenure.core.ids import LeaseId, worker_actor
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause
@@ -90,3 +90,16 @@ def test_a_purge_takes_output_along(kit: Kit) -> None:
     assert kit.store.purge(older_than_us=DAY, limit=10) == 1
 
     assert kit.store.load_attempt_logs(job.id) == []
+
+
+@spec("B26")
+def test_the_output_of_the_latest_attempts_is_shown(kit: Kit) -> None:
+    job = kit.running_job(policy=policy(max_releases=MAX_SHOWN_LOGS + 5))
+    for number in range(MAX_SHOWN_LOGS + 2):
+        assert _put(kit, job, f"attempt {number + 1}") is None
+        kit.release(job)
+        (job,) = kit.claimed()
+
+    texts = [log.text for log in kit.store.load_attempt_logs(job.id)]
+
+    assert texts == [f"attempt {number + 3}" for number in range(MAX_SHOWN_LOGS)]

@@ -67,6 +67,24 @@ def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> Non
     assert listed(correlation_id="C") == set()
 
 
+def test_jobs_are_read_without_their_bodies(kit: Kit) -> None:
+    running = kit.running_job(payload=b"[1]")
+    plain = kit.enqueue(payload=b'{"secret":1}')
+    kit.heartbeat(running, checkpoint=b'{"at":2}')
+    jobs = [kit.reload(plain), kit.reload(running)]
+    expected = {job.id: job.without_bodies for job in jobs}
+
+    by_id = kit.store.load_without_bodies([plain.id, running.id, kit.new_id()])
+    listed = kit.store.list_jobs(
+        JobFilter(namespace=DEFAULT_NAMESPACE, bodies=False, statuses=(*JobStatus,))
+    )
+
+    assert by_id == expected
+    assert {job.id: job for job in listed} == expected
+    assert expected[running.id].payload == b"null"
+    assert (expected[running.id].checkpoint, expected[running.id].result) == (None, None)
+
+
 # --- events --------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tenure.core.beside import (
+    MAX_SHOWN_LOGS,
     Artifact,
     ArtifactUpload,
     AttemptLog,
@@ -204,8 +205,9 @@ class BesideTheLog(Transactional):
         return None
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of each attempt, in order."""
-        rows = self._rows(self._ask("load_attempt_logs", job_id=job_id))
+        """The kept output of the latest attempts, in order. [B26]"""
+        asked = self._ask("load_attempt_logs", job_id=job_id, limit=MAX_SHOWN_LOGS)
+        rows = reversed(self._rows(asked))
         return [AttemptLog(**dict(zip(LOG_COLUMNS, row, strict=True))) for row in rows]
 
     # --- worker processes ----------------------------------------------------------------------

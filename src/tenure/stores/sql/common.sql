@@ -8,6 +8,9 @@ SELECT {t}clock(), epoch FROM {t}meta;
 -- name: load_jobs
 SELECT {job_columns} FROM {t}job WHERE id {among_ids};
 
+-- name: load_jobs_without_bodies
+SELECT {job_columns_without_bodies} FROM {t}job WHERE id {among_ids};
+
 -- name: load_holder
 SELECT {job_columns} FROM {t}job
  WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
@@ -192,7 +195,7 @@ DELETE FROM {t}job_event WHERE job_id {among_ids};
 DELETE FROM {t}observation WHERE job_id {among_ids};
 
 -- name: list_jobs
-SELECT {job_columns} FROM {t}job WHERE namespace = :namespace {clauses}
+SELECT {columns} FROM {t}job WHERE namespace = :namespace {clauses}
  ORDER BY id DESC LIMIT :limit;
 
 -- name: list_events
@@ -284,7 +287,8 @@ INSERT INTO {t}attempt_log ({log_columns}) VALUES (:job_id, :attempt, :text, :le
     ON CONFLICT DO NOTHING;
 
 -- name: load_attempt_logs
-SELECT {log_columns} FROM {t}attempt_log WHERE job_id = :job_id ORDER BY attempt;
+SELECT {log_columns} FROM {t}attempt_log WHERE job_id = :job_id
+ ORDER BY attempt DESC LIMIT :limit;
 
 -- name: delete_attempt_logs
 DELETE FROM {t}attempt_log WHERE job_id {among_ids};

@@ -28,6 +28,7 @@ _JOB_CLAUSES = {
     "stage": "AND stage = :stage",
     "before": "AND id < :before",
 }
+_JOB_COLUMNS = {True: "{job_columns}", False: "{job_columns_without_bodies}"}
 _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 _EVENT_CLAUSES = {
@@ -62,7 +63,7 @@ class Reading(Transactional):
             clauses.append("AND reason_code IS NOT NULL")  # there is an index for these
         asked = self._ask(
             "list_jobs",
-            (("clauses", " ".join(clauses)),),
+            (("columns", _JOB_COLUMNS[wanted.bodies]), ("clauses", " ".join(clauses))),
             namespace=wanted.namespace,
             limit=wanted.limit,
             **given,

@@ -58,10 +58,14 @@ MAX_CLAIM_RESTARTS = 10
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """A lost race for an ordinal means that another observation got it: ten races fill a lease."""
 
+_LEFT_OUT = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
+"""What stands for the columns of a job's bodies where they are not read."""
+
 COLUMN_WORDS = {
     **WORDS_BESIDE,
     **WORDS_OF_TOKENS,
     "job_columns": ", ".join(JOB_COLUMNS),
+    "job_columns_without_bodies": ", ".join(_LEFT_OUT.get(name, name) for name in JOB_COLUMNS),
     "event_columns": ", ".join(EVENT_FIELDS),
     "observation_columns": ", ".join(OBSERVATION_COLUMNS),
     "session_columns": ", ".join(SESSION_COLUMNS),
@@ -142,6 +146,11 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         )
         jobs = [job_from(row) for row in rows]
         return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs})
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs without what they carry."""
+        rows = self._rows(self._ask("load_jobs_without_bodies", ids=self._pack(ids)))
+        return {job.id: job for job in map(job_from, rows)}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The live jobs that hold these dedupe keys."""
