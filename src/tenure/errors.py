@@ -6,7 +6,9 @@
     ├── StoreError
     │   ├── UnknownStoreUrl     no store understands this URL
     │   ├── StoreUnavailable    the store did not answer; retrying the same request id is safe
-    │   │   └── OutcomeUnknown  the connection died at commit; the same request id tells
+    │   │   ├── OutcomeUnknown  the connection died at commit; the same request id tells
+    │   │   ├── ServerBehind    an old primary that another server has taken over from
+    │   │   └── StoreRestored   the database was restored: run `tenure raise-epoch`
     │   ├── SchemaTooOld        run `tenure migrate`
     │   ├── SchemaTooNew        upgrade Tenure
     │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
@@ -108,6 +110,37 @@ class OutcomeUnknown(StoreUnavailable):
 
     code = "outcome_unknown"
     nothing_changed = False
+
+
+class ServerBehind(StoreUnavailable):
+    """A server that another one has taken over from: what is written there will be lost. [A11]"""
+
+    code = "server_behind"
+
+    def __init__(self, *, found: int, newest: int) -> None:
+        super().__init__(
+            f"this PostgreSQL server is an old primary: it is on timeline {found}, and this store"
+            f" was on {newest} already",
+            hint="stop that server, or point the URL at the new primary",
+        )
+        self.found = found
+        self.newest = newest
+
+
+class StoreRestored(StoreUnavailable):
+    """The database is on another cluster than the one it was last used on. [A12]"""
+
+    code = "store_restored"
+
+    def __init__(self, *, found: int, recorded: int) -> None:
+        super().__init__(
+            f"this store was restored: it was used on the PostgreSQL system {recorded}, and is on"
+            f" {found} now",
+            hint="run `tenure raise-epoch` before anything else uses it: what was granted after the"
+            " backup would be granted again under the same fencing tokens",
+        )
+        self.found = found
+        self.recorded = recorded
 
 
 class SchemaTooOld(StoreError):

@@ -36,6 +36,7 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Observation
+from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
@@ -70,6 +71,13 @@ class Loaded(msgspec.Struct, frozen=True):
     now: Instant
     epoch: Epoch
     jobs: dict[JobId, Job]
+    settling_since: Instant | None = None
+    """When another server took over, if one did. [A10]"""
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a loss in a failover may not have been noticed yet."""
+        return is_settling(self.settling_since, self.now)
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +210,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueMeasure, ...]
     left_out: int
     dead_letters: dict[Namespace, int]
+    losses: int = 0
+    """Failovers after which acknowledged work was missing. [OB20]"""
 
 
 class Observer(Protocol):

@@ -120,19 +120,22 @@ def is_new(url: str) -> bool:
     return not (path.is_file() and path.stat().st_size)
 
 
-def open_store(url: str, *, migrate: bool = False, create: bool = True) -> Store:
+def open_store(
+    url: str, *, migrate: bool = False, create: bool = True, accept_restored: bool = False
+) -> Store:
     """The store a URL names; with `migrate`, its schema is brought up to date first.
 
     Without `create`, a SQLite file that is missing is an error: a mistyped path must not look
-    like a store in which nothing ever happened.
+    like a store in which nothing ever happened. A PostgreSQL database that was restored is refused
+    without `accept_restored`. [A12]
     """
     try:
-        return _open_store(url, migrate=migrate, create=create)
+        return _open_store(url, migrate=migrate, create=create, accept_restored=accept_restored)
     except SchemaTooOld as old:
         raise SchemaTooOld(found=old.found, needed=old.needed, url=shown_url(url)) from old
 
 
-def _open_store(url: str, *, migrate: bool, create: bool) -> Store:
+def _open_store(url: str, *, migrate: bool, create: bool, accept_restored: bool) -> Store:
     scheme = url.partition(":")[0].lower()
     match scheme:
         case "memory":
@@ -148,7 +151,7 @@ def _open_store(url: str, *, migrate: bool, create: bool) -> Store:
         case "postgresql" | "postgres":
             from tenure.stores.sql.postgres import PostgresStore
 
-            return PostgresStore(url, migrate=migrate)
+            return PostgresStore(url, migrate=migrate, accept_restored=accept_restored)
         case "http" | "https":
             raise not_through_a_server()
         case _ if url == WITHHELD_URL:
@@ -262,14 +265,18 @@ def open_administration(
 
 @contextmanager
 def open_coordinator(
-    url: str, *, create: bool = True, shown: Counts | None = None
+    url: str,
+    *,
+    create: bool = True,
+    shown: Counts | None = None,
+    accept_restored: bool = False,
 ) -> Iterator[Coordinator]:
     """A coordinator in this process over the store that a URL names. Both are closed in the end,
     whatever becomes of them before. What it counts is `shown` by this process, or else handed over
     to one that shows some. [OB7]"""
     limits = limits_from_environment()  # before a store is made that nobody will use
     with (
-        closing(open_store(url, create=create)) as store,
+        closing(open_store(url, create=create, accept_restored=accept_restored)) as store,
         _counted(store, shown) as counts,
         closing(Coordinator(store, limits=limits, observer=counts)) as coordinator,
     ):

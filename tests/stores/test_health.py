@@ -109,7 +109,7 @@ def test_a_fresh_database_is_current_and_a_forgotten_transaction_is_seen(postgre
 
 HEALTHY: dict[str, list[Row]] = {
     "server": [("17.1", 170001, "on", "on", 0, 1_000_000_000)],
-    "meta": [(newest_version("postgres"), 1)],
+    "meta": [(newest_version("postgres"), 1, 7, 7, 1, 0, None)],
     "transactions": [(1, 10)],
     "connections": [(5, 100)],
     "slots": [(0, 0)],
@@ -136,7 +136,9 @@ HEALTHY: dict[str, list[Row]] = {
             "clock_difference_s",
             WARNING,
         ),
-        ("meta", (1, 1), "schema_version", BAD),
+        ("meta", (1, 1, 7, 7, 1, 0, None), "schema_version", BAD),
+        ("meta", (newest_version("postgres"), 1, 7, 8, 1, 0, None), "system_identifier", BAD),
+        ("meta", (newest_version("postgres"), 2, 7, 7, 2, 1, 5_000_000), "losses", WARNING),
         ("transactions", (301, 10), "oldest_transaction_s", WARNING),
         ("transactions", (1, 1_000_001), "xmin_age", WARNING),
         ("connections", (81, 100), "connections", WARNING),

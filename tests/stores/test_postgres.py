@@ -64,7 +64,8 @@ def big_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
 
 def _plan(store: PostgresStore, dsn: str, asked: Asked) -> str:
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
-        raw.execute(store._settings.text, store._settings.parameters)
+        settings = store._settings(None)
+        raw.execute(settings.text, settings.parameters)
         rows = raw.execute("EXPLAIN " + asked.text, asked.parameters).fetchall()
         raw.rollback()
     return "\n".join(row[0] for row in rows)

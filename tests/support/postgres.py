@@ -215,6 +215,78 @@ class PostgresCluster(PostgresServer):
         host = quote(str(self._socket_directory), safe="")
         return f"postgresql://{_USER}:{self._password}@{host}:{self._port}/{quote(dbname)}"
 
+    # --- Standbys --------------------------------------------------------------------------------
+
+    @classmethod
+    def standby_of(cls, primary: Self) -> Self:
+        """A standby that follows a cluster, asynchronously until `wait_for_standby`. It has the
+        same password, and is as durable."""
+        standby = cls(
+            bin_dir=primary._bin_dir,
+            settings=primary._settings,
+            parent=primary._directory.parent,
+        )
+        standby._password = primary._password
+        try:
+            if "setpriv" in _become_nobody():
+                for path in (standby._directory, standby._socket_directory):
+                    os.chown(path, _NOBODY, _NOBODY)
+            subprocess.run(
+                [
+                    *_become_nobody(),
+                    str(primary._bin_dir / "pg_basebackup"),
+                    f"--pgdata={standby.data_directory}",
+                    f"--dbname={primary._admin_dsn}",
+                    "--checkpoint=fast",
+                    "--write-recovery-conf",
+                    "--no-sync",
+                ],
+                capture_output=True,
+                check=True,
+            )
+            standby._launch()
+        except BaseException:
+            standby.stop()
+            raise
+        return standby
+
+    def wait_for_standby(self) -> None:
+        """From now on a commit waits for the standby."""
+        self.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.run("SELECT pg_reload_conf()")
+        self._wait_until("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+
+    def stop_following(self) -> None:
+        """A standby that receives nothing any more, as on a network that is cut."""
+        self.run("ALTER SYSTEM SET primary_conninfo = ''")
+        self.run("SELECT pg_reload_conf()")
+        self._wait_until("SELECT count(*) = 0 FROM pg_stat_wal_receiver")
+
+    def promote(self) -> None:
+        """Make a primary of a standby; it takes writes when this returns."""
+        self.run("SELECT pg_promote(true, 60)")
+        self._wait_until("SELECT NOT pg_is_in_recovery()")
+
+    def run(self, statement: str) -> object:
+        """The first value that a statement of the superuser's returns."""
+        with psycopg.connect(self._admin_dsn, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            row = cursor.fetchone() if cursor.description else None
+            return row[0] if row is not None else None
+
+    def _wait_until(self, question: str) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self.run(question):
+            if time.monotonic() > deadline:
+                raise PostgresUnavailable(f"still not so after {_START_TIMEOUT_S:g} s: {question}")
+            time.sleep(_POLL_INTERVAL_S)
+
+    @staticmethod
+    def url_of(*clusters: "PostgresCluster", database: str) -> str:
+        """A URL with all of these hosts, in this order; they have one password."""
+        hosts = ",".join(f"127.0.0.1:{cluster._port}" for cluster in clusters)
+        return f"postgresql://{_USER}:{clusters[0]._password}@{hosts}/{quote(database)}"
+
     def stop(self) -> None:
         """Shut down and remove everything. May be called twice, and on a cluster that crashed."""
         self._created.clear()
@@ -225,6 +297,10 @@ class PostgresCluster(PostgresServer):
     def kill(self) -> None:
         """SIGKILL the postmaster, as a crash would. Its children follow by themselves."""
         self._end(signal.SIGKILL)
+
+    def shut_down(self) -> None:
+        """Stop and keep everything: `restart` starts it again."""
+        self._end(signal.SIGINT)
 
     def restart(self) -> None:
         """Start again on the same port: crash recovery after `kill`, else a fast restart."""

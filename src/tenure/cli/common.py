@@ -150,13 +150,16 @@ class CouldNotRun(Refusal):
 
 
 @contextmanager
-def coordinator(url: str | None, *, create: bool = False) -> Iterator[Coordinator]:
+def coordinator(
+    url: str | None, *, create: bool = False, accept_restored: bool = False
+) -> Iterator[Coordinator]:
     """A coordinator over the chosen store; errors of Tenure end the command in one line."""
     try:
         chosen = url or url_from_environment()
         with ExitStack() as stack:
             with _told_if_created(chosen, create):
-                serving = stack.enter_context(open_coordinator(chosen, create=create))
+                opened = open_coordinator(chosen, create=create, accept_restored=accept_restored)
+                serving = stack.enter_context(opened)
             yield serving
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem

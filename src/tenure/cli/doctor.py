@@ -21,7 +21,7 @@ _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.
 @json_option(list[HealthFact])
 def doctor(url: str | None, as_json: bool) -> None:
     """Examine the store: durability, versions, room, clocks, what slows it down."""
-    with coordinator(url) as serving:
+    with coordinator(url, accept_restored=True) as serving:
         facts = [
             fact("tenure", version("tenure")),
             fact("python", platform.python_version()),

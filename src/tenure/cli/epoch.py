@@ -17,9 +17,11 @@ def raise_epoch(url: str | None, yes: bool) -> None:
     """Begin a new epoch, after a restore or a failover that may have lost commits; print it.
 
     All leases of earlier epochs are lost, so that no worker from before can report, and fencing
-    tokens are higher than theirs. Do it before workers and servers start.
+    tokens are higher than theirs. Do it before workers and servers start: a PostgreSQL database
+    that was restored to another cluster refuses them until then. After a failover to a standby
+    Tenure notices by itself what is missing.
     """
-    with coordinator(url) as serving:
+    with coordinator(url, accept_restored=True) as serving:
         if not yes:
             click.confirm(QUESTION, abort=True, err=True)
         click.echo(serving.store.raise_epoch())

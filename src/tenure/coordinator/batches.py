@@ -196,7 +196,7 @@ class Executor:
         asked_at = self._clock.asked()
         loaded = self._store.load(list(dict.fromkeys(wanted + parents)))
         self._clock.heard(loaded.now, loaded.epoch, asked_at=asked_at)
-        rows = _Rows(loaded.now, loaded.epoch, is_fresh=True)
+        rows = _Rows(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
         self._find_holders(wave, rows)
@@ -304,7 +304,10 @@ class Executor:
                 continue
             start = position * ENTROPY_BYTES
             moment = Moment(
-                now=rows.now, epoch=rows.epoch, entropy=luck[start : start + ENTROPY_BYTES]
+                now=rows.now,
+                epoch=rows.epoch,
+                entropy=luck[start : start + ENTROPY_BYTES],
+                is_settling=rows.is_settling,
             )
             outcome = _guarded(asked, rows, moment, None)
             if isinstance(outcome, Applied):  # first: to be of another class takes longer to see
@@ -379,10 +382,13 @@ class Executor:
 class _Rows:
     """The rows a round decides on: by job id, None for a job that does not exist."""
 
-    def __init__(self, now: Instant, epoch: Epoch, *, is_fresh: bool) -> None:
+    def __init__(
+        self, now: Instant, epoch: Epoch, *, is_fresh: bool, is_settling: bool = False
+    ) -> None:
         self.now = now
         self.epoch = epoch
         self.is_fresh = is_fresh
+        self.is_settling = is_settling
         self.jobs: dict[JobId, Job | None] = {}
         self.resolutions: dict[JobId, Resolution] = {}
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's

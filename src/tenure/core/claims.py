@@ -12,6 +12,7 @@ from enum import Enum, auto
 import msgspec
 
 from tenure.core.commands import Claim
+from tenure.core.failover import is_settling
 from tenure.core.ids import (
     Actor,
     Epoch,
@@ -108,6 +109,13 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     sessions: dict[SessionKey, Session]
     queues: dict[QueueName, QueueState]
     candidates: Sequence[Job]
+    settling_since: Instant | None = None
+    """When another server took over, if one did."""
+
+    @property
+    def ready(self) -> Sequence[Job]:
+        """The candidates that may be granted now: none soon after a failover. [A10]"""
+        return () if is_settling(self.settling_since, self.now) else self.candidates
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +239,8 @@ class _Pool:
     """The candidates of one plan, each granted at most once, none past its queue's room."""
 
     def __init__(self, view: ClaimView, entropies: Sequence[bytes]) -> None:
-        self._candidates = iter(zip(view.candidates, entropies, strict=True))
+        # Entropies are left over when nothing may be granted.
+        self._candidates = iter(zip(view.ready, entropies, strict=False))
         self._room = {name: state.room for name, state in view.queues.items()}
         self._view = view
         self.changes: list[Change] = []

@@ -50,12 +50,16 @@ def stand(
     """The first question that has an answer decides. [R1]"""
     of_earlier_epoch = epoch_of(command.lease_id) < at.epoch
     if job is None:
-        if of_earlier_epoch:
+        if of_earlier_epoch or at.is_settling:
             return _foreign(of_earlier_epoch=True, was_issued=False)
         return Standing(situation=Situation.UNKNOWN, cause=Cause.UNKNOWN_JOB, was_issued=False)
     if job.lease_id != command.lease_id:
         if history is None:
             return NeedsHistory(job_id=job.id)
+        if at.is_settling and not any(each.lease_id == command.lease_id for each in history):
+            # Its grant may be what was lost. It is on no record, so that nothing under it can be
+            # accepted later. [A10] [R4]
+            return _foreign(of_earlier_epoch=True, was_issued=False)
         return _remembered(job, command, history, of_earlier_epoch=of_earlier_epoch)
     if job.principal != command.actor and not _takes_back(command):
         return _foreign(of_earlier_epoch=of_earlier_epoch)

@@ -22,6 +22,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     now: Instant
     epoch: Epoch
     entropy: bytes
+    is_settling: bool = False
+    """Whether a standby took over so recently that a loss may not have been noticed yet. [A10]"""
 
 
 History: TypeAlias = Sequence[Event]

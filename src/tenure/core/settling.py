@@ -367,7 +367,7 @@ def _released_to(job: Job, command: Release, at: Moment) -> Instant:
 
 def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
-    if job is None or not job.status.is_leased:
+    if job is None or not job.status.is_leased or at.is_settling:  # [A10]
         return Replayed(answer=Reply(job=job))
     cause = revocation(job, at.now)
     if cause is None:

@@ -181,6 +181,12 @@ STORE_UP = _gauge(
     "1 if the store could be measured, 0 if it failed; then its other gauges are absent.",
     "min(tenure_store_up) == 0",
 )
+LOSSES = _gauge(
+    "tenure_losses",
+    "",
+    "Failovers of the store after which acknowledged work was missing. Each began a new epoch.",
+    "max(delta(tenure_losses[1d])) > 0",
+)
 WORKER_EVENTS = Metric(
     name="tenure_worker_events_total",
     sort=Sort.COUNTER,
@@ -210,5 +216,6 @@ METRICS: tuple[Metric, ...] = (
     RUNNING,
     LEFT_OUT,
     STORE_UP,
+    LOSSES,
     WORKER_EVENTS,
 )

@@ -194,6 +194,7 @@ def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:
     ]
     yield catalogue.OLDEST, [(at, age_us / MICROSECONDS_PER_SECOND) for at, age_us in ages]
     yield catalogue.LEFT_OUT, [((), measures.left_out)]
+    yield catalogue.LOSSES, [((), measures.losses)]
     yield catalogue.DLQ, [((name,), number) for name, number in measures.dead_letters.items()]
 
 

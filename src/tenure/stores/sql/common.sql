@@ -5,6 +5,13 @@
 -- name: moment
 SELECT {t}clock(), epoch FROM {t}meta;
 
+-- name: moment_to_decide
+-- And since when another server has taken over, if one has.
+SELECT {t}clock(), epoch, settling_since FROM {t}meta;
+
+-- name: count_losses
+SELECT losses FROM {t}meta;
+
 -- name: load_jobs
 SELECT {job_columns} FROM {t}job WHERE id {among_ids};
 

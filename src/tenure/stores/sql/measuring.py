@@ -25,8 +25,9 @@ class Measuring(Transactional):
         return self._read(lambda tx: self._measured(tx, queues, jobs))
 
     def _measured(self, tx: Transaction, queues: int, jobs: int) -> Measures:
-        [(now, _)], found, [(known,)] = tx.fetch(
+        [(now, _)], [(losses,)], found, [(known,)] = tx.fetch(
             self._ask("moment"),
+            self._ask("count_losses"),
             self._ask("measured_queues", queues=queues),
             self._ask("count_queues"),
         )
@@ -49,6 +50,7 @@ class Measuring(Transactional):
                 for at, (namespace, name) in enumerate(names)
             ),
             left_out=known - len(names),
+            losses=losses,
             dead_letters={
                 namespace: count for namespace, [(count,)] in zip(namespaces, dead, strict=True)
             },

@@ -14,11 +14,18 @@ from functools import lru_cache
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from tenure.core.claims import ClaimScope, Session, SessionKey
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, Session, SessionKey
+from tenure.core.failover import Server, newest
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
-from tenure.errors import OutcomeUnknown, StoreRefused
+from tenure.errors import (
+    OutcomeUnknown,
+    ServerBehind,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from tenure.ports import HealthFact, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts, truths
@@ -26,6 +33,7 @@ from tenure.stores.sql.batches import Group, Offered, groups_of
 from tenure.stores.sql.beside import letters_of
 from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
 from tenure.stores.sql.postgres_batches import batch_of
+from tenure.stores.sql.postgres_failover import Memory, check_server, log_check
 from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
 from tenure.stores.sql.postgres_pool import Pool
 from tenure.stores.sql.postgres_schema import (
@@ -33,7 +41,9 @@ from tenure.stores.sql.postgres_schema import (
     check_schema,
     complete_dsn,
     connect,
+    hosts_of,
     schema_words,
+    shown_host,
     translate,
 )
 from tenure.stores.sql.postgres_schema import migrate as migrate_schema
@@ -78,6 +88,7 @@ _T = TypeVar("_T")
 
 
 _VETO = "TN001"
+_OTHER_TIMELINE = "TN002"
 _UNIQUE_VIOLATION = "23505"
 _NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
 """A prepared statement is not where it was, or is there already, or no longer fits its tables."""
@@ -187,27 +198,34 @@ class PostgresStore(SqlStore):
         statement_timeout_s: float = 30.0,
         lock_timeout_s: float = 10.0,
         wait_for_connection_s: float = 30.0,
+        accept_restored: bool = False,
     ) -> None:
+        """`accept_restored`: also open a store that was restored, to raise its epoch. [A12]"""
         words = WORDS | schema_words(schema)
         self._statements = Statements("postgres", words, placeholder="$")
         super().__init__(self._statements)
         self._schema = schema
         self._pool_size = pool_size
         complete = complete_dsn(dsn)
+        self._hosts = hosts_of(complete)
         if migrate:
             migrate_schema(complete, schema=schema)
         check_schema(complete, schema=schema)
-        self._settings = self._ask(
-            "settings",
-            statement_timeout=f"{int(statement_timeout_s * 1000)}ms",
-            lock_timeout=f"{int(lock_timeout_s * 1000)}ms",
-            idle_timeout=f"{int(statement_timeout_s * 1000)}ms",
-        )
-        self._pool = Pool(lambda: connect(complete), size=pool_size, wait_s=wait_for_connection_s)
+        self._timeouts = {
+            "statement_timeout": f"{int(statement_timeout_s * 1000)}ms",
+            "lock_timeout": f"{int(lock_timeout_s * 1000)}ms",
+            "idle_timeout": f"{int(statement_timeout_s * 1000)}ms",
+        }
+        self._memory = Memory()
+        self._accepts_restored = accept_restored
+        self._pool = Pool(self._connect, size=pool_size, wait_s=wait_for_connection_s)
         self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
         self._prepares = True
         self._answer_within_s = 2 * statement_timeout_s + MARGIN_S
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._compare_hosts()
+        with self._pool.connection():
+            pass  # a server that must not be used is refused now
 
     @property
     def parallelism(self) -> int:
@@ -224,6 +242,99 @@ class PostgresStore(SqlStore):
     def close(self) -> None:
         """Close every connection."""
         self._pool.close()
+
+    # --- failover ------------------------------------------------------------------------------
+
+    def _connect(self) -> Connection:
+        """A new connection, to a server that has everything this process was told. [A8] Hosts are
+        tried in the URL's order; one that is behind is passed over. [A11]"""
+        problems: list[StoreUnavailable] = []
+        for dsn in self._hosts:
+            try:
+                return self._connect_to(dsn)
+            except StoreUnavailable as problem:
+                problems.append(problem)
+                if isinstance(problem, ServerBehind):
+                    _log.warning("%s was passed over: %s", shown_host(dsn), problem)
+        raise next((each for each in problems if isinstance(each, ServerBehind)), problems[-1])
+
+    def _connect_to(self, dsn: str) -> Connection:
+        connection = connect(dsn)
+        try:
+            self._check_server(connection)
+        except psycopg.Error as problem:
+            connection.close()
+            raise translate(problem) from problem
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _compare_hosts(self) -> None:
+        """Find the newest primary among the hosts of the URL, so that this process does not begin
+        with an old one that comes first. [A11]"""
+        if len(self._hosts) == 1:
+            return
+        found: dict[str, Server] = {}
+        for dsn in self._hosts:
+            # It may be down, a standby, or without our schema.
+            with suppress(StoreUnavailable, psycopg.Error), connect(dsn) as connection:
+                [row] = connection.execute(self._ask("server_state").text).fetchall()
+                found[shown_host(dsn)] = Server(row[0], row[1])
+        if len({server.system_identifier for server in found.values()}) > 1:
+            raise StoreError(
+                f"{' and '.join(found)} are different PostgreSQL systems, not a primary and its"
+                " standbys",
+                hint="leave those out of the URL that do not belong to this store",
+            )
+        self._memory.expect(newest(list(found.values())))
+
+    def _check_server(self, connection: Connection) -> None:
+        """Ask the server for all that this process remembers, before anything else is asked."""
+        asked = self._memory.remembered()
+        tx = self._transaction(connection, _BEGIN, timeline=None, prepared=None)
+        result = tx.run(
+            lambda tx: check_server(
+                tx,
+                self._ask,
+                asked,
+                epoch_lock=self._epoch_lock(),
+                accepts_restored=self._accepts_restored,
+            )
+        )
+        self._memory.checked(result)
+        log_check(result)
+        if asked.server is not None and asked.server != result.found.server:
+            self._pool.drop_idle()  # those lead to the old server
+
+    def _saw_epoch(self, epoch: Epoch) -> None:
+        self._memory.saw(epoch)
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick before this one, and now."""
+        before, now = super().tick()
+        self._memory.ticked(max(before or now, now))
+        return before, now
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """Lock, look, let `plan` decide, write what it says; remember it as acknowledged."""
+        begun = self._memory.begin()
+        planned = super().claim(scope, sessions, wanted, plan)
+        self._memory.acknowledged(planned.changes, begun=begun)
+        return planned
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch, on whatever server the store is on now. [A5] [A12]"""
+        asked = [*self._epoch_lock(), self._ask("adopt_server"), self._ask("raise_epoch")]
+        [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
+        self._saw_epoch(Epoch(epoch))
+        return Epoch(epoch)
 
     # --- transactions --------------------------------------------------------------------------
 
@@ -244,18 +355,16 @@ class PostgresStore(SqlStore):
                 prepared = None
                 if self._prepares:
                     prepared = self._prepared.setdefault(connection, Prepared())
-                tx = _PostgresTransaction(
-                    connection,
-                    begin,
-                    self._settings,
-                    prepared,
-                    answer_within_s=self._answer_within_s,
-                )
+                timeline = self._memory.timeline
+                tx = self._transaction(connection, begin, timeline=timeline, prepared=prepared)
                 try:
                     if prepared is not None and prepared.is_full:
                         connection.execute("DEALLOCATE ALL")
                         prepared.forget()
-                    return tx.run(work)
+                    result = tx.run(work)
+                    if begin == _BEGIN and timeline != self._memory.timeline:
+                        raise _unknown("another PostgreSQL server took over while committing")
+                    return result
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
                     tx.undo()
                     if tries >= MAX_TRIES:
@@ -266,14 +375,18 @@ class PostgresStore(SqlStore):
                         if prepared is not None and problem.sqlstate in _NOT_CARRIED:
                             self._stop_preparing(problem)
                             continue
+                        if problem.sqlstate == _OTHER_TIMELINE and tries < MAX_TRIES:
+                            # A pooler hid a failover, or these lead to an old primary.
+                            connection.close()
+                            self._pool.drop_idle()
+                            continue
                         is_in_the_way = all_or_nothing and problem.sqlstate == _UNIQUE_VIOLATION
                         if is_in_the_way or problem.sqlstate == _VETO:
                             raise _Vetoed from problem
                         raise translate(problem) from problem
                     if tx.may_have_written:
-                        raise OutcomeUnknown(
-                            "the connection to PostgreSQL was lost while committing",
-                            hint="send the same request again: its id tells what became of it",
+                        raise _unknown(
+                            "the connection to PostgreSQL was lost while committing"
                         ) from problem
                     self._pool.drop_idle()
                     if tries > 1 or isinstance(problem, NoAnswer):
@@ -282,6 +395,26 @@ class PostgresStore(SqlStore):
                     tx.undo()
                     raise
             time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+
+    def _transaction(
+        self,
+        connection: Connection,
+        begin: str,
+        *,
+        timeline: int | None,
+        prepared: Prepared | None,
+    ) -> _PostgresTransaction:
+        """A transaction that a server on another timeline refuses. None: any server takes it."""
+        return _PostgresTransaction(
+            connection,
+            begin,
+            self._settings(timeline),
+            prepared,
+            answer_within_s=self._answer_within_s,
+        )
+
+    def _settings(self, timeline: int | None) -> Asked:
+        return self._ask("settings", timeline=timeline, **self._timeouts)
 
     def _stop_preparing(self, problem: psycopg.Error) -> None:
         self._prepares = False
@@ -346,8 +479,16 @@ class PostgresStore(SqlStore):
     # --- saving --------------------------------------------------------------------------------
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
-        """Compare and write: a long row of new jobs as they come, the rest when all are here."""
+        """Compare and write; remember what was written as acknowledged."""
         offered = Offered(changes)
+        begun = self._memory.begin()
+        saved = self._save_offered(offered, epoch)
+        written = (change for change in offered.whole() if change.job.id in saved.stuck)
+        self._memory.acknowledged(written, begun=begun)
+        return saved
+
+    def _save_offered(self, offered: Offered, epoch: Epoch) -> Saved:
+        """A long row of new jobs as they come, the rest when all are here."""
         if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(_Vetoed):
                 return self._write(
@@ -467,6 +608,10 @@ class PostgresStore(SqlStore):
             epoch_lock=self._key("epoch"),
             **batch.parameters,
         )
+
+
+def _unknown(what: str) -> OutcomeUnknown:
+    return OutcomeUnknown(what, hint="send the same request again: its id tells what became of it")
 
 
 def _are_new(groups: Sequence[Group]) -> bool:

@@ -10,7 +10,35 @@ SELECT set_config('statement_timeout', :statement_timeout, TRUE),
        set_config('idle_in_transaction_session_timeout', :idle_timeout, TRUE),
        set_config('enable_seqscan', 'off', TRUE),
        set_config('random_page_cost', '1.1', TRUE),
-       set_config('jit', 'off', TRUE);
+       set_config('jit', 'off', TRUE),
+       {t}require_timeline(CAST(:timeline AS bigint));
+
+-- name: server_state
+-- Differs: only a server that has standbys fails over. Which server this is, and what the store knows of its servers.
+SELECT s.system_identifier, {t}timeline(), m.system_identifier, m.timeline,
+       {t}clock(), m.epoch, m.tick
+  FROM {t}meta AS m, pg_control_system() AS s;
+
+-- name: acknowledged_changes
+-- Differs: see server_state. What is there of changes that were acknowledged.
+SELECT a.job_id, a.seq, e.ts, j.rev
+  FROM unnest(CAST(:ids AS uuid[]), CAST(:seqs AS integer[])) AS a(job_id, seq)
+  LEFT JOIN {t}job_event AS e ON e.job_id = a.job_id AND e.seq = a.seq
+  LEFT JOIN {t}job AS j ON j.id = a.job_id;
+
+-- name: note_timeline
+-- Differs: see server_state.
+UPDATE {t}meta SET timeline = :timeline, settling_since = {t}clock() WHERE timeline < :timeline;
+
+-- name: raise_epoch_to
+-- Differs: see server_state. For a loss that was proved, by whoever is the first to do so.
+UPDATE {t}meta SET epoch = :epoch, losses = losses + 1, lost_at = {t}clock()
+ WHERE epoch < :epoch RETURNING epoch;
+
+-- name: adopt_server
+-- Differs: see server_state. The store begins anew on the server that it is on now.
+UPDATE {t}meta SET timeline = {t}timeline(), settling_since = NULL,
+       system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s);
 
 -- name: lock_exclusive
 -- Differs: claimers of one queue run side by side, SQLite has one writer.

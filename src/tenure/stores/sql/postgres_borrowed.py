@@ -15,6 +15,7 @@ from psycopg.types.string import TextLoader
 
 from tenure.errors import InvalidInput
 from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.postgres_failover import Memory
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked
 from tenure.stores.sql.store import SqlStore
@@ -49,6 +50,7 @@ class BorrowedPostgresStore(PostgresStore):
         self._schema = lender._schema
         self._registered_queues = set(lender._registered_queues)
         self._registered_in = lender._registered_in
+        self._memory = Memory()  # of a transaction whose end nobody tells us: never asked
         self._borrowed = _Borrowed(fetch)
 
     def _transact(

@@ -4,6 +4,7 @@ Looks and measures; changes nothing and needs no special rights.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.ports import HealthFact, fact
@@ -87,7 +88,7 @@ def _clock(server_now: int, asked_at: Instant, heard_at: Instant) -> HealthFact:
 
 
 def _meta(row: Row) -> list[HealthFact]:
-    schema_version, epoch = row
+    schema_version, epoch, system_identifier, recorded, timeline, losses, lost_at = row
     return [
         fact(
             "schema_version",
@@ -96,7 +97,29 @@ def _meta(row: Row) -> list[HealthFact]:
             advice="run `tenure migrate`",
         ),
         fact("epoch", epoch),
+        fact(
+            "system_identifier",
+            system_identifier,
+            bad=system_identifier != recorded,
+            advice=f"this store was restored from the system {recorded}; run `tenure raise-epoch`"
+            " before anything else uses it",
+        ),
+        fact("timeline", "none: a standby" if timeline is None else timeline),
+        fact(
+            "losses",
+            losses,
+            warning=losses > 0,
+            advice=f"acknowledged work was missing after a failover, last at {_shown(lost_at)}; see"
+            " what is gone, and use a synchronous standby",
+        ),
     ]
+
+
+def _shown(instant: int | None) -> str:
+    if instant is None:
+        return "no time"
+    at = datetime.fromtimestamp(instant // MICROSECONDS_PER_SECOND, UTC)
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _transactions(row: Row) -> list[HealthFact]:

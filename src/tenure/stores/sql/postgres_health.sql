@@ -8,7 +8,9 @@ SELECT current_setting('server_version'), CAST(current_setting('server_version_n
        CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint);
 
 -- name: health_meta
-SELECT schema_version, epoch FROM {t}meta;
+SELECT m.schema_version, m.epoch, s.system_identifier, m.system_identifier, {t}timeline(),
+       m.losses, m.lost_at
+  FROM {t}meta AS m, pg_control_system() AS s;
 
 -- name: health_transactions
 -- The oldest transaction of anybody is what keeps dead rows from being removed.

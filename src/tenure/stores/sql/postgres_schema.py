@@ -68,6 +68,33 @@ def complete_dsn(dsn: str) -> str:
         raise UnknownStoreUrl("the PostgreSQL URL cannot be understood") from None
 
 
+def hosts_of(dsn: str) -> list[str]:
+    """A connection string for each of its hosts, in their order."""
+    given = conninfo_to_dict(dsn)
+    lists = {
+        name: str(given[name]).split(",")
+        for name in ("host", "hostaddr", "port")
+        if given.get(name) is not None
+    }
+    count = max((len(values) for name, values in lists.items() if name != "port"), default=1)
+    if count == 1:
+        return [dsn]
+    return [
+        # One port for all hosts is allowed; any other mismatch is libpq's to refuse.
+        make_conninfo(
+            dsn, **{name: values[min(at, len(values) - 1)] for name, values in lists.items()}
+        )
+        for at in range(count)
+    ]
+
+
+def shown_host(dsn: str) -> str:
+    """Where a connection string leads, and nothing secret."""
+    given = conninfo_to_dict(dsn)
+    place = given.get("host") or given.get("hostaddr") or "the default host"
+    return f"{place}:{given['port']}" if given.get("port") else str(place)
+
+
 def connect(dsn: str) -> Connection:
     """A connection in autocommit mode that returns ids as text, in UTF-8."""
     try:

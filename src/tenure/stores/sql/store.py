@@ -141,11 +141,15 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         return self._loaded(self._ask("load_jobs", ids=self._pack(ids)))
 
     def _loaded(self, asked: Asked) -> Loaded:
-        rows, [(now, epoch)] = self._read(
-            lambda tx: tx.fetch(asked, self._ask("moment"), last=True)
+        rows, [(now, epoch, settling_since)] = self._read(
+            lambda tx: tx.fetch(asked, self._ask("moment_to_decide"), last=True)
         )
+        self._saw_epoch(Epoch(epoch))
         jobs = [job_from(row) for row in rows]
-        return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs})
+        return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs}, settling_since)
+
+    def _saw_epoch(self, epoch: Epoch) -> None:
+        """The store was in this epoch. A store that may fail over remembers the highest. [A9]"""
 
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs without what they carry."""
@@ -312,7 +316,8 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         if not at_once:
             most = {name: queues[name].most(wanted) for name in names}
             answers[2:] = tx.fetch(*self._candidate_questions(scope, most))
-        *candidates, [(now, epoch)] = answers[2:]
+        *candidates, [(now, epoch, settling_since)] = answers[2:]
+        self._saw_epoch(Epoch(epoch))
         remembered = [session_from(row) for row in answers[0]]
         view = ClaimView(
             now=Instant(now),
@@ -320,6 +325,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             sessions={session.key: session for session in remembered if session.key in sessions},
             queues=queues,
             candidates=_merged(candidates),
+            settling_since=settling_since,
         )
         planned = plan(view)
         if planned.changes or planned.sessions:
@@ -339,7 +345,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             )
             for name, most in wanted.items()
         ]
-        return [*questions, self._ask("moment")]
+        return [*questions, self._ask("moment_to_decide")]
 
     def _checked(
         self,
@@ -463,6 +469,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         """Begin a new epoch, after every write under the old one has ended."""
         asked = [*self._epoch_lock(), self._ask("raise_epoch")]
         [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
+        self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)
 
 

@@ -11,14 +11,39 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE FUNCTION {t}clock() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT CAST(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000 AS bigint) $$;
 
+-- The server's timeline, which rises whenever a standby takes over; NULL on a standby. From the
+-- name of the current WAL file: pg_control_checkpoint() is late after a promotion.
+CREATE FUNCTION {t}timeline() RETURNS bigint LANGUAGE sql VOLATILE
+    AS $$ SELECT CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN CAST(CAST(
+              'x' || substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8)
+              AS bit(32)) AS bigint) END $$;
+
+-- Ends a transaction that was meant for another timeline, before it has read or written anything,
+-- by an error of its own code. A null is no matter of timelines.
+CREATE FUNCTION {t}require_timeline(wanted bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF wanted IS NOT NULL AND {t}timeline() IS DISTINCT FROM wanted THEN
+        RAISE EXCEPTION 'tenure: this server is on another timeline' USING ERRCODE = 'TN002';
+    END IF;
+END $$;
+
+-- `timeline` is the highest of the server with this identifier, `settling_since` when it was first
+-- seen, unless it is the one that the store was made on. `losses` counts failovers after which
+-- acknowledged work was missing.
 CREATE TABLE {t}meta (
-    one            boolean PRIMARY KEY DEFAULT TRUE CHECK (one),
-    schema_version integer NOT NULL,
-    epoch          bigint  NOT NULL CHECK (epoch >= 1),
-    tick           bigint
+    one               boolean PRIMARY KEY DEFAULT TRUE CHECK (one),
+    schema_version    integer NOT NULL,
+    epoch             bigint  NOT NULL CHECK (epoch >= 1),
+    tick              bigint,
+    system_identifier bigint  NOT NULL,
+    timeline          bigint  NOT NULL,
+    settling_since    bigint,
+    lost_at           bigint,
+    losses            integer NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
-INSERT INTO {t}meta (schema_version, epoch) VALUES (0, 1);
+INSERT INTO {t}meta (schema_version, epoch, system_identifier, timeline)
+SELECT 0, 1, s.system_identifier, {t}timeline() FROM pg_catalog.pg_control_system() AS s;
 
 -- The clock and the epoch at the moment of a write. Called once the rows are locked (`locked` is
 -- how many: asking for it is what orders the two); each statement of a volatile function sees what

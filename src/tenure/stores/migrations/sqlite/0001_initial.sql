@@ -3,14 +3,22 @@
 -- STRICT: affinity would let text into integers. Instants are microseconds since 1970 UTC.
 -- The guards below refuse; they decide nothing. No index mentions status (docs/adr/0006).
 
+-- From system_identifier on: about failovers, see the schema for PostgreSQL. A file has no standbys,
+-- and these never change.
 CREATE TABLE tenure_meta (
-    one            INTEGER PRIMARY KEY CHECK (one = 1),
-    schema_version INTEGER NOT NULL,
-    epoch          INTEGER NOT NULL CHECK (epoch >= 1),
-    tick           INTEGER
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    schema_version    INTEGER NOT NULL,
+    epoch             INTEGER NOT NULL CHECK (epoch >= 1),
+    tick              INTEGER,
+    system_identifier INTEGER NOT NULL,
+    timeline          INTEGER NOT NULL,
+    settling_since    INTEGER,
+    lost_at           INTEGER,
+    losses            INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-INSERT INTO tenure_meta (one, schema_version, epoch) VALUES (1, 0, 1);
+INSERT INTO tenure_meta (one, schema_version, epoch, system_identifier, timeline)
+VALUES (1, 0, 1, 0, 1);
 
 CREATE TABLE tenure_job (
     id                    TEXT    NOT NULL PRIMARY KEY,

@@ -1,0 +1,141 @@
+"""Failover: whether a database server still has what was acknowledged before a connection was lost.
+
+Pure: a store asks the questions and carries out the ruling. Knows nothing of SQL; a "timeline" is a
+number that a database raises whenever a standby takes over, a "system identifier" one that its
+physical copies share and a restored dump does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+
+import msgspec
+
+from tenure.core.ids import Epoch, JobId
+from tenure.core.instants import Instant, seconds
+from tenure.core.policy import SHORTEST_RETENTION
+
+SETTLING = seconds(5)
+"""How long nothing is granted or expired after a standby took over: by then every process that is
+connected has asked for what it remembers, and raised the epoch if something is missing. [A10]"""
+
+
+def is_settling(since: Instant | None, now: Instant) -> bool:
+    """Whether a standby took over so recently that a loss may not have been noticed yet. A clock
+    that was set back to before that ends it: it must not stop all grants for as long as the step
+    was wide."""
+    return since is not None and since <= now < since + SETTLING
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Which server answers. A standby has no timeline of its own."""
+
+    system_identifier: int
+    timeline: int | None
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    """A change that the store said was durable: the event that it ended with."""
+
+    job_id: JobId
+    seq: int
+    ts: Instant
+    is_renewal: bool
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a server has of an acknowledged change: when the event with its seq was written, and the
+    job's rev; None for what is not there."""
+
+    ts: Instant | None = None
+    rev: int | None = None
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process knows from before it lost a connection."""
+
+    changes: tuple[Acknowledged, ...] = ()
+    tick: Instant | None = None
+    epoch: Epoch = Epoch(0)
+    """The highest that it has seen."""
+    server: Server | None = None
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server says on a new connection. `recorded` is what the store itself knows of the
+    servers it was on: the system identifier, and the highest timeline."""
+
+    server: Server
+    recorded: Server
+    now: Instant
+    tick: Instant | None
+    kept: Mapping[tuple[JobId, int], Kept]
+    """By job and seq."""
+
+
+class Refusal(Enum):
+    """Why nothing may be asked of a server."""
+
+    BEHIND = auto()
+    RESTORED = auto()
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows. `missing` says in words what was acknowledged and is gone; then the epoch has
+    to be at least `epoch`."""
+
+    refusal: Refusal | None = None
+    has_new_timeline: bool = False
+    missing: str | None = None
+    epoch: Epoch = Epoch(0)
+
+
+def judge(remembered: Remembered, found: Found) -> Ruling:
+    """Whether the server may be used, and whether acknowledged work was lost. [A8] [A11] [A12]"""
+    if found.server.system_identifier != found.recorded.system_identifier:
+        return Ruling(refusal=Refusal.RESTORED)
+    timeline = found.server.timeline
+    if timeline is None:
+        return Ruling()  # a standby that somebody asked for: it takes no writes, and lags
+    if timeline < highest_timeline(remembered.server, found.recorded):
+        return Ruling(refusal=Refusal.BEHIND)
+    missing = _missing(remembered, found)
+    return Ruling(
+        has_new_timeline=timeline > (found.recorded.timeline or 0),
+        missing=missing,
+        # One more than this process has seen, not than the server has: two processes that lost
+        # something in the same failover raise it once between them, and a raise that was lost
+        # itself is made up for. [A9]
+        epoch=Epoch(remembered.epoch + 1) if missing else Epoch(0),
+    )
+
+
+def highest_timeline(known: Server | None, other: Server) -> int:
+    """The highest timeline that is known of the other's system."""
+    if known is None or known.system_identifier != other.system_identifier:
+        return other.timeline or 0
+    return max(known.timeline or 0, other.timeline or 0)
+
+
+def newest(servers: Sequence[Server]) -> Server | None:
+    """The one with the highest timeline; all of them are of one system."""
+    return max(servers, key=lambda server: server.timeline or 0, default=None)
+
+
+def _missing(remembered: Remembered, found: Found) -> str | None:
+    """The first thing that was acknowledged and is not there. The server's log is sequential: if
+    the last change of every connection is there, so are all before them. [A8]"""
+    for change in remembered.changes:
+        if _is_lost(change, found.kept.get((change.job_id, change.seq), Kept()), found.now):
+            return f"change {change.seq} of job {change.job_id}"
+    if remembered.tick is not None and (found.tick is None or found.tick < remembered.tick):
+        return f"the sweeper's tick at {remembered.tick}"
+    return None
+
+
+def _is_lost(change: Acknowledged, kept: Kept, now: Instant) -> bool:
+    """Whether a change is gone that retention cannot have taken."""
+    if kept.ts is not None:
+        return kept.ts != change.ts  # another event has its seq: the job was decided about anew
+    if kept.rev is None:
+        return now - change.ts <= SHORTEST_RETENTION
+    return kept.rev < change.seq or not change.is_renewal
