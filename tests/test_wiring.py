@@ -279,3 +279,19 @@ def test_an_old_store_is_named_where_it_is_said_how_to_mend_it(tmp_path: Path) -
         open_store(url)
 
     assert refusal.value.hint == f"run `tenure migrate --url '{url}'`"
+
+
+def test_the_default_file_is_named_when_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENURE_URL", raising=False)
+    for _ in range(2):
+        with Tenure() as app:
+            app.enqueue("mail")
+    with Tenure("sqlite:///chosen.db") as chosen:
+        chosen.enqueue("mail")
+
+    said = [record.getMessage() for record in caplog.records if record.name == "tenure.wiring"]
+
+    assert said == [f"no URL is set, so jobs go to a new file: sqlite:///{tmp_path / 'tenure.db'}"]

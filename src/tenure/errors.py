@@ -57,8 +57,9 @@ class InvalidInput(TenureError):
     code = "invalid_input"
     nothing_changed = True
 
-    def __init__(self, field: str, problem: str, *, hint: str = "") -> None:
-        super().__init__(f"{field}: {problem}", hint=hint)
+    def __init__(self, field: str, problem: str, *, hint: str = "", written: str = "") -> None:
+        """`written` is how the caller wrote the field, where that is not its name: `lease=…`."""
+        super().__init__(f"{written or field}: {problem}", hint=hint)
         self.field = field
         self.problem = problem
 

@@ -46,6 +46,44 @@ _FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`
 _NO_VALUE = (typing.NoReturn, typing.Never)
 
 
+# --- Options, as users write them ----------------------------------------------------------------
+
+_OPTIONS = frozenset(
+    {
+        *("queue", "priority", "lease", "timeout", "start_within", "grace", "retry", "on_lost"),
+        *("key", "delay", "run_at", "correlation_id", "trace_id", "job_id", "connection"),
+    }
+)
+_FIELDS = {
+    "dedupe_key": "key",
+    "policy.max_attempts": "retry.max_attempts",
+    "policy.max_releases": "retry.max_releases",
+    "policy.on_exhausted": "retry.on_exhausted",
+    "policy.backoff.initial": "retry.initial",
+    "policy.backoff.factor": "retry.factor",
+    "policy.backoff.cap": "retry.cap",
+}
+"""Options whose fields have other names in commands and in the messages of a server."""
+
+_POSITION = re.compile(r"^jobs\[[0-9]+\]\.|^job\.")
+_UNIT = re.compile(r"_u?s$")
+_UNDO = "policy.compensation."
+
+
+def as_option(wrong: InvalidInput) -> InvalidInput:
+    """The error as it is said to whoever wrote options: `lease=…`, not `policy.lease_us`. One that
+    is about something else is returned as it is."""
+    field = _POSITION.sub("", wrong.field)
+    whose = " of the compensation" if field.startswith(_UNDO) else ""
+    field = _UNIT.sub("", field.removeprefix(_UNDO))
+    option = _FIELDS.get(field, field.removeprefix("policy."))
+    name, _, part = option.partition(".")
+    if name not in _OPTIONS or type(wrong) is not InvalidInput:
+        return wrong
+    written = f"Retry({part}=…)" if part else f"{name}=…"
+    return InvalidInput(option, wrong.problem, hint=wrong.hint, written=written + whose)
+
+
 class Isolation(StrEnum):
     """Where a handler runs."""
 
@@ -428,8 +466,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     def decode_arguments(self, payload: bytes) -> dict[str, Any]:
         """The keyword arguments of a call, each checked against its type hint."""
         types = self.signature.types
-        if payload == b"null" and not types.parameters:
-            return {}
+        if payload == b"null" and not any(map(_is_required, types.parameters.values())):
+            return {}  # no payload at all, as of `tenure enqueue KIND`
         arguments = _decode(payload, types.arguments)
         given = {name: getattr(arguments, name) for name in types.parameters}
         return {name: value for name, value in given.items() if value is not msgspec.UNSET}
@@ -443,6 +481,10 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     def decode_result(self, body: bytes) -> Any:
         """A result as its annotation wants it."""
         return _decode(body, self.hints.get("return", Any), within="return")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
 
 
 def make_handler(

@@ -316,9 +316,7 @@ class Tenure(Application):
     ) -> None:
         self._url = url
         self._token = token
-        super().__init__(
-            lambda: open_link(self._chosen_url(), token=token), namespace=namespace, name=name
-        )
+        super().__init__(lambda: self._open(self._chosen_url()), namespace=namespace, name=name)
 
     @property
     def own_url(self) -> str | None:
@@ -329,6 +327,14 @@ class Tenure(Application):
     def own_token(self) -> str | None:
         """The token that it was given outright: a secret, to be sent and never shown."""
         return self._token
+
+    def _open(self, url: str) -> Link:
+        is_made = url == DEFAULT_URL and is_new(url)
+        link = open_link(url, token=self._token)
+        if is_made:
+            # A worker that is started in another directory would look elsewhere.
+            _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))
+        return link
 
     def _chosen_url(self) -> str:
         return self._url or url_from_environment()

@@ -166,11 +166,13 @@ def test_a_user_whose_name_is_too_long_for_a_principal_still_acts(
 @pytest.mark.parametrize(
     ("words", "field"),
     [
-        (("enqueue", "no spaces"), "kind"),
+        (("enqueue", "no spaces"), "KIND"),
         (("enqueue", "mail", '{"a":NaN}'), "payload"),
         (("enqueue", "mail", "{"), "payload"),
-        (("enqueue", "mail", "--priority", "99999"), "priority"),
-        (("enqueue", "mail", "--id", "7"), "job_id"),
+        (("enqueue", "mail", "--priority", "99999"), "--priority"),
+        (("enqueue", "mail", "--delay", "400d"), "--delay"),
+        (("enqueue", "mail", "--key", ""), "--key"),
+        (("enqueue", "mail", "--id", "7"), "--id"),
         (("jobs", "show", "7"), "ID"),
         (("jobs", "ls", "--namespace", "\udcff"), "namespace"),
         (("jobs", "ls", "--queue", "\udcff"), "queue"),
@@ -222,7 +224,7 @@ def test_queues_are_paused_limited_and_opened_again(run: Run) -> None:
 def test_queues_show_how_deep_they_are(run: Run) -> None:
     for words in ([], [], ["--delay", "1h"]):
         enqueued(run, "mail", "-q", "post", *words)
-    run("queues", "pause", "empty")
+    run("queues", "pause", "empty", "--create")
 
     empty, post = json.loads(run("queues", "ls", "--json").stdout)
     head, *_, row = run("queues", "ls").stdout.splitlines()
@@ -235,20 +237,21 @@ def test_queues_show_how_deep_they_are(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "3")])
-def test_settings_for_a_queue_without_jobs_are_kept_and_remarked(
-    run: Run, words: tuple[str, ...]
-) -> None:
+def test_a_queue_without_jobs_is_made_only_on_request(run: Run, words: tuple[str, ...]) -> None:
     enqueued(run, "mail", "-q", "research")
     command, *more = words
 
-    first = run("queues", command, "reserch", *more)
-    second = run("queues", command, "reserch", *more)
+    refused = run("queues", command, "reserch", *more)
+    known = {each["name"] for each in json.loads(run("queues", "ls", "--json").stdout)}
+    made = run("queues", command, "reserch", *more, "--create")
+    again = run("queues", command, "reserch", *more)
 
-    assert (first.exit_code, second.exit_code) == (0, 0)
-    assert first.stderr == (
-        "tenure: no job has used queue reserch so far. Did you mean research?\n"
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        "tenure: no job has used queue reserch so far. Did you mean research? --create makes it\n"
     )
-    assert second.stderr == ""
+    assert known == {"research"}
+    assert (made.exit_code, again.exit_code, made.stderr) == (0, 0, "")
 
 
 def test_control_characters_of_data_never_reach_the_terminal(run: Run) -> None:

@@ -1,6 +1,7 @@
 """Applications on the command line: found in the project, loaded, and broken ones shown briefly."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,8 +142,6 @@ def test_a_payload_that_does_not_fit_its_function_is_refused_in_plain_words(
     ("words", "said"),
     [
         (("bare", '{"x":1}'), "kind bare: it has no parameter x; it takes no payload"),
-        (("relaxed",), "kind relaxed: no payload was given; its payload is an object of rate"),
-        (("relaxed",), "(float, optional); {} will do"),
         (("bare", "[" * 5000), "the payload is not JSON"),
         (("bare", "{"), "the payload is not JSON"),
     ],
@@ -156,6 +155,57 @@ def test_a_payload_is_refused_with_what_would_do(
 
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["relaxed", "bare"])
+def test_a_kind_that_needs_no_arguments_needs_no_payload(
+    run: Run, module: Callable[[str], str], kind: str
+) -> None:
+    name = module(PARAMETERS)
+
+    result = run("enqueue", kind, "--app", f"{name}:app", "--json")
+
+    assert result.exit_code == 0, result.stderr
+    handler = getattr(sys.modules[name], kind).handler
+    assert handler.decode_arguments(b"null") == {}
+
+
+def test_a_setting_of_the_kind_is_named_as_its_code_writes_it(
+    run: Run, module: Callable[[str], str]
+) -> None:
+    declared = "@app.job(lease='5s')\ndef hasty() -> None: ...\n"
+    name = module(f"from tenure import Tenure\napp = Tenure()\n{declared}")
+
+    result = run("enqueue", "hasty", "--app", f"{name}:app")
+
+    assert result.exit_code == 2
+    assert "tenure: lease=…: 5 s is outside 30 s to 120 s; TENURE_LEASE_BOUNDS" in result.stderr
+
+
+def test_an_application_without_jobs_makes_no_database_and_names_what_to_import(
+    run: Run, tmp_path: Path
+) -> None:
+    package = tmp_path / "parcels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "base.py").write_text("from tenure import Tenure\n\napp = Tenure()\n")
+    alone = run("worker", "parcels.base:app")
+    (package / "tasks.py").write_text(
+        "from parcels.base import app\n\n@app.job\ndef send() -> None: ...\n"
+    )
+
+    beside = run("worker", "parcels.base:app")
+
+    assert (alone.exit_code, beside.exit_code) == (2, 2)
+    assert alone.stderr == (
+        "tenure: parcels.base:app has no jobs; decorate a function with @app.job, and import its"
+        " module in parcels.base\n"
+    )
+    assert beside.stderr == (
+        "tenure: parcels.base:app has no jobs; import parcels.tasks in parcels.base, or name it"
+        " here: parcels.tasks:app\n"
+    )
+    assert list(tmp_path.glob("tenure.db*")) == []
 
 
 @pytest.mark.parametrize(

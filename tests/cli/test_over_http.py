@@ -37,10 +37,11 @@ def ask(site: RemoteSite) -> Ask:
 def test_queues_are_listed_without_their_depth(ask: Ask) -> None:
     assert ask("enqueue", "mail", "-q", "post").returncode == 0
 
-    remarked = ask("queues", "limit", "posts", "3")
+    refused = ask("queues", "limit", "posts", "3")
+    ask("queues", "limit", "posts", "3", "--create")
     found = {each["name"]: each for each in json.loads(ask("queues", "ls", "--json").stdout)}
 
-    assert remarked.stderr == "tenure: no job has used queue posts so far. Did you mean post?\n"
+    assert "Did you mean post? --create makes it" in refused.stderr
     assert (found["posts"]["limit"], found["post"]["live"]) == (3, 0)
     assert {found["post"][name] for name in ("ready", "scheduled", "oldest_ready_s")} == {None}
 

@@ -1,6 +1,7 @@
 """The numbers that the guide to jobs gives are those of the code."""
 
 import re
+from base64 import b64encode
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.retry import backoff_us
+from tenure.core.validation import Limits
 from tenure.wiring import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.worker.claiming import Claimer, ClaimSettings
 from tenure.worker.clock import Boot
@@ -110,3 +112,13 @@ def test_an_idle_worker_on_a_database_looks_as_often_as_is_said(page: str) -> No
         claimer.heard(0, asked_at)
 
     assert claimer.next_at - asked_at == seconds(float(longest_s))
+
+
+def test_as_many_bytes_fit_as_the_page_says() -> None:
+    [(whole, bytes_)] = re.findall(
+        r"at most (\d) MiB of JSON.*?at most (\d+) KiB of them fit", PAGE, re.DOTALL
+    )
+    room_bytes = Limits().body_bytes
+
+    assert room_bytes == int(whole) << 20
+    assert len(b64encode(bytes(int(bytes_) << 10))) == room_bytes

@@ -6,6 +6,8 @@ when it is made. Without that code only what the command line says is used, and 
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Never
 
@@ -31,8 +33,8 @@ from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
-from tenure.errors import TenureError
-from tenure.handlers import DEFAULT_QUEUE
+from tenure.errors import InvalidInput, TenureError
+from tenure.handlers import DEFAULT_QUEUE, as_option
 from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration
 from tenure.protocol.records import JobRecord, job_record
@@ -94,8 +96,10 @@ def enqueue(
         _check(asked, application, named=app)
     chosen = url if application is None else url_for(application, url, tell=_say)
     with administration(chosen, create=True, token=token_for(application, url)) as serving:
-        command = _command(serving, asked, application)
-        reply = accepted(serving.execute(command), command.job_id)
+        with _naming_flags():
+            command = _command(serving, asked, application)
+            answer = serving.execute(command)
+        reply = accepted(answer, command.job_id)
         assert reply.job is not None
         if reply.deduplicated:
             click.echo(f"tenure: key {printable(asked.key or '')} is held by this job", err=True)
@@ -108,6 +112,31 @@ def enqueue(
             print_json(job_record(reply.job, now=serving.now(), bodies=False))
         else:
             click.echo(reply.job.id)
+
+
+_FLAGS = {
+    "queue": "--queue",
+    "priority": "--priority",
+    "key": "--key",
+    "delay": "--delay",
+    "correlation_id": "--correlation-id",
+    "job_id": "--id",
+    "kind": "KIND",
+    "namespace": "--namespace",
+}
+
+
+@contextmanager
+def _naming_flags() -> Iterator[None]:
+    """Errors name what was typed, or the option in the code that declares the kind."""
+    try:
+        yield
+    except InvalidInput as wrong:
+        named = as_option(wrong)
+        flag = _FLAGS.get(named.field)
+        if flag is None:
+            raise named from wrong
+        raise InvalidInput(flag, wrong.problem, hint=wrong.hint) from wrong
 
 
 def _say_why_waiting(serving: Administration, job: Job) -> None:

@@ -4,6 +4,7 @@ The user's frames and the message are shown, not the way there through click, Te
 """
 
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -20,10 +21,13 @@ from tenure.cli.printing import printable
 from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
+from tenure.handlers import Registry
 from tenure.protocol import TOKEN_VARIABLE
 from tenure.wiring import Tenure, project_settings, shown_url, url_from_environment
 from tenure.worker.serving import load_registry
 
+MAX_SEARCHED = 200
+"""Files beside an application that are searched for its jobs."""
 _FROZEN = "<frozen "
 _IMPORTING = "<frozen importlib"
 
@@ -78,6 +82,40 @@ def _missing_attribute(import_string: str) -> str | None:
     else:
         hint = "Name the Tenure object of your application, as in myapp.jobs:app"
     return f"module {module} has no attribute {name}. {hint}"
+
+
+def check_has_jobs(app: object, import_string: str) -> None:
+    """End the command if the application has no jobs, before a store is made for them."""
+    registry = getattr(app, "registry", None)
+    if not isinstance(registry, Registry) or registry.kinds():
+        return
+    module, _, attribute = import_string.partition(":")
+    found = _modules_with_jobs(module, attribute.rpartition(".")[2])
+    if found:
+        hint = f"import {found[0]} in {module}, or name it here: {found[0]}:{attribute}"
+    else:
+        hint = f"decorate a function with @{attribute}.job, and import its module in {module}"
+    raise CouldNotRun(f"{import_string} has no jobs; {hint}")
+
+
+def _modules_with_jobs(module: str, name: str) -> list[str]:
+    """Modules beside this one that seem to declare jobs of the application `name`."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return []
+    package, _, last = module.rpartition(".")
+    if Path(file).name == "__init__.py":
+        package = module
+    declares = re.compile(rf"^\s*@([\w.]+\.)?{re.escape(name)}\.job\b", re.MULTILINE)
+    found = []
+    for path in sorted(Path(file).parent.glob("*.py"))[:MAX_SEARCHED]:
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            continue
+        if path.stem not in (last, "__init__") and declares.search(text):
+            found.append(f"{package}.{path.stem}" if package else path.stem)
+    return found
 
 
 def load_app(import_string: str) -> Application:

@@ -36,7 +36,7 @@ def check_payload(handler: Handler, payload: bytes) -> None:
         handler.decode_arguments(payload)
     except ValidationError as wrong:
         problem = _problem(handler, given, wrong)
-        raise CouldNotRun(f"kind {handler.kind}: {problem}; {_takes(handler, given)}") from wrong
+        raise CouldNotRun(f"kind {handler.kind}: {problem}; {_takes(handler)}") from wrong
 
 
 def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
@@ -61,13 +61,11 @@ def _unknown(handler: Handler, name: str, path: str) -> str:
     return f"it has no parameter {name}" + (f" (did you mean {alike[0]}?)" if alike else "")
 
 
-def _takes(handler: Handler, given: object) -> str:
+def _takes(handler: Handler) -> str:
     parameters = handler.parameters.values()
     if not parameters:
         return "it takes no payload"
-    words = f"its payload is an object of {', '.join(_named(handler, each) for each in parameters)}"
-    will_do = given is None and all(map(_is_optional, parameters))
-    return f"{words}; {{}} will do" if will_do else words
+    return f"its payload is an object of {', '.join(_named(handler, each) for each in parameters)}"
 
 
 def _named(handler: Handler, parameter: inspect.Parameter) -> str:

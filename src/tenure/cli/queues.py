@@ -1,11 +1,13 @@
 """`tenure queues …`: look at queues, pause them, limit them."""
 
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
 
-from tenure.cli.common import administration, json_option, namespace_option, url_option
+from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
 from tenure.cli.printing import in_words, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import QueueState
@@ -13,6 +15,8 @@ from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.validation import check_name
 from tenure.ports import Administration, QueueMeasure
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 MAX_QUEUES = 500
 MAX_COUNTED = 100_000
@@ -103,49 +107,68 @@ def _counted(jobs: int | None) -> str | None:
     return f"{jobs}+" if jobs >= MAX_COUNTED else str(jobs)
 
 
+def create_option(function: _F) -> _F:
+    """`--create`."""
+    return click.option("--create", is_flag=True, help="Also a queue that no job has used so far.")(
+        function
+    )
+
+
 def _put(
-    url: str | None, namespace: str, name: str, *, paused: bool | None, limit: int | None
+    url: str | None,
+    namespace: str,
+    name: str,
+    *,
+    create: bool,
+    paused: bool | None = None,
+    limit: int | None = None,
 ) -> QueueState:
     with administration(url) as serving:
         check_name("namespace", namespace)
         check_name("QUEUE", name)
         known = [queue.name for queue in serving.list_queues(Namespace(namespace))]
-        state = serving.put_queue(Namespace(namespace), QueueName(name), paused=paused, limit=limit)
-    if name not in known:
-        # Lawful, and sometimes meant: a queue may be paused before its first job.
-        close = get_close_matches(name, known, n=1)
-        meant = f" Did you mean {printable(close[0])}?" if close else ""
-        click.echo(f"tenure: no job has used queue {printable(name)} so far.{meant}", err=True)
-    return state
+        if name not in known and not create:
+            _refuse_unknown(name, known)
+        return serving.put_queue(Namespace(namespace), QueueName(name), paused=paused, limit=limit)
+
+
+def _refuse_unknown(name: str, known: Sequence[str]) -> NoReturn:
+    """More often a mistyped name, whose real queue goes on, than a queue that comes later."""
+    close = get_close_matches(name, known, n=1)
+    meant = f" Did you mean {close[0]}?" if close else ""
+    refuse(f"no job has used queue {name} so far.{meant} --create makes it")
 
 
 @queues.command(name="pause")
 @url_option
 @namespace_option
+@create_option
 @click.argument("queue")
-def pause_queue(url: str | None, namespace: str, queue: str) -> None:
+def pause_queue(url: str | None, namespace: str, create: bool, queue: str) -> None:
     """Grant nothing from QUEUE until it is resumed; running jobs go on."""
-    state = _put(url, namespace, queue, paused=True, limit=None)
+    state = _put(url, namespace, queue, create=create, paused=True)
     click.echo(f"{printable(queue)}: paused, {state.live} still running")
 
 
 @queues.command(name="resume")
 @url_option
 @namespace_option
+@create_option
 @click.argument("queue")
-def resume_queue(url: str | None, namespace: str, queue: str) -> None:
+def resume_queue(url: str | None, namespace: str, create: bool, queue: str) -> None:
     """Grant from QUEUE again."""
-    _put(url, namespace, queue, paused=False, limit=None)
+    _put(url, namespace, queue, create=create, paused=False)
     click.echo(f"{printable(queue)}: open")
 
 
 @queues.command(name="limit")
 @url_option
 @namespace_option
+@create_option
 @click.argument("queue")
 @click.argument("limit", type=click.IntRange(0, 1_000_000))
-def limit_queue(url: str | None, namespace: str, queue: str, limit: int) -> None:
+def limit_queue(url: str | None, namespace: str, create: bool, queue: str, limit: int) -> None:
     """Allow at most LIMIT live leases in QUEUE at any time; 0 means no limit."""
-    state = _put(url, namespace, queue, paused=None, limit=limit)
+    state = _put(url, namespace, queue, create=create, limit=limit)
     shown = "no limit" if state.limit is None else f"at most {state.limit} at a time"
     click.echo(f"{printable(queue)}: {shown}, {state.live} running")

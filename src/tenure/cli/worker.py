@@ -13,7 +13,7 @@ from tenure.cli.common import (
     log_format_option,
     size_value,
 )
-from tenure.cli.loading import app_value, import_app, namespace_of, url_for
+from tenure.cli.loading import app_value, check_has_jobs, import_app, namespace_of, url_for
 from tenure.cli.printing import printable
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
@@ -167,6 +167,7 @@ def worker(
         keeping = retention_of(keep_finished)
         log_to_stderr(LogFormat(log_format))
         application = import_app(app)  # before a store is opened: a mistyped name makes none
+        check_has_jobs(application, app)
         options = WorkerOptions(
             queues=queues,
             concurrency=concurrency,

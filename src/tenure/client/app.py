@@ -33,6 +33,7 @@ from tenure.client.options import (
     EnqueueOptions,
     PolicyOptions,
     check_known,
+    naming_options,
     plain,
     policy_from,
     queue_name,
@@ -147,11 +148,14 @@ class Application:
         self, function: Callable[..., Any], options: JobOptions, local_names: Mapping[str, Any]
     ) -> JobFunction[..., Any, Any]:
         compensate = _compensate(options)
+        with naming_options():
+            queue = queue_name(options.get("queue", DEFAULT_QUEUE))
+            policy = policy_from(options, Policy())
         handler = make_handler(
             function,
             kind=plain(options.get("name")),
-            queue=queue_name(options.get("queue", DEFAULT_QUEUE)),
-            policy=policy_from(options, Policy()),
+            queue=queue,
+            policy=policy,
             isolation=_isolation(options),
             priority=options.get("priority", 0),
             concurrency=_concurrency(options),

@@ -18,6 +18,7 @@ from tenure.client.options import (
     OPTION_NAMES,
     EnqueueOptions,
     check_known,
+    naming_options,
     overrides_from,
     policy_from,
 )
@@ -280,7 +281,9 @@ def call_of(
     options: EnqueueOptions,
 ) -> Call:
     """A call with its options, which go before what its kind says."""
-    said = overrides_from(options)
+    with naming_options():
+        said = overrides_from(options)
+        policy = policy_from(options, policy)
     traced = tracing.enqueued(kind, said.queue or queue)
     return Call(
         queue=said.queue or queue,
@@ -292,7 +295,7 @@ def call_of(
         dedupe_key=said.key,
         correlation_id=said.correlation_id or traced.correlation_id,
         trace_id=said.trace_id or traced.traceparent,
-        policy=policy_from(options, policy),
+        policy=policy,
     )
 
 
@@ -359,12 +362,13 @@ class Sender:
         """Enqueue all of them, `CHUNK` at a time, or within the caller's transaction."""
         jobs: list[Job[R]] = []
         for chunk in _chunks(prepared):
-            answers: Sequence[Answer]
-            if connection is None:
-                answers = self._channel.send(_commands(chunk))
-            else:
-                link = self._channel.link()
-                answers = link.enqueue_within(connection, [each.command for each in chunk])
+            with naming_options():
+                answers: Sequence[Answer]
+                if connection is None:
+                    answers = self._channel.send(_commands(chunk))
+                else:
+                    link = self._channel.link()
+                    answers = link.enqueue_within(connection, [each.command for each in chunk])
             jobs += self._handles(chunk, answers)
         return jobs
 
@@ -374,12 +378,14 @@ class Sender:
         """Enqueue all of them without blocking the loop."""
         jobs: list[Job[R]] = []
         for chunk in _chunks(prepared):
-            answers: Sequence[Answer]
-            if connection is None:
-                answers = await self._channel.asend(_commands(chunk))
-            else:
-                link = await self._channel.alink()
-                answers = await link.aenqueue_within(connection, [each.command for each in chunk])
+            with naming_options():
+                answers: Sequence[Answer]
+                if connection is None:
+                    answers = await self._channel.asend(_commands(chunk))
+                else:
+                    link = await self._channel.alink()
+                    commands = [each.command for each in chunk]
+                    answers = await link.aenqueue_within(connection, commands)
             jobs += self._handles(chunk, answers)
         return jobs
 

@@ -6,6 +6,8 @@ one would take a parameter's name away from a function that is already in use.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -17,6 +19,7 @@ from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.validation import MAX_DURATION, check_duration, check_name, check_policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import InvalidInput
+from tenure.handlers import as_option
 
 Span: TypeAlias = str | timedelta | float
 """A duration: `"250ms"`, `"90s"`, `"2h"`, a timedelta, or a number of seconds."""
@@ -68,6 +71,15 @@ OPTION_NAMES = frozenset(EnqueueOptions.__annotations__)
 
 # `job_id` is left to `using`: a compensation's handler has a parameter of that name. [M1]
 INLINE_OPTION_NAMES = OPTION_NAMES - {"job_id"}
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Errors of what is checked in this block name the options that the user wrote."""
+    try:
+        yield
+    except InvalidInput as wrong:
+        raise as_option(wrong) from wrong
 
 
 def duration(field: str, value: object) -> Duration:

@@ -208,7 +208,9 @@ def check_duration(field: str, value: object) -> None:
     if type(value) is not int:
         raise InvalidInput(field, f"{type(value).__name__} is not a duration in microseconds")
     if not 0 <= value <= MAX_DURATION:
-        raise InvalidInput(field, f"{_shown(value)} µs is outside 0 to 366 days")
+        is_shown = abs(value) < 2**80  # a float cannot hold every integer
+        length = f"{value / MICROSECONDS_PER_SECOND:g} s" if is_shown else "a huge integer"
+        raise InvalidInput(field, f"{length} is outside 0 to 366 days")
 
 
 def _check_word(field: str, value: object, words: type[StrEnum]) -> None:

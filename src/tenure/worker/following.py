@@ -16,7 +16,7 @@ from tenure.core.validation import MAX_DEDUPE_KEY, Limits, check_body
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError, TransientError
-from tenure.handlers import Call, Enqueued
+from tenure.handlers import Call, Enqueued, as_option
 from tenure.ports import Coordination
 from tenure.worker.answers import Answers
 from tenure.worker.wire import FollowUpAnswer, FollowUpWanted, ToSupervisor
@@ -99,7 +99,7 @@ def _judge(answer: FollowUpAnswer, call: Call, parent: JobId) -> Enqueued:
     if answer.failure:
         raise TransientError(answer.failure, dependency_unavailable=True)
     if answer.problem:
-        raise InvalidInput(answer.field, answer.problem, hint=answer.hint)
+        raise as_option(InvalidInput(answer.field, answer.problem, hint=answer.hint))
     if answer.cause is not None or answer.job_id is None:
         raise LeaseConflictError(f"the attempt has lost its authority ({answer.cause})")
     if answer.job_id == parent:
