@@ -201,7 +201,7 @@ def assert_every_job_got_one_credit(jobs: dict[JobId, Job], *, count: int) -> No
 # --- SQLite: another connection holds the write lock --------------------------------------------
 
 
-@spec("O5", "O6", "O2")
+@spec("O5", "O6", "O10")
 @pytest.mark.parametrize(
     "length",
     [

@@ -128,7 +128,115 @@ def test_a_jump_ahead_expires_nothing_until_a_second_reading_confirms_it(world: 
     assert confirmed.swept == 1
 
 
-@spec("W2")
+def stepped_ahead(world: World, monotonic: VirtualClock, *, by_s: float) -> Sweeper:
+    """A sweeper that read the clock before it was set ahead, and has confirmed the jump."""
+    sweeping = Sweeper(world.coordinator, monotonic=monotonic)
+    sweeping.sweep_once()
+    monotonic.advance(0.75)
+    world.clock.advance(0.75 + by_s)
+    sweeping.sweep_once()
+    monotonic.advance(0.75)
+    world.clock.advance(0.75)
+    sweeping.sweep_once()
+    return sweeping
+
+
+@spec("O11", "O10", "O12")
+def test_what_ends_because_the_clock_was_set_ahead_costs_nothing(world: World) -> None:
+    expired = world.running(policy=Policy(max_attempts=1))
+    timed_out = world.running(
+        policy=Policy(max_attempts=1, lease_us=seconds(120), timeout_us=seconds(80))
+    )
+
+    stepped_ahead(world, VirtualClock(), by_s=90)
+
+    for grant in (expired, timed_out):
+        job = world.reload(grant.job_id)
+        assert (job.status, job.failures, job.outage_credits) == (JobStatus.QUEUED, 0, 1)
+
+
+@spec("O11")
+def test_a_jump_is_recorded_from_the_last_reading_before_it_to_the_first_after_it(
+    world: World,
+) -> None:
+    before = world.clock.now
+
+    stepped_ahead(world, VirtualClock(), by_s=90)
+
+    first_after = Instant(before + seconds(90.75))
+    assert world.store.outages(since=Instant(0)) == [Outage(before, first_after, is_jump=True)]
+
+
+@spec("O11", "O12")
+def test_what_begins_after_a_jump_is_not_excused_by_it(world: World) -> None:
+    sweeping = stepped_ahead(world, monotonic := VirtualClock(), by_s=90)
+    grant = world.running(
+        policy=Policy(max_attempts=1, lease_us=seconds(120), timeout_us=seconds(40))
+    )
+
+    for _ in range(45):
+        monotonic.advance(1)
+        world.clock.advance(1)
+        sweeping.sweep_once()
+
+    assert world.reload(grant.job_id).status is JobStatus.DEAD_LETTERED
+
+
+@spec("O11", "W2")
+def test_a_process_that_has_just_begun_takes_downtime_for_no_jump(world: World) -> None:
+    grant = world.running(policy=Policy(max_attempts=1))
+    sweeper(world).sweep_once()
+    world.clock.advance(3600)  # nothing runs for an hour
+
+    sweeping = sweeper(world)
+    for _ in range(5):
+        sweeping.sweep_once()
+        world.clock.advance(1)
+
+    assert world.store.outages(since=Instant(0)) == []
+    assert world.reload(grant.job_id).status is JobStatus.DEAD_LETTERED
+
+
+@spec("O11")
+def test_a_process_that_stood_still_takes_that_for_no_jump(world: World) -> None:
+    grant = world.running(policy=Policy(max_attempts=1))
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+
+    world.clock.advance(3600)  # for the store and for this process alike
+    sweeping.sweep_once()
+
+    assert world.store.outages(since=Instant(0)) == []
+    assert world.reload(grant.job_id).status is JobStatus.DEAD_LETTERED
+
+
+@spec("O11")
+def test_a_jump_counts_also_when_the_store_fails_as_it_is_recorded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant = world.running(policy=Policy(max_attempts=1))
+    monotonic = VirtualClock()
+    sweeping = Sweeper(world.coordinator, monotonic=monotonic)
+    sweeping.sweep_once()
+    world.clock.advance(90)
+    sweeping.sweep_once()
+
+    def fail(outage: Outage) -> None:
+        raise StoreUnavailable("the test cut the network")
+
+    monotonic.advance(1)
+    world.clock.advance(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "record_outage", fail)
+        with pytest.raises(StoreUnavailable):
+            sweeping.sweep_once()
+    sweeping.sweep_once()
+
+    job = world.reload(grant.job_id)
+    assert (job.status, job.failures, job.outage_credits) == (JobStatus.QUEUED, 0, 1)
+
+
+@spec("W2", "O11")
 def test_a_single_bad_reading_is_forgotten_when_the_clock_steps_back(world: World) -> None:
     grant = world.running()
     monotonic = VirtualClock()
@@ -143,6 +251,7 @@ def test_a_single_bad_reading_is_forgotten_when_the_clock_steps_back(world: Worl
 
     assert report.swept == 0
     assert world.reload(grant.job_id).status is JobStatus.RUNNING
+    assert world.store.outages(since=Instant(0)) == []
 
 
 @spec("W2")
@@ -175,7 +284,7 @@ class FlakyStore(MemoryStore):
         return super().tick()
 
 
-@spec("O5", "O2")
+@spec("O5", "O10")
 def test_an_outage_is_recorded_and_excuses_the_leases_it_overlapped() -> None:
     clock = VirtualClock()
     store = FlakyStore(clock=clock)
@@ -202,7 +311,7 @@ def test_an_outage_is_recorded_and_excuses_the_leases_it_overlapped() -> None:
     world.coordinator.close()
 
 
-@spec("O5", "O2")
+@spec("O5", "O10")
 def test_an_outage_counts_also_when_the_store_fails_again_as_it_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -233,7 +342,7 @@ def test_an_outage_counts_also_when_the_store_fails_again_as_it_is_recorded(
     world.coordinator.close()
 
 
-@spec("O5", "O2")
+@spec("O5", "O10")
 def test_an_outage_begins_when_the_first_unanswered_call_was_sent() -> None:
     clock = VirtualClock()
     store = FlakyStore(clock=clock)
@@ -255,7 +364,7 @@ def test_an_outage_begins_when_the_first_unanswered_call_was_sent() -> None:
     world.coordinator.close()
 
 
-@spec("O5", "O2")
+@spec("O5", "O10")
 @pytest.mark.parametrize("outcome", ["fails", "succeeds late"])
 @pytest.mark.parametrize("asked", ["load", "claim"])
 def test_every_call_of_the_process_counts(
@@ -332,7 +441,7 @@ def test_a_short_failure_is_no_outage() -> None:
     assert long == Outage(began, clock.now)
 
 
-@spec("O5", "O2")
+@spec("O5", "O10")
 @pytest.mark.parametrize("asked", ["tick", "due"])
 def test_a_store_that_hangs_is_out_as_well(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     clock = VirtualClock()

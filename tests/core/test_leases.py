@@ -281,7 +281,7 @@ def test_out_of_stalled_a_cancel_goes_before_exhaustion_and_exhaustion_before_a_
 # --- Outage credit -------------------------------------------------------------------------------
 
 
-@spec("O2")
+@spec("O10")
 @pytest.mark.parametrize(
     ("from_s", "to_s", "is_free"),
     [
@@ -307,7 +307,7 @@ def test_an_expiry_is_free_when_an_outage_overlapped_its_last_ttl(
     assert driver.job.outage_credits == (1 if is_free else 0)
 
 
-@spec("O2")
+@spec("O10")
 def test_an_outage_before_the_last_renewal_excuses_nothing() -> None:
     driver = lives.running()
     driver.advance(30)
@@ -320,14 +320,93 @@ def test_an_outage_before_the_last_renewal_excuses_nothing() -> None:
     assert driver.job.failures == 1
 
 
-@spec("O2")
-def test_a_timeout_is_never_credited() -> None:
+@spec("O12")
+def test_a_timeout_is_not_excused_by_a_store_that_failed() -> None:
     driver = lives.running(lives.SHORT)
     driver.advance(45)
 
     driver.do(driver.sweep(outage(driver, from_s=-45, to_s=0)))
 
     assert (driver.job.failures, driver.job.outage_credits) == (1, 0)
+
+
+def jump(driver: Driver, *, from_s: float, to_s: float) -> Outage:
+    return replace(outage(driver, from_s=from_s, to_s=to_s), is_jump=True)
+
+
+@spec("O10")
+def test_an_expiry_is_free_when_the_clock_jumped_in_its_last_ttl() -> None:
+    driver = lives.running(Policy(max_attempts=1))
+    driver.advance(90)
+
+    driver.do(driver.sweep(jump(driver, from_s=-80, to_s=0)))
+
+    assert driver.events[-2].cause is EventCause.OUTAGE
+    assert (driver.job.status, driver.job.failures) == (JobStatus.QUEUED, 0)
+
+
+@spec("O12")
+@pytest.mark.parametrize(
+    ("from_s", "to_s", "is_free"),
+    [
+        (-44, 0, True),  # the clock jumped over the time-out
+        (-40, -30, True),  # before it, so that the attempt had less time than it was promised
+        (-90, -45 + MICROSECOND, True),  # it ended just after the start
+        (-90, -45, False),  # it ended with the start
+        (0, 50, False),  # it began with the time-out
+    ],
+)
+def test_a_timeout_is_free_when_the_clock_jumped_in_the_time_that_it_counts(
+    from_s: float, to_s: float, is_free: bool
+) -> None:
+    driver = lives.running(lives.SHORT)
+    driver.advance(45)
+
+    driver.do(driver.sweep(jump(driver, from_s=from_s, to_s=to_s)))
+
+    assert driver.events[-2].cause is EventCause.TIMEOUT
+    assert driver.job.failures == (0 if is_free else 1)
+    assert driver.job.outage_credits == (1 if is_free else 0)
+    assert list(budget_is_kept(Record(driver.job.id, driver.job, driver.events))) == []
+
+
+@spec("O12")
+def test_a_start_that_came_too_late_because_of_a_jump_is_free() -> None:
+    driver = lives.claimed(replace(lives.SHORT, max_attempts=1))
+    driver.advance(90)
+
+    driver.do(driver.sweep(jump(driver, from_s=-80, to_s=0)))
+
+    assert driver.events[-2].cause is EventCause.START_TIMEOUT
+    assert (driver.job.status, driver.job.failures) == (JobStatus.QUEUED, 0)
+
+
+@spec("O12", "R11")
+def test_the_worker_of_an_excused_timeout_hears_that_it_timed_out() -> None:
+    driver = lives.running(lives.SHORT)
+    lease = driver.complete()
+    driver.advance(45)
+    before = verdict(driver.ask(lease))
+    driver.do(driver.sweep(jump(driver, from_s=-40, to_s=0)))
+
+    after = verdict(driver.ask(lease))
+
+    assert before.cause is after.cause is Cause.TIMED_OUT
+
+
+@spec("O3", "O12")
+def test_a_fourth_timeout_costs_a_failure_also_after_a_jump() -> None:
+    driver = lives.queued(lives.SHORT)
+    costs = []
+
+    for _ in range(4):
+        driver.do(driver.claim())
+        driver.advance(45)
+        driver.do(driver.sweep(jump(driver, from_s=-40, to_s=0)))
+        costs.append((driver.job.outage_credits, driver.job.failures))
+        driver.advance(61)
+
+    assert costs == [(1, 0), (2, 0), (3, 0), (3, 1)]
 
 
 @spec("O3")

@@ -240,14 +240,14 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
             return JobStatus.FAILED if may_fail else JobStatus.DEAD_LETTERED
         case _ if exhausts:
             return JobStatus.DEAD_LETTERED
-        case "sweep" | "sweep after an outage" if job.policy.on_lost is not OnLost.REQUEUE:
+        case _ if action.startswith("sweep") and job.policy.on_lost is not OnLost.REQUEUE:
             return JobStatus.STALLED
         case _:
             return JobStatus.QUEUED
 
 
 def expected_cost(state: State, action: str, *, has_outage: bool) -> int:
-    """What an accepted request takes from the retry budget. [A13] [A4] [A7] [O2] [O3]"""
+    """What an accepted request takes from the retry budget. [A13] [A4] [A7] [O10] [O12] [O3]"""
     job = state.job
     if action == "fail":
         return int(job.cancel_requested_at is None)
@@ -258,7 +258,8 @@ def expected_cost(state: State, action: str, *, has_outage: bool) -> int:
     ended = ended_by(job, state.now)
     if ended is Cause.JOB_CANCELLED:
         return 0
-    is_credited = has_outage and ended is Cause.LEASE_EXPIRED and job.outage_credits < CREDITS
+    is_excused = (has_outage and ended is Cause.LEASE_EXPIRED) or action == "sweep after a jump"
+    is_credited = is_excused and job.outage_credits < CREDITS
     is_of_earlier_epoch = state.grips[-1].epoch < state.epoch
     return int(not is_credited and not is_of_earlier_epoch)
 

@@ -116,7 +116,7 @@ class Stepper:
     def _system(self, state: State) -> Iterator[Step]:
         sweeps = ["sweep"]
         if state.outages < self.bounds.outages:
-            sweeps.append("sweep after an outage")
+            sweeps += ["sweep after an outage", "sweep after a jump"]
         for action in sweeps:
             command = asking(action, state.job.id)
             outcome = ask(state, command)
@@ -269,7 +269,7 @@ class Stepper:
             asked=(*state.asked, action) if action in PEOPLE else state.asked,
             snoozes=state.snoozes + (action == "snooze"),
             undelivered=state.undelivered + (action == "take back"),
-            outages=state.outages + (action == "sweep after an outage"),
+            outages=state.outages + (action.startswith("sweep after")),
             proposal=None,
         )
 

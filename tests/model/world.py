@@ -408,6 +408,9 @@ def asking(action: str, job_id: JobId) -> Command:
         case "sweep after an outage":
             # It covers every lease, so that no decision depends on when it was.
             return Sweep(job_id=job_id, outages=(Outage(Instant(0), Instant(10**9)),))
+        case "sweep after a jump":
+            jump = Outage(Instant(0), Instant(10**9), is_jump=True)
+            return Sweep(job_id=job_id, outages=(jump,))
         case _:
             raise ValueError(action)
 

@@ -217,6 +217,10 @@ class Kit:
         assert instant is not None
         self.advance(microseconds=instant - self.now())
 
+    def step_ahead(self, *, seconds: float) -> None:
+        """The store's clock is set ahead; for this process no time passes."""
+        self.factory.advance(Duration(round(seconds * 1_000_000)))
+
     def step_back(self, *, seconds: float) -> None:
         """The store's clock is set back; for this process no time passes."""
         self.factory.advance(Duration(-round(seconds * 1_000_000)))

@@ -2,7 +2,8 @@
 
 Any number may run; each passed deadline is recorded once, because every sweep is a command that
 compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a second reading
-confirms it [W2], and records an outage that its process saw before it expires a lease. [O6]
+confirms it [W2], and records an outage or a jump that its process saw before it expires a lease.
+[O6] [O11]
 """
 
 import logging
@@ -16,7 +17,7 @@ from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
-from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job, remaining
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import Closed, StoreUnavailable
@@ -49,6 +50,8 @@ class ClockGuard:
         self._interval_us = interval_us
         self._trusted: tuple[Instant, int] | None = None
         self._suspect: tuple[Instant, int] | None = None
+        self.jump: Outage | None = None
+        """The jump that the last reading confirmed, if it did."""
 
     @property
     def has_trusted(self) -> bool:
@@ -57,6 +60,8 @@ class ClockGuard:
 
     def admits(self, *, last_tick: Instant | None, now: Instant, monotonic_us: int) -> bool:
         """Take a reading; False while a jump ahead waits for its confirmation. [W2]"""
+        self.jump = None
+        is_ahead = self._is_ahead(last_tick, now, monotonic_us)
         if self._suspect is not None:
             suspected_at, read_at = self._suspect
             elapsed = monotonic_us - read_at
@@ -64,17 +69,24 @@ class ClockGuard:
                 return False
             self._suspect = None
             if now - (suspected_at + elapsed) <= self._threshold_us:
+                if is_ahead and self._trusted is not None:
+                    # Only a reading of one's own tells a jump from a time in which nobody
+                    # looked: the last tick may be as old as the last process. [O11]
+                    self.jump = Outage(self._trusted[0], min(suspected_at, now), is_jump=True)
                 self._trusted = (now, monotonic_us)
                 return True
-        expected = last_tick
-        if self._trusted is not None:
-            trusted_at, read_at = self._trusted
-            expected = Instant(trusted_at + monotonic_us - read_at)
-        if expected is not None and now - expected > self._threshold_us:
+        if is_ahead:
             self._suspect = (now, monotonic_us)
             return False
         self._trusted = (now, monotonic_us)
         return True
+
+    def _is_ahead(self, last_tick: Instant | None, now: Instant, monotonic_us: int) -> bool:
+        expected = last_tick
+        if self._trusted is not None:
+            trusted_at, read_at = self._trusted
+            expected = Instant(trusted_at + monotonic_us - read_at)
+        return expected is not None and now - expected > self._threshold_us
 
 
 class Sweeper:
@@ -120,6 +132,7 @@ class Sweeper:
             if self._guard.has_trusted:  # else nobody has looked at it for a while: no news
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
+        outage = self._record_jump() or outage
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
             due = store.due(limit=PAGE)
@@ -135,14 +148,30 @@ class Sweeper:
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
 
     def _record_outage(self, now: Instant) -> Outage | None:
-        """Before anything is swept: what an outage overlapped costs nothing. [O2] [O6]"""
+        """Before anything is swept: what an outage overlapped costs nothing. [O10] [O6]"""
         outage = self._watch.wrote(now)
         if outage is not None:
             self._unrecorded.append(outage)
+        self._record_all()
+        return outage
+
+    def _record_jump(self) -> Outage | None:
+        """Before anything is swept: what ended because the clock jumped costs nothing. [O11]"""
+        jump = self._guard.jump
+        if jump is not None:
+            _log.warning(
+                "the store's clock jumped ahead by about %.0f s; leases and time-outs that end "
+                "because of it cost no attempt",
+                (jump.ended_at - jump.began_at) / MICROSECONDS_PER_SECOND,
+            )
+            self._unrecorded.append(jump)
+            self._record_all()
+        return jump
+
+    def _record_all(self) -> None:
         while self._unrecorded:  # the store may fail again just now, and the outage still counts
             self._coordinator.store.record_outage(self._unrecorded[0])
             del self._unrecorded[0]
-        return outage
 
     def _lets_others_record(self, last_tick: Instant | None) -> bool:
         """Whether this sweeper has just begun on a store that others have swept. It saw nothing of
@@ -156,11 +185,8 @@ class Sweeper:
     def _sweep(self, jobs: dict[JobId, Job]) -> int:
         if not jobs:
             return 0
-        since = min(
-            Instant(job.lease_expires_at - job.policy.lease_us)
-            for job in jobs.values()
-            if job.lease_expires_at is not None
-        )
+        # A time-out may count from the claim, which is before every renewal.
+        since = min(job.claimed_at for job in jobs.values() if job.claimed_at is not None)
         outages = tuple(self._coordinator.store.outages(since=since))
         # One call each, coalesced anyway: a job that cannot be swept must not stop the others.
         calls = [

@@ -132,10 +132,16 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """A stretch in which a living process saw the store fail. [O5]"""
+    """A time in which a process saw the store fail [O5], or over which it saw the store's clock
+    jump ahead. [O11]"""
 
     began_at: Instant
     ended_at: Instant
+    is_jump: bool = False
+
+    def overlaps(self, since: Instant, until: Instant) -> bool:
+        """Whether any of it lies between these two instants."""
+        return self.began_at < until and since < self.ended_at
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -6,7 +6,7 @@ instants, no commands.
 
 from tenure.core.ids import Actor, Epoch, LeaseId, epoch_of
 from tenure.core.instants import Instant, later
-from tenure.core.job import Job
+from tenure.core.job import Job, time_limit, waits_for_start
 from tenure.core.vocabulary import Cause, EventCause
 
 _CAUSE_OF_REVOCATION = {
@@ -26,19 +26,25 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     """
     now = later(now, job.updated_at)
     assert job.lease_expires_at is not None
-    assert job.claimed_at is not None
     if job.cancel_deadline is not None and now >= job.cancel_deadline:
         return EventCause.GRACE_OVER
-    if job.started_at is None and not job.renewals:
-        if now >= job.claimed_at + job.policy.start_within_us:
-            return EventCause.START_TIMEOUT
-    elif job.policy.timeout_us is not None:
-        began_at = job.claimed_at if job.started_at is None else job.started_at
-        if now >= began_at + job.policy.timeout_us:
-            return EventCause.TIMEOUT
+    if now >= time_limit_of(job)[1]:
+        waits = waits_for_start(started_at=job.started_at, renewals=job.renewals)
+        return EventCause.START_TIMEOUT if waits else EventCause.TIMEOUT
     if now >= job.lease_expires_at:
         return EventCause.LEASE_EXPIRED
     return None
+
+
+def time_limit_of(job: Job) -> tuple[Instant, Instant]:
+    """When the attempt's time-out, or its wait for a start, began and when it is over. [L9]"""
+    assert job.claimed_at is not None
+    return time_limit(
+        policy=job.policy,
+        claimed_at=job.claimed_at,
+        started_at=job.started_at,
+        renewals=job.renewals,
+    )
 
 
 def lateness(job: Job, now: Instant) -> Cause | None:

@@ -146,7 +146,6 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
         claimed_at=event.ts,
         lease_expires_at=event.lease_expires_at,
         due_at=due_at(
-            status=_CLAIMED,
             policy=job.policy,
             claimed_at=event.ts,
             started_at=None,
@@ -158,17 +157,9 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
     )
 
 
-def _due(
-    job: Job,
-    status: JobStatus,
-    *,
-    started_at: Instant | None,
-    expires_at: Instant,
-    renewals: int,
-) -> Instant:
+def _due(job: Job, *, started_at: Instant | None, expires_at: Instant, renewals: int) -> Instant:
     assert job.claimed_at is not None
     return due_at(
-        status=status,
         policy=job.policy,
         claimed_at=job.claimed_at,
         started_at=started_at,
@@ -189,7 +180,6 @@ def _started(job: Job, event: Event, _: bytes | None) -> Job:
         lease_expires_at=event.lease_expires_at,
         due_at=_due(
             job,
-            _RUNNING,
             started_at=event.ts,
             expires_at=event.lease_expires_at,
             renewals=job.renewals,
@@ -209,7 +199,6 @@ def _renewed(job: Job, event: Event, body: bytes | None) -> Job:
         lease_expires_at=event.lease_expires_at,
         due_at=_due(
             job,
-            job.status,
             started_at=job.started_at,
             expires_at=event.lease_expires_at,
             renewals=renewals,

@@ -11,6 +11,8 @@ Duration = NewType("Duration", int)  # microseconds
 
 MICROSECONDS_PER_SECOND = 1_000_000
 
+NEVER = Instant(2**63 - 1)  # the last one that a store could hold
+
 
 def seconds(amount: float) -> Duration:
     """A duration of `amount` seconds, rounded to the microsecond."""

@@ -7,7 +7,7 @@ It decides nothing; `row_violations` only says where a row breaks the table of d
 import msgspec
 
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, Namespace, QueueName, WorkerId
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import NEVER, Duration, Instant
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
     ErrorClass,
@@ -154,12 +154,28 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return self.origin_id if self.origin_cause is EventCause.COMPENSATION else None
 
 
-_CLAIMED = JobStatus.CLAIMED  # bound once: see `evolution`
+def waits_for_start(*, started_at: Instant | None, renewals: int) -> bool:
+    """Whether nothing was heard from an attempt's worker since the claim.
+
+    A worker that sends heartbeats works, whether it says `start` or not: from its first heartbeat
+    on the attempt has its timeout, and `start_within` is over. [L9]
+    """
+    return started_at is None and not renewals
+
+
+def time_limit(
+    *, policy: Policy, claimed_at: Instant, started_at: Instant | None, renewals: int
+) -> tuple[Instant, Instant]:
+    """When the time-out of an attempt, or its wait for a start, began and when it is over. [L9]"""
+    if waits_for_start(started_at=started_at, renewals=renewals):
+        return claimed_at, Instant(claimed_at + policy.start_within_us)
+    began_at = claimed_at if started_at is None else started_at
+    timeout_us = policy.timeout_us
+    return began_at, NEVER if timeout_us is None else Instant(began_at + timeout_us)
 
 
 def due_at(
     *,
-    status: JobStatus,
     policy: Policy,
     claimed_at: Instant,
     started_at: Instant | None,
@@ -167,19 +183,12 @@ def due_at(
     cancel_deadline: Instant | None,
     renewals: int,
 ) -> Instant:
-    """The instant a lease's authority ends: the earliest of all its bounds. [L9]
-
-    A worker that sends heartbeats works, whether it says `start` or not: from its first heartbeat
-    on the attempt has its timeout, and `start_within` is over.
-    """
-    end: int = lease_expires_at
-    if status is _CLAIMED and not renewals:
-        end = min(end, claimed_at + policy.start_within_us)
-    elif policy.timeout_us is not None:
-        end = min(end, (claimed_at if started_at is None else started_at) + policy.timeout_us)
-    if cancel_deadline is not None:
-        end = min(end, cancel_deadline)
-    return Instant(end)
+    """The instant a lease's authority ends: the earliest of all its bounds. [L9]"""
+    _, over_at = time_limit(
+        policy=policy, claimed_at=claimed_at, started_at=started_at, renewals=renewals
+    )
+    end = min(lease_expires_at, over_at)
+    return end if cancel_deadline is None else min(end, cancel_deadline)
 
 
 def remaining(until: Instant, now: Instant) -> Duration:
@@ -229,7 +238,6 @@ def _lease_violations(job: Job) -> list[str]:
         found.append(f"started_at is {job.started_at} while {job.status}")
     if not found and job.lease is not None:
         expected = due_at(
-            status=job.status,
             policy=job.policy,
             claimed_at=job.lease.claimed_at,
             started_at=job.started_at,

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from tenure.core.applying import Draft, Origin, apply, attempt_summary, origin_of
 from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
-from tenure.core.deadlines import revocation
+from tenure.core.deadlines import revocation, time_limit_of
 from tenure.core.events import Event, Facts, Observation, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
@@ -381,11 +381,14 @@ def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Out
             facts=attempt_summary(job, Facts(reason=job.cancel_reason)),
         )
         return _swept("T20", job, [draft], origin, at)
-    rule = "T12" if cause is EventCause.LEASE_EXPIRED else "T13"
-    has_credit = cause is EventCause.LEASE_EXPIRED and _has_credit(job, command)
-    if has_credit or _is_of_earlier_epoch(job, at):
-        cause = EventCause.OUTAGE
-    return _swept(rule, job, _lose(job, cause, at), origin, at)
+    is_expiry = cause is EventCause.LEASE_EXPIRED
+    is_excused = _excuses_expiry(job, command) if is_expiry else _excuses_timeout(job, command)
+    has_credit = is_excused and job.outage_credits < MAX_OUTAGE_CREDITS  # [O3]
+    is_of_earlier_epoch = _is_of_earlier_epoch(job, at)
+    if is_of_earlier_epoch or (has_credit and is_expiry):
+        cause = EventCause.OUTAGE  # an excused time-out stays one: its worker hears `timed_out`
+    drafts = _lose(job, cause, at, is_free=has_credit or is_of_earlier_epoch)
+    return _swept("T12" if is_expiry else "T13", job, drafts, origin, at)
 
 
 def _swept(rule: str, job: Job, drafts: list[Draft], origin: Origin, at: Moment) -> Applied:
@@ -400,24 +403,26 @@ def _is_of_earlier_epoch(job: Job, at: Moment) -> bool:
     return epoch_of(job.lease_id) < at.epoch
 
 
-def _has_credit(job: Job, command: Sweep) -> bool:
-    """Whether an outage overlapped the lease since its last renewal, and a credit is left.
+def _excuses_expiry(job: Job, command: Sweep) -> bool:
+    """Whether an outage, or a jump of the clock, overlapped the lease since its last renewal.
 
     Since the renewal, not the claim: an outage early in a long attempt must not excuse a crash
-    hours later. [O2] [O3]
+    hours later. [O10]
     """
-    if job.outage_credits >= MAX_OUTAGE_CREDITS:
-        return False
     assert job.lease_expires_at is not None
-    expires_at, renewed_at = job.lease_expires_at, job.lease_expires_at - job.policy.lease_us
-    return any(
-        outage.began_at < expires_at and renewed_at < outage.ended_at for outage in command.outages
-    )
+    renewed_at = Instant(job.lease_expires_at - job.policy.lease_us)
+    return any(outage.overlaps(renewed_at, job.lease_expires_at) for outage in command.outages)
 
 
-def _lose(job: Job, cause: EventCause, at: Moment) -> list[Draft]:
+def _excuses_timeout(job: Job, command: Sweep) -> bool:
+    """Whether a jump of the clock shortened the time that the attempt had. A store that failed did
+    not: handlers work while it is away. [O12]"""
+    began_at, over_at = time_limit_of(job)
+    return any(outage.is_jump and outage.overlaps(began_at, over_at) for outage in command.outages)
+
+
+def _lose(job: Job, cause: EventCause, at: Moment, *, is_free: bool) -> list[Draft]:
     """The attempt is lost; where the job goes from there: T16 before T15 before T14. [N2]"""
-    is_free = cause is EventCause.OUTAGE
     failures = job.failures if is_free else job.failures + 1
     exhausted = failures >= job.policy.max_attempts
     ts = later(at.now, job.updated_at)

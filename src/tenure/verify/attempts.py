@@ -13,7 +13,7 @@ from tenure.core.ids import LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import due_at
 from tenure.core.policy import Policy
-from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventType, JobStatus
+from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventType
 
 EXTENDING = frozenset(
     {EventType.CLAIMED, EventType.STARTED, EventType.LEASE_RENEWED, EventType.HEARTBEAT}
@@ -62,7 +62,6 @@ def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instan
     of the doubt.
     """
     claimed = attempt.claimed
-    status = JobStatus.CLAIMED
     expires_at = claimed.lease_expires_at or claimed.ts
     started_at: Instant | None = None
     cancel_deadline: Instant | None = None
@@ -76,7 +75,6 @@ def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instan
         yield (
             event,
             due_at(
-                status=status,
                 policy=policy,
                 claimed_at=claimed.ts,
                 started_at=started_at,
@@ -86,7 +84,7 @@ def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instan
             ),
         )
         if event.type is EventType.STARTED:
-            status, started_at = JobStatus.RUNNING, event.ts
+            started_at = event.ts
         if event.type in RENEWALS:
             renewals += 1
         if event.type is EventType.CANCEL_REQUESTED:

@@ -133,6 +133,7 @@ _COSTS_A_FAILURE = frozenset(
         EventCause.START_TIMEOUT,
     }
 )
+_TIME_OUTS = frozenset({EventCause.TIMEOUT, EventCause.START_TIMEOUT})
 _COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED})
 
 
@@ -194,7 +195,9 @@ def _lawful(event: Event, spent: _Spent, policy: Policy) -> tuple[_Spent, ...]:
     if event.type is not EventType.STALLED:
         return (spent,)
     if event.cause in _COSTS_A_FAILURE:
-        return ((failures + 1, releases, credits),)
+        costly, excused = (failures + 1, releases, credits), (failures, releases, credits + 1)
+        # A time-out that a jump of the clock caused is excused. [O12]
+        return (costly, excused) if event.cause in _TIME_OUTS else (costly,)
     if event.cause is EventCause.OUTAGE:
         # With all credits used, only a new epoch excuses: see `excused`. [A7]
         return ((failures, releases, min(credits + 1, MAX_OUTAGE_CREDITS)),)

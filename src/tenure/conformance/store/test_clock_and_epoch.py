@@ -6,6 +6,7 @@ from tenure.conformance.harness import CLIENT, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.outages import OutageWatch
 from tenure.coordinator.retention import EXCUSING, Retention
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import epoch_of
 from tenure.core.instants import Instant, after, seconds
@@ -62,6 +63,16 @@ def test_two_processes_may_record_the_same_outage(kit: Kit) -> None:
     assert set(kit.store.outages(since=kit.now())) == {outage}
 
 
+@spec("O11")
+def test_a_jump_and_an_outage_of_the_same_time_are_told_apart(kit: Kit) -> None:
+    outage = Outage(kit.now(), after(kit.now(), seconds(9)))
+    jump = Outage(outage.began_at, outage.ended_at, is_jump=True)
+    kit.store.record_outage(outage)
+    kit.store.record_outage(jump)
+
+    assert set(kit.factory.reopen().outages(since=kit.now())) == {outage, jump}
+
+
 @spec("O5")
 def test_a_failure_of_more_than_five_seconds_is_an_outage(kit: Kit) -> None:
     watch = OutageWatch(kit.monotonic)
@@ -77,7 +88,7 @@ def test_a_failure_of_more_than_five_seconds_is_an_outage(kit: Kit) -> None:
     assert watch.wrote(kit.now()) == Outage(began, kit.now())
 
 
-@spec("O2")
+@spec("O10")
 def test_a_lease_that_expired_in_an_outage_costs_nothing(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     kit.advance(seconds=31)
@@ -89,6 +100,32 @@ def test_a_lease_that_expired_in_an_outage_costs_nothing(kit: Kit) -> None:
     stored = kit.reload(job)
     assert (stored.status, stored.failures, stored.outage_credits) == (JobStatus.QUEUED, 0, 1)
     assert kit.events(job)[-2].cause is EventCause.OUTAGE
+
+
+@spec("O11", "O10", "O12", "W2")
+def test_a_step_ahead_of_the_clock_costs_nothing(kit: Kit) -> None:
+    expired = kit.running_job(lease_s=30, policy=policy(lease_s=30, max_attempts=1))
+    timed_out = kit.running_job(
+        policy=policy(lease_s=60, max_attempts=1, timeout_us=seconds(45)),
+    )
+    sweeper = Sweeper(kit.coordinator, monotonic=kit.monotonic)
+    sweeper.sweep_once()
+
+    kit.step_ahead(seconds=90)
+    for _ in range(2):
+        sweeper.sweep_once()
+        kit.advance(seconds=1)
+
+    [jump] = kit.factory.reopen().outages(since=Instant(0))
+    assert jump.is_jump
+    assert jump.ended_at - jump.began_at == seconds(90)
+    for job in (expired, timed_out):
+        stored = kit.reload(job)
+        assert (stored.status, stored.failures, stored.outage_credits) == (JobStatus.QUEUED, 0, 1)
+    assert [kit.events(job)[-2].cause for job in (expired, timed_out)] == [
+        EventCause.OUTAGE,
+        EventCause.TIMEOUT,
+    ]
 
 
 @spec("O4")
@@ -108,7 +145,7 @@ def test_an_outage_is_forgotten_when_it_ended_more_than_a_week_ago(
     assert _sorted(kit.store.outages(since=Instant(0))) == [outage, late][gone:]
 
 
-@spec("O4", "O2")
+@spec("O4", "O10")
 def test_an_outage_is_kept_while_a_lease_that_it_overlapped_waits_for_a_sweep(kit: Kit) -> None:
     job = kit.running_job(policy=policy(lease_s=30, timeout_us=None))
     kit.advance(seconds=20)

@@ -125,20 +125,23 @@ SELECT tick FROM {t}meta {lock};
 UPDATE {t}meta SET tick = :tick;
 
 -- name: record_outage
-INSERT INTO {t}outage (began_at, ended_at) VALUES (:began_at, :ended_at) ON CONFLICT DO NOTHING;
+INSERT INTO {t}outage (began_at, ended_at, is_jump) VALUES (:began_at, :ended_at, :is_jump)
+    ON CONFLICT DO NOTHING;
 
 -- name: load_outages
-SELECT began_at, ended_at FROM {t}outage WHERE ended_at > :since ORDER BY began_at, ended_at;
+SELECT began_at, ended_at, is_jump FROM {t}outage WHERE ended_at > :since
+ ORDER BY began_at, ended_at, is_jump;
 
 -- name: forget_outages
 -- A lease is renewed no earlier than it was granted.
 WITH old AS MATERIALIZED (
-    SELECT o.began_at, o.ended_at FROM {t}outage AS o
+    SELECT o.began_at, o.ended_at, o.is_jump FROM {t}outage AS o
      WHERE o.ended_at < (SELECT {t}clock()) - :older_than_us
        AND o.ended_at <= (SELECT coalesce(min(j.claimed_at), {t}clock()) FROM {t}job AS j
                            WHERE j.lease_id IS NOT NULL)
      ORDER BY o.began_at, o.ended_at LIMIT :limit {skip_locked})
-DELETE FROM {t}outage WHERE (began_at, ended_at) IN (SELECT began_at, ended_at FROM old)
+DELETE FROM {t}outage
+ WHERE (began_at, ended_at, is_jump) IN (SELECT began_at, ended_at, is_jump FROM old)
 RETURNING began_at;
 
 -- name: raise_epoch

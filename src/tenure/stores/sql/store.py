@@ -457,13 +457,18 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
 
     def record_outage(self, outage: Outage) -> None:
         """Remember an outage."""
-        asked = self._ask("record_outage", began_at=outage.began_at, ended_at=outage.ended_at)
+        asked = self._ask(
+            "record_outage",
+            began_at=outage.began_at,
+            ended_at=outage.ended_at,
+            is_jump=outage.is_jump,
+        )
         self._write(lambda tx: tx.fetch(asked, last=True))
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
         rows = self._rows(self._ask("load_outages", since=since))
-        return [Outage(began_at, ended_at) for began_at, ended_at in rows]
+        return [Outage(began_at, ended_at, bool(is_jump)) for began_at, ended_at, is_jump in rows]
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch, after every write under the old one has ended."""

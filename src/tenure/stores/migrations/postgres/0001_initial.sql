@@ -270,9 +270,10 @@ CREATE TABLE {t}worker (
 ) WITH (fillfactor = 50);
 
 CREATE TABLE {t}outage (
-    began_at bigint NOT NULL,
-    ended_at bigint NOT NULL,
-    PRIMARY KEY (began_at, ended_at)
+    began_at bigint  NOT NULL,
+    ended_at bigint  NOT NULL,
+    is_jump  boolean NOT NULL,  -- of the clock, seen by a process that read it before and after
+    PRIMARY KEY (began_at, ended_at, is_jump)
 );
 
 CREATE FUNCTION {t}refuse() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -238,7 +238,9 @@ CREATE TABLE tenure_worker (
 CREATE TABLE tenure_outage (
     began_at INTEGER NOT NULL,
     ended_at INTEGER NOT NULL,
-    PRIMARY KEY (began_at, ended_at)
+    -- of the clock, seen by a process that read it before and after
+    is_jump  INTEGER NOT NULL CHECK (is_jump IN (0, 1)),
+    PRIMARY KEY (began_at, ended_at, is_jump)
 ) STRICT;
 
 CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE ON tenure_job
