@@ -94,7 +94,7 @@ def _worker(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker process; drained at the end, so that a fault of its own is not overlooked."""
     words = ["worker", "bench.worker_app:app", "-q", QUEUE, "-c", str(CONCURRENCY)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tenure.cli.main", *words],
+        [sys.executable, "-m", "tenure", *words],
         cwd=Path(__file__).resolve().parents[1],
         env=os.environ | {"TENURE_URL": f"sqlite:///{file}"},
     )

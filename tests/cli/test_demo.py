@@ -13,7 +13,7 @@ import pytest
 from tenure.cli.demo_screen import Screen, bar
 from tests.e2e.workers import is_gone
 
-DEMO = [sys.executable, "-m", "tenure.cli.main", "demo"]
+DEMO = [sys.executable, "-m", "tenure", "demo"]
 
 
 def test_the_demo_survives_its_kills_and_proves_its_history() -> None:

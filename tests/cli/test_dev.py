@@ -39,7 +39,7 @@ def dev(tmp_path: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     url = f"sqlite:///{tmp_path}/dev.db"
     with log.open("wb") as talk:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tenure.cli.main", "dev", "greeting:app", "--url", url],
+            [sys.executable, "-m", "tenure", "dev", "greeting:app", "--url", url],
             cwd=tmp_path,
             env=os.environ | {"TENURE_URL": "sqlite:///wrong.db"},
             stderr=talk,

@@ -47,7 +47,7 @@ def test_output_that_cannot_be_written_is_one_clear_line(words: list[str], tmp_p
 
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tenure.cli.main", *words],
+            [sys.executable, "-m", "tenure", *words],
             env=environment | {"TENURE_URL": url},
             stdout=full,
             stderr=subprocess.PIPE,

@@ -19,7 +19,7 @@ from tenure.core.policy import Policy
 from tests.support.coordinators import World
 
 PATIENCE_S = 60.0
-TENURE = [sys.executable, "-m", "tenure.cli.main"]
+TENURE = [sys.executable, "-m", "tenure"]
 SOURCE = """
 from tenure import Retry, Tenure
 

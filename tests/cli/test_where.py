@@ -16,7 +16,7 @@ from tenure.cli.main import main
 from tenure.worker import WorkerOptions
 
 PATIENCE_S = 60.0
-TENURE = [sys.executable, "-m", "tenure.cli.main"]
+TENURE = [sys.executable, "-m", "tenure"]
 SOURCE = """
 import os
 from tenure import Tenure

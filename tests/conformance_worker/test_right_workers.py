@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"
 
 COMMANDS = {
     "tenure": [
-        *(sys.executable, "-m", "tenure.cli.main", "worker", "-q", "conform", "-c", "2"),
+        *(sys.executable, "-m", "tenure", "worker", "-q", "conform", "-c", "2"),
         *("--grace", "2s", "tenure.conformance.worker.jobs:app"),
     ],
     "node": ["node", str(EXAMPLES / "worker.mjs"), "conform", str(EXAMPLES / "handlers.mjs")],

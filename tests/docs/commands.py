@@ -32,7 +32,7 @@ def environment_with_tenure(directory: Path, more: Mapping[str, str]) -> dict[st
     """The environment of a shell that finds `tenure`."""
     program = directory / "bin" / "tenure"
     program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenure.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenure "$@"\n')
     program.chmod(0o755)
     return os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", **more}
 

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from tenure import Context, LeaseConflictError, PermanentError, Retry, Tenure
+from tests.support.freezing import freeze
 
 TABLE = "CREATE TABLE ledger (entry TEXT, attempt INTEGER)"
 NO_BOOKS = "CREATE TABLE book (name TEXT PRIMARY KEY)"
@@ -41,6 +42,16 @@ def _wait_for(file: str) -> None:
         time.sleep(0.02)
 
 
+def _freeze_supervisor() -> None:
+    """Nobody renews, and without its keeper nobody kills."""
+    supervisor = os.getppid()
+    freeze(supervisor)
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    for pid in map(int, children):
+        if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+
+
 def _post(
     ctx: Context, connection: Any, insert: Callable[[], object], *, entry: str, how: str, note: str
 ) -> str:
@@ -54,7 +65,7 @@ def _post(
             if goes_wrong == "raises":
                 raise PermanentError("the books do not balance")
             if goes_wrong == "frozen":
-                os.kill(os.getppid(), signal.SIGSTOP)  # nobody renews, nobody kills
+                _freeze_supervisor()
                 Path(note + ".ready").touch()
                 _wait_for(note)
             if goes_wrong == "cannot be committed":

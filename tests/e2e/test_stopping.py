@@ -53,13 +53,15 @@ def test_a_cancel_does_not_wait_for_a_heartbeat(
     assert site.store.now() - asked_at < half_a_minute * 2 // 3
 
 
-def test_a_worker_is_drained_by_name(site: Site) -> None:
-    running = site.enqueue("fragile", seconds=2)
+def test_a_worker_is_drained_by_name(site: Site, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    running = site.enqueue("write", how="waits", note=str(note))
     site.start("worker", grace="60s")
     site.until_status(running, JobStatus.RUNNING)
 
     drained = site.tenure("workers", "drain", "worker")
     [view] = json.decode(site.tenure("workers", "ls", "--json").stdout)
+    note.touch()
     code = site.workers["worker"].wait(timeout=120)
 
     assert (drained.returncode, code) == (0, 0)

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -27,13 +26,14 @@ from tenure.core.ids import (
 from tenure.core.job import Job
 from tenure.core.vocabulary import CancelMode, EventType, JobStatus
 from tenure.verify import verify
-from tenure.wiring import limits_from_environment, open_store, sqlite_path
+from tenure.wiring import limits_from_environment, open_store
 from tenure.worker.serving import load_registry
 from tests.e2e.app import app
+from tests.support.freezing import freeze_without_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.e2e.app:app"
-TENURE = (sys.executable, "-m", "tenure.cli.main")
+TENURE = (sys.executable, "-m", "tenure")
 PATIENCE_S = 120.0
 BOUNDS = "1s,120s"
 CLIENT = client_actor("tests")
@@ -94,29 +94,8 @@ class Site:
         self.workers[name].send_signal(number)
 
     def freeze(self, name: str) -> None:
-        """SIGSTOP, at a moment in which the worker does not hold SQLite's only write lock: a
-        machine that freezes takes no lock with it, a process beside us would."""
-
-        def is_frozen() -> bool:
-            self.signal(name, signal.SIGSTOP)
-            if self._is_writable():
-                return True
-            self.signal(name, signal.SIGCONT)
-            return False
-
-        self.until(is_frozen, f"{name} could be frozen")
-
-    def _is_writable(self) -> bool:
-        if not self.url.startswith("sqlite:"):
-            return True
-        path = sqlite_path(self.url)
-        with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as probe:
-            try:
-                probe.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                return False
-            probe.execute("ROLLBACK")
-            return True
+        """SIGSTOP, while the worker does not hold SQLite's only write lock."""
+        freeze_without_lock(self.workers[name].pid, self.url)
 
     def enqueue(self, kind: str, **arguments: object) -> JobId:
         """A job of the test application, under the policy its decorator gave it."""

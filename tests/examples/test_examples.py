@@ -17,7 +17,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE_S = 240.0
-TENURE = [sys.executable, "-m", "tenure.cli.main"]
+TENURE = [sys.executable, "-m", "tenure"]
 
 
 class Place:

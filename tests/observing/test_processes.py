@@ -29,7 +29,7 @@ from tests.observing.logs import assert_agree
 from tests.observing.scrape import samples, total
 from tests.server.processes import ROOT, House, Process, until
 
-WORKER = (sys.executable, "-m", "tenure.cli.main", "worker", "tests.e2e.app:app", "-c", "2")
+WORKER = (sys.executable, "-m", "tenure", "worker", "tests.e2e.app:app", "-c", "2")
 
 
 class Fleet:

@@ -91,7 +91,7 @@ class Traced:
             HANDLER_TOKEN: self.client_token,
         }
         words = ["worker", "tests.observing.traced:app", "-c", "2"]
-        command = [sys.executable, "-m", "tenure.cli.main", *words]
+        command = [sys.executable, "-m", "tenure", *words]
         self._workers.append(subprocess.Popen(command, cwd=ROOT, env=environment))
 
     def stop_worker(self) -> None:

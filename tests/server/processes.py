@@ -16,7 +16,7 @@ from typing import Any
 from tests.server.harness import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
-TENURE = (sys.executable, "-m", "tenure.cli.main")
+TENURE = (sys.executable, "-m", "tenure")
 CERTIFICATE = Path(__file__).with_name("certificates") / "localhost.crt"
 KEY = CERTIFICATE.with_suffix(".key")
 PATIENCE_S = 60.0

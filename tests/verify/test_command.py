@@ -140,7 +140,7 @@ def test_a_wrong_argument_exits_with_2_and_makes_no_file(
 def test_a_report_that_cannot_be_written_is_no_violation(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tenure.db'}"
     assert CliRunner().invoke(main, ["migrate", "--url", url]).exit_code == 0
-    words = [sys.executable, "-m", "tenure.cli.main", "verify", "--url", url]
+    words = [sys.executable, "-m", "tenure", "verify", "--url", url]
 
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False)

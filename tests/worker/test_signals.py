@@ -17,6 +17,7 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
 from tenure.worker import Stats
+from tests.support.freezing import freeze_without_lock
 from tests.worker.harness import (
     PATIENCE_S,
     POLICY,
@@ -39,6 +40,7 @@ class Runner:
     def __init__(
         self, url: str, *, grace_s: float, concurrency: int, app: str, talk: Path | None
     ) -> None:
+        self._url = url
         words = [url, str(grace_s), str(concurrency), app]
         with nullcontext() if talk is None else talk.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -51,6 +53,10 @@ class Runner:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        """SIGSTOP, while it does not hold SQLite's only write lock."""
+        freeze_without_lock(self.process.pid, self._url)
 
     def insist(self, number: int) -> None:
         """Signal it until it ends: two signals that it has not looked at yet count as one."""
@@ -90,9 +96,15 @@ class Fleet:
         grace_s: float = 10,
         concurrency: int = 2,
         talk: Path | None = None,
+        under_nohup: bool = False,
     ) -> Runner:
-        """A worker; its log goes to `talk`, or to whoever reads the tests."""
-        runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency, app=app, talk=talk)
+        """A worker; its log goes to `talk`, or to whoever reads the tests. How it takes SIGHUP does
+        not depend on how the tests were started."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if under_nohup else signal.SIG_DFL)
+        try:
+            runner = Runner(self._url, grace_s=grace_s, concurrency=concurrency, app=app, talk=talk)
+        finally:
+            signal.signal(signal.SIGHUP, before)
         self._runners.append(runner)
         return runner
 
@@ -136,7 +148,7 @@ def test_a_handler_is_gone_with_its_lease_while_its_supervisor_is_frozen(
     runner = fleet.start(app)
     pids = read_pids(file)
 
-    runner.signal(signal.SIGSTOP)
+    runner.freeze()
     wait_until(lambda: not any(map(is_alive, pids)), "the handler gone")
     job = shop.wait(job_id)
     runner.signal(signal.SIGCONT)
@@ -159,7 +171,7 @@ def test_a_neighbour_with_a_longer_lease_is_not_killed_for_one_whose_lease_is_ov
     runner = fleet.start(SHARED)
     pids = {pid for file in files for pid in read_pids(file)}
 
-    runner.signal(signal.SIGSTOP)
+    runner.freeze()
     shop.wait(over)
 
     assert len(pids) == 1
@@ -206,7 +218,7 @@ def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(
     runner = fleet.start()
     read_pids(file)
 
-    runner.signal(signal.SIGSTOP)
+    runner.freeze()
     assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
     runner.signal(signal.SIGCONT)
     wait_until(lambda: shop.store.load_observations(job_id), "the late result to be noted")
@@ -242,8 +254,9 @@ def test_a_handler_that_listens_is_told_about_the_shutdown_first(
     fleet: Fleet, tmp_path: Path
 ) -> None:
     shop, file = fleet.shop, tmp_path / "pid"
-    job_id = shop.enqueue("polite", {"file": str(file)}, policy=ONCE)
-    runner = fleet.start(grace_s=5)  # it is asked at three quarters, killed at nine tenths
+    policy = replace(ONCE, lease_us=seconds(60))
+    job_id = shop.enqueue("polite", {"file": str(file)}, policy=policy)
+    runner = fleet.start(grace_s=6)  # it is asked after 3.4 s, and would be killed after 5.4 s
     read_pids(file)
 
     os.killpg(runner.process.pid, signal.SIGINT)  # as a terminal does it: to the whole group
@@ -292,6 +305,21 @@ def test_signals_that_mean_nothing_cost_nothing_and_a_hang_up_drains(
 
     assert (code, stats.succeeded) == (0, 1)
     assert shop.job(job_id).status is JobStatus.SUCCEEDED
+
+
+def test_under_nohup_a_hang_up_means_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    shop, file, go_on = fleet.shop, tmp_path / "pid", tmp_path / "go_on"
+    job_id = shop.enqueue("waiting", {"file": str(file), "until": str(go_on)}, policy=ONCE)
+    runner = fleet.start(under_nohup=True)
+    read_pids(file)
+
+    runner.signal(signal.SIGHUP)
+    go_on.touch()
+    shop.wait(job_id)
+
+    assert shop.wait(shop.enqueue("add", {"a": 1, "b": 2})).status is JobStatus.SUCCEEDED
+    runner.signal(signal.SIGTERM)
+    assert runner.wait()[0] == 0
 
 
 def test_children_and_what_they_started_die_with_a_killed_supervisor(

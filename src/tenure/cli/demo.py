@@ -84,7 +84,7 @@ def act_three(stage: Stage) -> None:
     job_id = stage.follow("precious", precious.enqueue(steps=8))
     zombie = owner_once(stage, job_id, steps=1)
     stage.freeze(zombie)
-    stage.tell("its handler, a process of its own, goes on and knows nothing of it")
+    stage.tell("its handler, a process of its own, finishes, and nobody hears of it")
     until_ended(stage)
     stage.thaw(zombie)
 
@@ -117,7 +117,7 @@ def epilogue(stage: Stage) -> bool:
     act(stage, "4. How they ended")
     stage.screen.keep(stage.picture(stage.store.now()))
     act(stage, "5. tenure verify")
-    verify = [sys.executable, "-m", "tenure.cli.main", "verify", "--url", stage.url]
+    verify = [sys.executable, "-m", "tenure", "verify", "--url", stage.url]
     proof = subprocess.run([*verify, "--acks", str(stage.acks_file)], check=False)
     wanted = {JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED}
     return proof.returncode == 0 and {row.status for row in stage.rows.values()} == wanted

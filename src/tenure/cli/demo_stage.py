@@ -100,7 +100,7 @@ class Stage:
         """Start a worker; jobs wait for it, so nobody else has to."""
         words = ["worker", "tenure.cli.demo_app:app", "--name", name, "-c", "2", "--grace", "3s"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tenure.cli.main", *words],
+            [sys.executable, "-m", "tenure", *words],
             env=os.environ | {URL_VARIABLE: self.url, LEASE_BOUNDS_VARIABLE: LEASE_BOUNDS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -132,6 +132,8 @@ class Stage:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             process.send_signal(signal.SIGSTOP)
+            # Until every thread is stopped, one of them may still take the lock.
+            os.waitpid(process.pid, os.WUNTRACED)
             if self._is_writable():
                 break
             process.send_signal(signal.SIGCONT)

@@ -18,12 +18,12 @@ import click
 
 from tenure.cli.common import DONE, CouldNotRun, app_url_option
 from tenure.cli.loading import app_value
+from tenure.stopping import STOPS
 
 POLL_S = 1.0
 GRACE_S = 5
 LONGEST_END_S = 2 * GRACE_S
 MAX_FILES = 20_000
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Watch:
@@ -77,7 +77,7 @@ class Reloader:
 
     def run(self) -> int:
         """Serve until SIGTERM, SIGINT or SIGHUP; a second one makes the worker stop at once."""
-        for number in SIGNALS:
+        for number in STOPS:
             signal.signal(number, lambda *_: self._stop())
         self._start()
         has_said = False
@@ -157,5 +157,5 @@ def dev(
         words += ["--concurrency", str(concurrency)]
     # A compiled copy is told from its source by the second: two quick saves would look the same.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "tenure.cli.main", *words]
+    command = [sys.executable, "-m", "tenure", *words]
     raise SystemExit(Reloader(command, environment, watch_of(app)).run())

@@ -9,6 +9,8 @@ from tenure.core.instants import Duration, seconds
 from tenure.worker.clock import Boot
 
 QUICK_STOP = seconds(3)
+TIME_TO_STOP = seconds(2)
+"""How long a handler that was asked to stop has for it, on a busy machine too."""
 
 LAST_CLAIM_TRIES = 4
 """How often a drain repeats a claim whose answer it lacks before it holds the coordinator for gone.
@@ -32,10 +34,13 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 def drain_within(grace_us: Duration, now: Boot) -> Drain:
-    """Ask at three quarters of the grace, kill and hand back at nine tenths."""
+    """Ask at three quarters of the grace, kill and hand back at nine tenths. Of a short grace
+    handlers are asked earlier, at half of it at the earliest: to stop takes a moment."""
+    kill_us = grace_us * 9 // 10
+    ask_us = max(grace_us // 2, min(grace_us * 3 // 4, kill_us - TIME_TO_STOP))
     return Drain(
-        ask_at=Boot(now + grace_us * 3 // 4),
-        kill_at=Boot(now + grace_us * 9 // 10),
+        ask_at=Boot(now + ask_us),
+        kill_at=Boot(now + kill_us),
         end_at=Boot(now + grace_us),
     )
 

@@ -28,6 +28,7 @@ from tenure.observing.lines import one_line
 from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
+from tenure.stopping import STOPS, was_asked
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
 from tenure.worker.following import FollowUpRequest
@@ -69,7 +70,6 @@ from tenure.worker.wire import FollowUpAnswer, Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 """Would end the process, and with it every handler, because one of them sent it to its parent."""
 
@@ -181,6 +181,8 @@ class Supervisor:
             for number in (*STOPS, *MEANINGLESS)
             if signal.getsignal(number) is not signal.SIG_IGN  # as of SIGHUP under nohup
         }
+        if was_asked(before.values()):
+            self._count_stop()
         descriptor = signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
         try:
             yield

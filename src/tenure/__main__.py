@@ -1,0 +1,21 @@
+"""The `tenure` command, and `python -m tenure`.
+
+A worker can be told to stop from its first moment on, so signals are seen to before the rest of the
+command line is imported.
+"""
+
+import sys
+from importlib import import_module
+
+from tenure.stopping import end_when_asked
+
+
+def main() -> None:
+    """Run the command line."""
+    if sys.argv[1:2] == ["worker"]:
+        end_when_asked()
+    import_module("tenure.cli.main").main()
+
+
+if __name__ == "__main__":
+    main()
