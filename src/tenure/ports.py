@@ -89,6 +89,13 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[JobId, Job]
     sessions: dict[SessionKey, Session]
     load_histories: LoadHistories
+    settling_since: Instant | None = None
+    """When another server took over, if one did. [A10]"""
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a loss in a failover may not have been noticed yet."""
+        return is_settling(self.settling_since, self.now)
 
 
 class Saved(msgspec.Struct, frozen=True):

@@ -11,8 +11,10 @@ from itertools import count
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from tenure.cli.main import main
+from tenure.conformance import lives as jobs
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
@@ -30,13 +32,17 @@ from tenure.core.ids import (
     new_job_id,
     worker_actor,
 )
+from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, HealthState, VerdictKind
 from tenure.errors import ServerBehind, StoreRestored
 from tenure.observing.metrics import Gauge, Metrics
+from tenure.ports import Locked
 from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.sql.postgres_failover import Memory
 from tenure.verify import verify
+from tests.stores import lives
 from tests.support.postgres import PostgresCluster
 
 SMALL = {"max_connections": "30", "shared_buffers": "16MB", "max_wal_size": "64MB"}
@@ -323,3 +329,46 @@ def _identity(store: PostgresStore) -> tuple[int, int]:
 
 def _said(verdict: Verdict) -> tuple[VerdictKind, Cause | None]:
     return verdict.kind, verdict.cause
+
+
+@spec("A8")
+def test_every_way_to_write_a_change_is_remembered(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url, migrate=True)) as store:
+        [enqueued] = lives.enqueue(store)
+        assert _remembered(store) == [(enqueued, 1)]
+
+        [job] = lives.claim(store, 1)
+        assert _remembered(store) == [(job.id, 2)]
+
+        def start(locked: Locked) -> list[Change]:
+            return [lives.change(job, lives.start_command(job), locked.now)]
+
+        store.save_locked([job.id], [], start)
+        assert _remembered(store) == [(job.id, 3)]
+        assert store._memory.remembered().tick is None
+        _, now = store.tick()
+        assert store._memory.remembered().tick == now
+
+
+@spec("A8")
+def test_of_concurrent_transactions_each_is_remembered_until_a_later_one() -> None:
+    memory = Memory()
+    one, two, three = (_change(number) for number in (1, 2, 3))
+    begun_first, begun_second = memory.begin(), memory.begin()
+
+    memory.acknowledged([one], begun=begun_second)
+    memory.acknowledged([two], begun=begun_first)  # it was under way: neither came first
+    assert [each.seq for each in memory.remembered().changes] == [1, 2]
+    memory.acknowledged([three], begun=memory.begin())
+
+    assert [each.seq for each in memory.remembered().changes] == [3]
+
+
+def _change(seq: int) -> Change:
+    driver = jobs.queued()
+    event = replace(driver.events[-1], seq=seq)
+    return Change(job=driver.job, expected_rev=seq - 1, events=(event,))
+
+
+def _remembered(store: PostgresStore) -> list[tuple[JobId, int]]:
+    return [(each.job_id, each.seq) for each in store._memory.remembered().changes]

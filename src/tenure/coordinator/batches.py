@@ -251,7 +251,7 @@ class Executor:
         rounds: list[tuple[_Rows, list[tuple[Asked, Outcome]]]] = []
 
         def decide(locked: Locked) -> list[Change]:
-            rows = _Rows(locked.now, locked.epoch, is_fresh=True)
+            rows = _Rows(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
             rows.load_histories = locked.load_histories
             rows.jobs[job_id] = locked.jobs.get(job_id)
             rounds.append((rows, self._decide_all([asked], rows)))

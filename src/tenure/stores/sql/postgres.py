@@ -26,12 +26,19 @@ from tenure.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tenure.ports import HealthFact, Saved
+from tenure.ports import HealthFact, Locked, Saved
 from tenure.stores.memory import host_clock
 from tenure.stores.sql.arrays import integers, texts, truths
 from tenure.stores.sql.batches import Group, Offered, groups_of
 from tenure.stores.sql.beside import letters_of
-from tenure.stores.sql.driver import Connection, Diagnostic, TransactionStatus, errors, psycopg
+from tenure.stores.sql.driver import (
+    Connection,
+    Diagnostic,
+    TransactionStatus,
+    errors,
+    make_conninfo,
+    psycopg,
+)
 from tenure.stores.sql.postgres_batches import batch_of
 from tenure.stores.sql.postgres_failover import Memory, check_server, log_check
 from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
@@ -63,6 +70,9 @@ LONGEST_PAUSE_S = 0.05
 MARGIN_S = 10.0
 """For a busy host, beyond the time of one statement that waited and of one that worked: after that
 the server is taken for gone. It ends every statement by itself, unless it hangs."""
+
+COMPARE_WITHIN_S = 3
+"""How long a process that starts waits for each further host of its URL."""
 
 WORDS = COLUMN_WORDS | {
     "uuid": "uuid",
@@ -278,7 +288,8 @@ class PostgresStore(SqlStore):
         found: dict[str, Server] = {}
         for dsn in self._hosts:
             # It may be down, a standby, or without our schema.
-            with suppress(StoreUnavailable, psycopg.Error), connect(dsn) as connection:
+            shortly = make_conninfo(dsn, connect_timeout=COMPARE_WITHIN_S)
+            with suppress(StoreUnavailable, psycopg.Error), connect(shortly) as connection:
                 [row] = connection.execute(self._ask("server_state").text).fetchall()
                 found[shown_host(dsn)] = Server(row[0], row[1])
         if len({server.system_identifier for server in found.values()}) > 1:
@@ -328,6 +339,29 @@ class PostgresStore(SqlStore):
         planned = super().claim(scope, sessions, wanted, plan)
         self._memory.acknowledged(planned.changes, begun=begun)
         return planned
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        """Lock, read, let `decide` say what to write, write it; remember it as acknowledged."""
+        changes: Sequence[Change] = ()
+
+        def decided(locked: Locked) -> Sequence[Change]:
+            nonlocal changes
+            changes = decide(locked)
+            return changes
+
+        begun = self._memory.begin()
+        saved = super().save_locked(ids, sessions, decided)
+        self._remember_written(changes, saved, begun=begun)
+        return saved
+
+    def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
+        written = (change for change in changes if change.job.id in saved.stuck)
+        self._memory.acknowledged(written, begun=begun)
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch, on whatever server the store is on now. [A5] [A12]"""
@@ -483,8 +517,7 @@ class PostgresStore(SqlStore):
         offered = Offered(changes)
         begun = self._memory.begin()
         saved = self._save_offered(offered, epoch)
-        written = (change for change in offered.whole() if change.job.id in saved.stuck)
-        self._memory.acknowledged(written, begun=begun)
+        self._remember_written(offered.whole(), saved, begun=begun)
         return saved
 
     def _save_offered(self, offered: Offered, epoch: Epoch) -> Saved:

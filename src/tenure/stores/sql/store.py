@@ -222,11 +222,11 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             self._ask("load_sessions", namespace=key.namespace, workers=self._pack([key.worker]))
             for key in sessions
         ]
-        jobs, *remembered, [(now, epoch)] = tx.fetch(
+        jobs, *remembered, [(now, epoch, settling_since)] = tx.fetch(
             *locks,
             self._ask("load_jobs", ids=self._pack(ids)),
             *looked_up,
-            self._ask("moment"),
+            self._ask("moment_to_decide"),
         )[len(locks) :]
         found = [session_from(row) for rows in remembered for row in rows]
         locked = Locked(
@@ -235,6 +235,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             jobs={job.id: job for job in map(job_from, jobs)},
             sessions={session.key: session for session in found if session.key in sessions},
             load_histories=lambda wanted: self._histories(tx, wanted),
+            settling_since=settling_since,
         )
         changes = decide(locked)
         if not changes:
