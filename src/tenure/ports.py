@@ -211,7 +211,7 @@ class QueueMeasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """How full a store is, queue by queue; `left_out` queues were not looked at. [B15]"""
+    """How full a store is, queue by queue; `left_out` queues were not looked at. [B27]"""
 
     now: Instant
     queues: tuple[QueueMeasure, ...]
@@ -525,10 +525,10 @@ class Store(TokenStore, Protocol):
     def health(self) -> list[HealthFact]:
         """What is true of the store now, and what to do about it. [B14]"""
 
-    def measure(self, *, queues: int, jobs: int) -> Measures:
-        """How full it is: so many queues, those with jobs first, and of each at most so many jobs
-        of a sort; likewise dead letters, the newest of each namespace. Cheap however many jobs
-        there are. [B15]"""
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
+        """How full it is, or this namespace of it: so many queues, chosen by `core.measuring`, and
+        of each at most so many jobs of a sort; likewise dead letters, the newest of each namespace.
+        Cheap however many jobs there are. [B27]"""
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""

@@ -480,7 +480,9 @@ class _Hint:
 
 
 def _gauge(store: Store) -> Gauge:
-    return Gauge(lambda: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED))
+    return Gauge(
+        lambda namespace: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
+    )
 
 
 @contextmanager

@@ -272,10 +272,22 @@ class DrainsForEver(MemoryStore):
 
 
 class CountsWithoutEnd(MemoryStore):
-    """Counts every job there is, however long that takes. [B15]"""
+    """Counts every job there is, however long that takes. [B27]"""
 
-    def measure(self, *, queues: int, jobs: int) -> Measures:
-        return super().measure(queues=queues, jobs=len(self._jobs))
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
+        return super().measure(queues=queues, jobs=len(self._jobs), namespace=namespace)
+
+
+class MeasuresByNameOnly(MemoryStore):
+    """Lets the namespace that comes first in the alphabet have all places. [B27]"""
+
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
+        whole = super().measure(queues=10**6, jobs=jobs, namespace=namespace)
+        return replace(
+            whole,
+            queues=whole.queues[:queues],
+            left_out=max(0, len(whole.queues) - queues),
+        )
 
 
 class GivesCountsTwice(MemoryStore):
@@ -339,6 +351,7 @@ WRONG: dict[type[MemoryStore], str] = {
     TakesTheLatestOutput: "attempt_logs",
     DrainsForEver: "workers",
     CountsWithoutEnd: "measuring",
+    MeasuresByNameOnly: "measuring",
     GivesCountsTwice: "counts",
     RevokesAgain: "tokens",
     AnswersOneCallForEver: "closing",

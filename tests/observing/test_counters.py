@@ -187,7 +187,7 @@ def test_quantiles_can_be_read_per_kind(kit: Observed) -> None:
 # --- bounds --------------------------------------------------------------------------------------
 
 
-@spec("OB1")
+@spec("OB10")
 def test_kinds_beyond_the_limit_are_counted_under_other(
     tenure_store_factory: StoreFactory,
 ) -> None:
@@ -246,7 +246,7 @@ def test_a_namespace_sees_nothing_of_the_others() -> None:
         left_out=0,
         dead_letters={Namespace("default"): 1, Namespace("secret"): 2},
     )
-    metrics = Metrics(kit.counts, gauge=Gauge(lambda: measures))
+    metrics = Metrics(kit.counts, gauge=Gauge(lambda namespace: measures))
 
     text = metrics.text(Namespace("default"))
 
@@ -266,7 +266,7 @@ def test_gauges_are_the_stores_measures(kit: Observed) -> None:
     kit.enqueue()
     kit.advance(seconds=7)
     kit.dead_letter_job(priority=9)
-    metrics = Metrics(gauge=Gauge(lambda: kit.store.measure(queues=10, jobs=10)))
+    metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.measure(queues=10, jobs=10)))
 
     text = metrics.text()
 
@@ -282,7 +282,7 @@ def test_gauges_are_the_stores_measures(kit: Observed) -> None:
 def test_the_store_is_measured_once_for_many_scrapes() -> None:
     asked = []
 
-    def measure() -> Measures:
+    def measure(namespace: Namespace | None) -> Measures:
         asked.append(1)
         return Measures(now=Instant(0), queues=(), left_out=0, dead_letters={})
 
@@ -297,7 +297,7 @@ def test_the_store_is_measured_once_for_many_scrapes() -> None:
 
 
 def test_a_store_that_fails_costs_its_gauges_and_not_the_counters() -> None:
-    def measure() -> Measures:
+    def measure(namespace: Namespace | None) -> Measures:
         raise StoreUnavailable("gone")
 
     counts = Counts(sweep_interval_s=1.0)

@@ -274,7 +274,7 @@ def test_operations_that_there_are_not_are_not_shown() -> None:
     assert "made up" not in Metrics(counts).text().decode()
 
 
-@spec("OB1")
+@spec("OB10")
 def test_a_label_is_not_lost_among_many_of_one_second() -> None:
     store, counts, shown = MemoryStore(), unseen(), Counts()
     coordinator = Coordinator(store, limits=LIMITS, observer=counts)
@@ -294,7 +294,7 @@ def test_a_label_is_not_lost_among_many_of_one_second() -> None:
     assert total(text, "tenure_transitions_total", namespace=OTHER) == 1
 
 
-@spec("OB1")
+@spec("OB10")
 def test_labels_of_others_are_bounded_like_ones_own() -> None:
     sender, store = Counts(tallies=Tallies(kinds=1, namespaces=1)), MemoryStore()
     coordinator = Coordinator(store, limits=LIMITS, observer=sender)

@@ -211,7 +211,7 @@ def _assert_it_is_told(store: PostgresStore) -> None:
     """In `doctor` and in a metric. [OB20]"""
     facts = {fact.name: fact for fact in store.health()}
     assert (facts["losses"].value, facts["losses"].state) == (1, HealthState.WARNING)
-    gauge = Gauge(lambda: store.measure(queues=10, jobs=10))
+    gauge = Gauge(lambda namespace: store.measure(queues=10, jobs=10))
     assert "\ntenure_losses 1.0" in Metrics(gauge=gauge).text().decode()
 
 

@@ -78,8 +78,8 @@ def _lines(
     # A server counts for its /metrics only, and no route of it tells how deep a queue is.
     if not isinstance(serving, Coordinator):
         return [_line(queue, None, None) for queue in found]
-    measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED)
-    depths = {each.queue: each for each in measured.queues if each.namespace == namespace}
+    measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
+    depths = {each.queue: each for each in measured.queues}
     lines = []
     for queue in found:
         depth = depths.get(queue.name)

@@ -2,7 +2,7 @@
 
 Told once per transaction with everything in it, because a drain commits ten thousand jobs a second:
 one lock for all of them, a dictionary entry for each event. Counts events, never intentions, so
-that the numbers are those of the log [I22]. Names come from users: their number is bounded [OB1].
+that the numbers are those of the log [I22]. Names come from users: their number is bounded [OB10].
 Counts can be taken out and added to those of another process. [OB7]
 """
 
@@ -165,7 +165,7 @@ def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
 
 class Tallies:
     """A tally for each kind, first come first kept; later kinds share one, and so do all kinds of
-    later namespaces. [OB1]"""
+    later namespaces. [OB10]"""
 
     def __init__(self, *, kinds: int = MAX_KINDS, namespaces: int = MAX_NAMESPACES) -> None:
         self._most_kinds = kinds

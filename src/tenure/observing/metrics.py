@@ -7,6 +7,7 @@ A store that does not answer costs its gauges, never the counters.
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from itertools import accumulate
@@ -33,8 +34,11 @@ MAX_COUNTED = 10_000
 """Jobs of one sort that are counted in a queue: a gauge of this size means "or more"."""
 
 MEASURE_EVERY_S = 5.0
+MAX_GAUGES = 100
+"""Namespaces whose measures are remembered."""
 
-Measure = Callable[[], Measures]
+Measure = Callable[[Namespace | None], Measures]
+"""How full the store is, or one namespace of it."""
 Values = Iterable[tuple[tuple[str, ...], float]]
 """Values of labels, and the number."""
 
@@ -47,24 +51,30 @@ class MetricsAddress(msgspec.Struct, frozen=True):
 
 
 class Gauge:
-    """The store's measures, at most so often however many ask."""
+    """The store's measures, at most so often however many ask. Each namespace is measured by itself
+    for those who see only that, so that it has a budget of its own. [OB10]"""
 
     def __init__(self, measure: Measure, *, every_s: float = MEASURE_EVERY_S) -> None:
         self._measure = measure
         self._every_s = every_s
         self._lock = threading.Lock()
-        self._taken: tuple[float, Measures | None] | None = None
+        self._taken: OrderedDict[Namespace | None, tuple[float, Measures | None]] = OrderedDict()
 
-    def read(self) -> Measures | None:
+    def read(self, namespace: Namespace | None = None) -> Measures | None:
         """The last measures, or new ones; None if the store failed."""
         with self._lock:
-            if self._taken is None or time.monotonic() - self._taken[0] >= self._every_s:
-                try:
-                    found: Measures | None = self._measure()
-                except TenureError:
-                    found = None  # shown as `tenure_store_up 0`
-                self._taken = (time.monotonic(), found)
-            return self._taken[1]
+            taken = self._taken.get(namespace)
+            if taken is not None and time.monotonic() - taken[0] < self._every_s:
+                return taken[1]
+            try:
+                found: Measures | None = self._measure(namespace)
+            except TenureError:
+                found = None  # shown as `tenure_store_up 0`
+            self._taken[namespace] = (time.monotonic(), found)
+            self._taken.move_to_end(namespace)
+            if len(self._taken) > MAX_GAUGES:
+                self._taken.popitem(last=False)
+            return found
 
 
 class Metrics:
@@ -91,7 +101,7 @@ class Metrics:
 
     def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
         snapshot = None if self._counts is None else self._counts.snapshot()
-        for metric, values in self._plain(snapshot):
+        for metric, values in self._plain(snapshot, namespace):
             yield _family(metric, _of_namespace(metric, values, namespace))
         if snapshot is not None:
             for metric, name in ((catalogue.WAIT, "waits"), (catalogue.RUN, "runs")):
@@ -102,13 +112,15 @@ class Metrics:
                 }
                 yield _histogram_family(metric, found)
 
-    def _plain(self, snapshot: Snapshot | None) -> Iterator[tuple[Metric, Values]]:
+    def _plain(
+        self, snapshot: Snapshot | None, namespace: Namespace | None
+    ) -> Iterator[tuple[Metric, Values]]:
         if snapshot is not None:
             yield from _counters(snapshot)
             lag_s = snapshot.sweeper_lag_s
             yield catalogue.SWEEPER_LAG, [] if lag_s is None else [((), lag_s)]
         if self._gauge is not None:
-            measures = self._gauge.read()
+            measures = self._gauge.read(namespace)
             yield catalogue.STORE_UP, [((), float(measures is not None))]
             if measures is not None:
                 yield from _gauges(measures)

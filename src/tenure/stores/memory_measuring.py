@@ -8,6 +8,7 @@ from tenure.core.claims import QueueState, claim_order
 from tenure.core.ids import JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.measuring import KnownQueue, fair_share
 from tenure.ports import Clock, Measures, QueueMeasure
 
 
@@ -24,22 +25,27 @@ class MemoryMeasuring(ABC):
     def _open(self) -> None:
         """Raise `Closed` after `close`."""
 
-    def measure(self, *, queues: int, jobs: int) -> Measures:
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""
         with self._lock:
             self._open()
             now = self._clock()
             known = {*self._queues, *((job.namespace, job.queue) for job in self._jobs.values())}
-            found = sorted(
-                (self._measure(namespace, queue, jobs, now) for namespace, queue in known),
-                key=lambda each: (_is_empty(each), each.namespace, each.queue),
-            )[:queues]
+            measured = {
+                each: self._measure(*each, jobs, now)
+                for each in known
+                if namespace in (None, each[0])
+            }
+            chosen = fair_share(
+                (KnownQueue(_is_empty(found), *each) for each, found in measured.items()), queues
+            )
             return Measures(
                 now=now,
-                queues=tuple(found),
-                left_out=len(known) - len(found),
+                queues=tuple(measured[each.namespace, each.queue] for each in chosen),
+                left_out=len(measured) - len(chosen),
                 dead_letters={
-                    each.namespace: self._count_dead_letters(each.namespace, jobs) for each in found
+                    each.namespace: self._count_dead_letters(each.namespace, jobs)
+                    for each in chosen
                 },
             )
 

@@ -61,6 +61,7 @@ NEW_TOKEN = NewToken(id=TOKEN, secret_sha256=DIGEST, name="w", role=Role.WORKER)
 CALLS: dict[str, Callable[[Store], Any]] = {
     "now": lambda store: store.now(),
     "load": lambda store: store.load([JOB]),
+    "load_without_bodies": lambda store: store.load_without_bodies([JOB]),
     "load_holders": lambda store: store.load_holders([KEY]),
     "load_leased": lambda store: store.load_leased(SESSION),
     "load_leases": lambda store: store.load_leases([JOB]),

@@ -13,7 +13,7 @@ def measured(kit: Kit, *, queues: int = MANY, jobs: int = MANY) -> Measures:
     return kit.store.measure(queues=queues, jobs=jobs)
 
 
-@spec("B15")
+@spec("B27")
 def test_a_queue_is_measured_by_what_is_ready_delayed_and_leased(kit: Kit) -> None:
     oldest = kit.enqueue(priority=-1)
     kit.advance(seconds=5)
@@ -41,7 +41,7 @@ def test_a_queue_is_measured_by_what_is_ready_delayed_and_leased(kit: Kit) -> No
     assert found.dead_letters == {DEFAULT_NAMESPACE: 0}
 
 
-@spec("B15")
+@spec("B27")
 def test_a_queue_whose_jobs_all_wait_for_their_time_has_no_oldest_ready_one(kit: Kit) -> None:
     job = kit.enqueue(delay_us=seconds(10))
 
@@ -53,7 +53,7 @@ def test_a_queue_whose_jobs_all_wait_for_their_time_has_no_oldest_ready_one(kit:
     assert (after.ready, after.delayed, after.oldest_ready_at) == (1, 0, job.run_at)
 
 
-@spec("B15")
+@spec("B27")
 def test_counting_stops_at_the_limit_and_the_oldest_is_found_nevertheless(kit: Kit) -> None:
     oldest = kit.enqueue(priority=-5)
     kit.advance(seconds=1)
@@ -68,7 +68,7 @@ def test_counting_stops_at_the_limit_and_the_oldest_is_found_nevertheless(kit: K
     assert (waiting.ready, waiting.oldest_ready_at) == (2, oldest.run_at)
 
 
-@spec("B15")
+@spec("B27")
 def test_queues_with_jobs_are_measured_first_and_the_others_counted(kit: Kit) -> None:
     kit.pause(QueueName("a-empty"))
     kit.enqueue(queue=QueueName("z-waits"))
@@ -81,7 +81,7 @@ def test_queues_with_jobs_are_measured_first_and_the_others_counted(kit: Kit) ->
     assert [each.queue for each in measured(kit, queues=3).queues][2] == "a-empty"
 
 
-@spec("B15", "OB1")
+@spec("B27", "OB10")
 def test_a_busy_queue_is_found_behind_a_thousand_empty_ones(kit: Kit) -> None:
     for number in range(MANY + 1):
         kit.store.put_queue(
@@ -108,7 +108,7 @@ def test_a_busy_queue_is_found_behind_a_thousand_empty_ones(kit: Kit) -> None:
     assert found.left_out == MANY - 1
 
 
-@spec("B15")
+@spec("B27")
 def test_a_queue_that_waits_and_works_is_measured_once(kit: Kit) -> None:
     names = [QueueName(f"q{number}") for number in range(4)]
     for name in names:
@@ -121,7 +121,7 @@ def test_a_queue_that_waits_and_works_is_measured_once(kit: Kit) -> None:
     assert found.left_out == 1
 
 
-@spec("B15")
+@spec("B27")
 def test_queues_of_the_same_name_are_measured_by_namespace(kit: Kit) -> None:
     kit.enqueue()
     kit.enqueue(namespace=Namespace("elsewhere"))
@@ -132,7 +132,24 @@ def test_queues_of_the_same_name_are_measured_by_namespace(kit: Kit) -> None:
     assert [(each.namespace, each.ready) for each in found] == [("default", 1), ("elsewhere", 2)]
 
 
-@spec("B15")
+@spec("B27", "OB10")
+def test_the_queues_of_one_namespace_leave_room_for_those_of_another(kit: Kit) -> None:
+    for number in range(12):
+        kit.enqueue(queue=QueueName(f"a{number:02}"), namespace=Namespace("crowded"))
+    for name in ("y", "z"):
+        kit.enqueue(queue=QueueName(name), namespace=Namespace("small"))
+
+    found = measured(kit, queues=6)
+    crowded = kit.store.measure(queues=6, jobs=MANY, namespace=Namespace("crowded"))
+    small = kit.store.measure(queues=6, jobs=MANY, namespace=Namespace("small"))
+
+    assert [each.queue for each in found.queues] == ["a00", "a01", "a02", "a03", "y", "z"]
+    assert (found.left_out, set(found.dead_letters)) == (8, {"crowded", "small"})
+    assert ([each.queue for each in crowded.queues][-1], crowded.left_out) == ("a05", 6)
+    assert ([each.queue for each in small.queues], small.left_out) == (["y", "z"], 0)
+
+
+@spec("B27")
 def test_dead_letters_count_until_they_are_resolved(kit: Kit) -> None:
     discarded, redriven, _ = (kit.dead_letter_job() for _ in range(3))
     kit.discard(discarded)
@@ -144,7 +161,7 @@ def test_dead_letters_count_until_they_are_resolved(kit: Kit) -> None:
     assert measured(kit).dead_letters == {DEFAULT_NAMESPACE: 1}
 
 
-@spec("B15")
+@spec("B27")
 def test_dead_letters_are_counted_up_to_the_limit(kit: Kit) -> None:
     for _ in range(3):
         kit.dead_letter_job()
@@ -152,6 +169,6 @@ def test_dead_letters_are_counted_up_to_the_limit(kit: Kit) -> None:
     assert measured(kit, jobs=2).dead_letters == {DEFAULT_NAMESPACE: 2}
 
 
-@spec("B15")
+@spec("B27")
 def test_an_empty_store_has_nothing_to_measure(kit: Kit) -> None:
     assert measured(kit) == Measures(now=kit.now(), queues=(), left_out=0, dead_letters={})

@@ -384,56 +384,53 @@ UPDATE {t}token SET last_used_at = {t}clock() WHERE id = :token_id;
 SELECT count(*) FROM {t}job
  WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;
 
+-- name: measured_namespaces
+-- From namespace to namespace through the key, however many queues each has.
+WITH RECURSIVE known (namespace, nth) AS (
+    SELECT (SELECT min(q.namespace) FROM {t}queue AS q), 1
+     UNION ALL
+    SELECT (SELECT min(q.namespace) FROM {t}queue AS q WHERE q.namespace > k.namespace), k.nth + 1
+      FROM known AS k WHERE k.namespace IS NOT NULL AND k.nth < :namespaces)
+SELECT k.namespace FROM known AS k WHERE k.namespace IS NOT NULL ORDER BY k.namespace;
+
 -- name: measured_queues
 -- Those with something in them first: from queue to queue through the two indexes that only have
--- such jobs, however many jobs a queue has and however many queues are empty. The || is for SQLite,
--- which compares a column with a column by the index's first column only.
-WITH RECURSIVE waiting (namespace, queue, nth) AS (
-    SELECT (SELECT j.namespace FROM {t}job AS j WHERE j.run_at IS NOT NULL
-             ORDER BY j.namespace, j.queue LIMIT 1),
-           (SELECT j.queue FROM {t}job AS j WHERE j.run_at IS NOT NULL
-             ORDER BY j.namespace, j.queue LIMIT 1), 1
+-- such jobs, however many jobs a queue has and however many queues are empty.
+WITH RECURSIVE waiting (queue, nth) AS (
+    SELECT (SELECT j.queue FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.run_at IS NOT NULL
+             ORDER BY j.queue LIMIT 1), 1
      UNION ALL
-    SELECT (SELECT j.namespace FROM {t}job AS j
-             WHERE j.run_at IS NOT NULL
-               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
-             ORDER BY j.namespace, j.queue LIMIT 1),
-           (SELECT j.queue FROM {t}job AS j
-             WHERE j.run_at IS NOT NULL
-               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
-             ORDER BY j.namespace, j.queue LIMIT 1), q.nth + 1
-      FROM waiting AS q WHERE q.namespace IS NOT NULL AND q.nth < :queues),
-leased (namespace, queue, nth) AS (
-    SELECT (SELECT j.namespace FROM {t}job AS j WHERE j.lease_id IS NOT NULL
-             ORDER BY j.namespace, j.queue LIMIT 1),
-           (SELECT j.queue FROM {t}job AS j WHERE j.lease_id IS NOT NULL
-             ORDER BY j.namespace, j.queue LIMIT 1), 1
+    SELECT (SELECT j.queue FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.run_at IS NOT NULL AND j.queue > q.queue
+             ORDER BY j.queue LIMIT 1), q.nth + 1
+      FROM waiting AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
+leased (queue, nth) AS (
+    SELECT (SELECT j.queue FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.lease_id IS NOT NULL
+             ORDER BY j.queue LIMIT 1), 1
      UNION ALL
-    SELECT (SELECT j.namespace FROM {t}job AS j
-             WHERE j.lease_id IS NOT NULL
-               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
-             ORDER BY j.namespace, j.queue LIMIT 1),
-           (SELECT j.queue FROM {t}job AS j
-             WHERE j.lease_id IS NOT NULL
-               AND (j.namespace, j.queue) > (q.namespace, q.queue || '')
-             ORDER BY j.namespace, j.queue LIMIT 1), q.nth + 1
-      FROM leased AS q WHERE q.namespace IS NOT NULL AND q.nth < :queues),
+    SELECT (SELECT j.queue FROM {t}job AS j
+             WHERE j.namespace = :namespace AND j.lease_id IS NOT NULL AND j.queue > q.queue
+             ORDER BY j.queue LIMIT 1), q.nth + 1
+      FROM leased AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
 busy AS (
-    SELECT q.namespace, q.queue FROM waiting AS q WHERE q.namespace IS NOT NULL
+    SELECT q.queue FROM waiting AS q WHERE q.queue IS NOT NULL
      UNION
-    SELECT q.namespace, q.queue FROM leased AS q WHERE q.namespace IS NOT NULL),
+    SELECT q.queue FROM leased AS q WHERE q.queue IS NOT NULL),
 idle AS (
-    SELECT q.namespace, q.name FROM {t}queue AS q
-     WHERE NOT EXISTS (SELECT 1 FROM busy AS b WHERE b.namespace = q.namespace AND b.queue = q.name)
-     ORDER BY q.namespace, q.name LIMIT :queues)
-SELECT m.namespace, m.name FROM (
-    SELECT b.namespace, b.queue AS name, 0 AS is_idle FROM busy AS b
+    SELECT q.name FROM {t}queue AS q
+     WHERE q.namespace = :namespace
+       AND NOT EXISTS (SELECT 1 FROM busy AS b WHERE b.queue = q.name)
+     ORDER BY q.name LIMIT :queues)
+SELECT m.is_empty, m.name FROM (
+    SELECT b.queue AS name, 0 AS is_empty FROM busy AS b
      UNION ALL
-    SELECT i.namespace, i.name, 1 FROM idle AS i) AS m
- ORDER BY m.is_idle, m.namespace, m.name LIMIT :queues;
+    SELECT i.name, 1 FROM idle AS i) AS m
+ ORDER BY m.is_empty, m.name LIMIT :queues;
 
 -- name: count_queues
-SELECT count(*) FROM {t}queue;
+SELECT count(*) FROM {t}queue {where};
 
 -- name: count_waiting
 SELECT count(*), count(CASE WHEN w.run_at <= (SELECT {t}clock()) THEN 1 END) FROM (

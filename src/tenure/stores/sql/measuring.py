@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.measuring import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked
@@ -20,18 +21,33 @@ MAX_LEVELS = 32
 class Measuring(Transactional):
     """`Store.measure` over SQL."""
 
-    def measure(self, *, queues: int, jobs: int) -> Measures:
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""
-        return self._read(lambda tx: self._measured(tx, queues, jobs))
+        return self._read(lambda tx: self._measured(tx, queues, jobs, namespace))
 
-    def _measured(self, tx: Transaction, queues: int, jobs: int) -> Measures:
-        [(now, _)], [(losses,)], found, [(known,)] = tx.fetch(
+    def _measured(
+        self, tx: Transaction, queues: int, jobs: int, only: Namespace | None
+    ) -> Measures:
+        where = "" if only is None else "WHERE namespace = :namespace"
+        [(now, _)], [(losses,)], spaces, [(known,)] = tx.fetch(
             self._ask("moment"),
             self._ask("count_losses"),
-            self._ask("measured_queues", queues=queues),
-            self._ask("count_queues"),
+            self._ask("measured_namespaces", namespaces=queues),
+            self._ask("count_queues", (("where", where),), namespace=only),
         )
-        names = [(Namespace(namespace), QueueName(name)) for namespace, name in found]
+        of = [only] if only is not None else [Namespace(name) for (name,) in spaces]
+        found = tx.fetch(
+            *[self._ask("measured_queues", namespace=each, queues=queues) for each in of]
+        )
+        chosen = fair_share(
+            (
+                KnownQueue(bool(is_empty), namespace, QueueName(name))
+                for namespace, rows in zip(of, found, strict=True)
+                for is_empty, name in rows
+            ),
+            queues,
+        )
+        names = [(each.namespace, each.queue) for each in chosen]
         namespaces = list(dict.fromkeys(namespace for namespace, _ in names))
         asked = [each for namespace, name in names for each in self._about(namespace, name, jobs)]
         answers = tx.fetch(
