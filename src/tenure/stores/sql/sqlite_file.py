@@ -22,6 +22,7 @@ from tenure.errors import (
 from tenure.ports import Clock
 from tenure.stores.memory import host_clock
 from tenure.stores.migrations import Migration, migrations, newest_version
+from tenure.stores.sql.sqlite_exposure import check_exposure
 from tenure.stores.sql.statements import fill
 
 OLDEST_SQLITE = (3, 37, 0)
@@ -61,6 +62,7 @@ def prepare_file(path: Path, *, allow_network_filesystem: bool) -> Path:
             f"{path.parent} is on a network filesystem ({kind}), where SQLite's locks fail",
             hint="use a local disk or PostgreSQL, or pass allow_network_filesystem=True",
         )
+    check_exposure(path)
     _create(path)
     return path
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tenure.ports import HealthFact, fact
 from tenure.stores.migrations import newest_version
 from tenure.stores.sql.rows import Row
+from tenure.stores.sql.sqlite_exposure import exposure
 from tenure.stores.sql.sqlite_file import filesystem_of, is_network_filesystem
 
 SAFE_SQLITE = (3, 51, 3)
@@ -42,6 +43,7 @@ def sqlite_facts(path: Path, journal_mode: str, synchronous: int, meta: Row) -> 
             advice="acknowledged work is lost when the power fails; open the file with Tenure",
         ),
         _filesystem(path),
+        *exposure(path),
         fact("file_bytes", _size(path)),
         _log(path),
         _space(path),
