@@ -80,22 +80,12 @@ class Loaded(msgspec.Struct, frozen=True):
         return is_settling(self.settling_since, self.now)
 
 
-class Locked(msgspec.Struct, frozen=True, kw_only=True):
+class Locked(Loaded, frozen=True, kw_only=True):
     """What a store holds locked while `decide` runs: rows that nobody else can change before the
     transaction ends. Histories are read in the same transaction. [K9]"""
 
-    now: Instant
-    epoch: Epoch
-    jobs: dict[JobId, Job]
     sessions: dict[SessionKey, Session]
     load_histories: LoadHistories
-    settling_since: Instant | None = None
-    """When another server took over, if one did. [A10]"""
-
-    @property
-    def is_settling(self) -> bool:
-        """Whether a loss in a failover may not have been noticed yet."""
-        return is_settling(self.settling_since, self.now)
 
 
 class Saved(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from tenure.core.beside import (
     Staging,
     WorkerProcess,
 )
-from tenure.core.claims import ClaimScope, QueueState, SessionKey
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
 from tenure.core.events import Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -198,13 +198,29 @@ class DecidesWithoutLocking(MemoryStore):
     ) -> Saved:
         loaded = self.load(ids)
         locked = Locked(
-            now=loaded.now,
-            epoch=loaded.epoch,
-            jobs=loaded.jobs,
+            loaded.now,
+            loaded.epoch,
+            loaded.jobs,
             sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
             load_histories=self.load_histories,
         )
         return self.save(decide(locked), epoch=loaded.epoch)
+
+
+class ForgetsRepeats(MemoryStore):
+    """Does not remember that a claim came again. [Q8]"""
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        planned = super().claim(scope, sessions, wanted, plan)
+        for session in planned.sessions:
+            self._sessions[session.key] = replace(session, is_repeated=False)
+        return planned
 
 
 class RedrivesTwice(MemoryStore):
@@ -342,6 +358,7 @@ WRONG: dict[type[MemoryStore], str] = {
     SweepsInAnyOrder: "sweeping",
     SharesKeysAcrossKinds: "dedupe",
     DecidesWithoutLocking: "saving",
+    ForgetsRepeats: "undelivered",
     RedrivesTwice: "dead_letters",
     LastResolutionWins: "dead_letters",
     ForgetsTheRedriven: "dead_letters",

@@ -224,7 +224,7 @@ def test_refused_and_repeated_claims_receive_no_new_jobs() -> None:
         Cause.STALE_CLAIM,
     ]
     assert [answer.is_repeat for answer in found.answers] == [True, False, False]
-    assert (found.changes, found.sessions) == ((), ())
+    assert (found.changes, found.sessions) == ((), (replace(session, is_repeated=True),))
 
 
 @spec("Q2")

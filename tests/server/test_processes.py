@@ -107,7 +107,7 @@ def test_a_job_goes_its_way_over_http(house: House) -> None:
     assert "Traceback" not in server.log
 
 
-@spec("H11")
+@spec("H35")
 def test_a_server_that_is_told_to_stop_lets_waiting_claims_go(house: House) -> None:
     client, worker = house.token("client"), house.token("worker")
     server = house.serve()
@@ -122,7 +122,7 @@ def test_a_server_that_is_told_to_stop_lets_waiting_claims_go(house: House) -> N
     assert answer.status == 503 or answer.json["grants"] == []
 
 
-@spec("H11")
+@spec("H35")
 def test_a_caller_that_hangs_up_takes_no_job_with_it(house: House) -> None:
     client, worker = house.token("client"), house.token("worker")
     server = house.serve()

@@ -16,11 +16,21 @@ from msgspec.structs import replace
 from tenure.coordinator.estimate import StoreClock
 from tenure.core.applying import compensation_id
 from tenure.core.beside import Resolution
-from tenure.core.commands import Command, Discard, Enqueue, FollowUp, Redrive, WorkerCommand
+from tenure.core.claims import Session, SessionKey, session_of, take_back
+from tenure.core.commands import (
+    Command,
+    Discard,
+    Enqueue,
+    FollowUp,
+    Redrive,
+    Release,
+    WorkerCommand,
+)
 from tenure.core.events import Event, Observation
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import (
     Applied,
@@ -69,7 +79,10 @@ class Asked:
 
     @property
     def needs_lock(self) -> bool:
-        """Whether its job's row changes too often for compare-and-swap. A new job has no row."""
+        """Whether it is decided on locked rows: taking back a grant needs its session's row too
+        [Q8], or the job's row changes too often for compare-and-swap. A new job has no row."""
+        if takes_back(self.command):
+            return True
         is_update = self.missed is not None and self.missed.expected_rev > 0
         return is_update and self.lost_races >= LOST_BEFORE_LOCKING
 
@@ -176,7 +189,7 @@ class Executor:
                 # Not a FollowUp: it depends on its parent's row, too, and no compare-and-swap of
                 # the new job would prove that one current. [D10]
                 rows.jobs[command.job_id] = None
-            elif kind in _WORKER_COMMANDS:
+            elif kind in _WORKER_COMMANDS and not asked.needs_lock:
                 job = self._last_written.get(command.job_id)
                 if job is not None and job.lease_id == cast(WorkerCommand, command).lease_id:
                     rows.jobs[command.job_id] = job
@@ -247,19 +260,24 @@ class Executor:
 
     def _decide_locked(self, asked: Asked) -> None:
         """Decide one command on its job's locked row: nobody can change it before the save."""
-        job_id = asked.command.job_id
+        job_id, sessions = asked.command.job_id, list[SessionKey]()
+        if takes_back(asked.command):
+            # Who holds a lease never changes: read before the lock, it is still right under it.
+            key = session_of(self._store.load([job_id]).jobs.get(job_id))
+            sessions = [] if key is None else [key]
         rounds: list[tuple[_Rows, list[tuple[Asked, Outcome]]]] = []
 
         def decide(locked: Locked) -> list[Change]:
             rows = _Rows(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
             rows.load_histories = locked.load_histories
             rows.jobs[job_id] = locked.jobs.get(job_id)
+            rows.sessions = locked.sessions
             rounds.append((rows, self._decide_all([asked], rows)))
             return [each.change for _, each in _applied(rounds[-1][1])]
 
         asked_at = self._clock.asked()
         try:
-            saved = self._store.save_locked([job_id], [], decide)
+            saved = self._store.save_locked([job_id], sessions, decide)
         except StoreRefused as refusal:
             asked.error = refusal
             return
@@ -391,6 +409,7 @@ class _Rows:
         self.is_settling = is_settling
         self.jobs: dict[JobId, Job | None] = {}
         self.resolutions: dict[JobId, Resolution] = {}
+        self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.parents: dict[JobId, Job | None] = {}  # of follow-ups
         self.met: dict[JobId, Job] = {}  # by the command's job id: what its insert ran into
@@ -418,6 +437,11 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
         elif isinstance(command, FollowUp):
             parent = replace(command.parent, job=rows.parents.get(command.parent.job_id))
             command = replace(command, parent=parent)
+    if takes_back(command):
+        job = rows.jobs.get(command.job_id)
+        key = session_of(job)
+        session = None if key is None else rows.sessions.get(key)
+        return take_back(job, cast(Release, command), session, moment, history)
     return decide(rows.subject(command), command, moment, history)
 
 

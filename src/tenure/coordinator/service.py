@@ -196,7 +196,12 @@ class Coordinator(BesideTheLog, Administered):
     def repeat_claim(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received; grants nothing. [Q1]"""
         check_claim(request, self.limits)
-        return self._repeat(request)
+        # Without candidates nothing is granted, but a repeat is recorded. [Q8]
+        planned = self.store.claim(
+            request.scope, [request.session], 0, lambda view: plan_claims([request], view, [])
+        )
+        [answer] = planned.answers
+        return self._repeat(request) if answer.is_repeat else answer
 
     def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs; unknown ones are missing."""

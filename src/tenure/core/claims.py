@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from tenure.core.commands import Claim
+from tenure.core.commands import Claim, Release
 from tenure.core.failover import is_settling
 from tenure.core.ids import (
     Actor,
@@ -27,9 +27,17 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide, grant_of
-from tenure.core.outcomes import Applied, Change, History, Moment
-from tenure.core.verdicts import Grant
-from tenure.core.vocabulary import Cause, EventType
+from tenure.core.outcomes import (
+    Applied,
+    Change,
+    History,
+    Moment,
+    NeedsHistory,
+    Outcome,
+    Refused,
+)
+from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import Cause, EventType, VerdictKind
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,13 +80,15 @@ class SessionKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a session's last claim that was not empty."""
+    """What is remembered of a session's last claim that was not empty, and whether that claim came
+    again: then its grants are never taken back. [Q8]"""
 
     key: SessionKey
     claim_seq: int
     request_id: RequestId
     fingerprint: Fingerprint
     claimed_at: Instant
+    is_repeated: bool = False
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +191,10 @@ def plan_claims(
         match admit(sessions.get(request.session), request):
             case Admission.REPEAT:
                 answers.append(ClaimAnswer(is_repeat=True))
+                session = sessions[request.session]
+                if not session.is_repeated:
+                    session = msgspec.structs.replace(session, is_repeated=True)
+                    sessions[session.key] = changed[session.key] = session
             case Admission.REUSED:
                 answers.append(ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE))
             case Admission.STALE:
@@ -223,6 +237,38 @@ def repeated_claim(
     if is_reused and not grants:
         return ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE)
     return ClaimAnswer(grants=tuple(grants), is_repeat=True)
+
+
+def session_of(job: Job | None) -> SessionKey | None:
+    """The session that a leased job was granted to."""
+    if job is None or job.principal is None or job.owner is None:
+        return None
+    return SessionKey(namespace=job.namespace, actor=job.principal, worker=job.owner)
+
+
+def take_back(
+    job: Job | None,
+    command: Release,
+    session: Session | None,
+    at: Moment,
+    history: History | None,
+) -> Outcome:
+    """Decide about a grant whose caller has gone, on the row of its session. It stays where it may
+    have arrived: its claim came again, or its worker has claimed anew, started or renewed. [Q8]"""
+    if job is None or job.lease_id != command.lease_id:
+        return decide(job, command, at, history)
+    if history is None:
+        return NeedsHistory(job_id=job.id)
+    granted_by = {
+        event.request_id
+        for event in history
+        if event.type is EventType.CLAIMED and event.lease_id == command.lease_id
+    }
+    may_have_arrived = session is None or session.is_repeated or granted_by != {session.request_id}
+    if may_have_arrived or job.hb_seq > 0:
+        cause = Cause.ALREADY_STARTED  # as far as anybody here can know
+        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
+    return decide(job, command, at, history)
 
 
 def _remember(request: ClaimRequest, now: Instant) -> Session:

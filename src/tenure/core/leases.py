@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from tenure.core.commands import Release, WorkerCommand
+from tenure.core.commands import Command, Release, WorkerCommand
 from tenure.core.deadlines import lateness
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, epoch_of
@@ -61,7 +61,7 @@ def stand(
             # accepted later. [A10] [R4]
             return _foreign(of_earlier_epoch=True, was_issued=False)
         return _remembered(job, command, history, of_earlier_epoch=of_earlier_epoch)
-    if job.principal != command.actor and not _takes_back(command):
+    if job.principal != command.actor and not takes_back(command):
         return _foreign(of_earlier_epoch=of_earlier_epoch)
     if of_earlier_epoch:
         return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
@@ -78,8 +78,8 @@ def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> Standing:
     )
 
 
-def _takes_back(command: WorkerCommand) -> bool:
-    """The coordinator may take back a grant that never reached its worker. [T11]"""
+def takes_back(command: Command) -> bool:
+    """Whether the coordinator asks for a grant back that did not reach its worker. [T11] [Q8]"""
     return (
         isinstance(command, Release)
         and command.kind is ReleaseKind.UNDELIVERED
@@ -109,7 +109,7 @@ def _remembered(
     of_lease = [event for event in history if event.lease_id == command.lease_id]
     if not of_lease:
         return _foreign(of_earlier_epoch=of_earlier_epoch, was_issued=False)
-    if of_lease[0].actor != command.actor and not _takes_back(command):
+    if of_lease[0].actor != command.actor and not takes_back(command):
         return _foreign(of_earlier_epoch=of_earlier_epoch)
     end = next((event for event in of_lease if event.type in ATTEMPT_ENDS), None)
     if end is None:

@@ -116,7 +116,7 @@ class RemoteCoordinator(RemoteAdministered):
 
     def end_waits(self) -> None:
         """Hang up on claims that wait. What one of them was granted meanwhile, its repetition
-        receives or the server takes back. [H11]"""
+        receives or the server takes back. [H35]"""
         self._caller.hang_up_waiting()
 
     # --- looking -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Claims that wait for work. [H10] [H11]
+"""Claims that wait for work. [H10] [H35]
 
 Claims of one scope wait in a line, and only its head asks the store: a thousand idle workers cost
 as much as one. Whoever receives something lets the next one ask at once. Polling is the truth;
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, SessionKey
+from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope
 from tenure.core.commands import Release
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
 from tenure.core.instants import seconds
@@ -26,8 +26,6 @@ from tenure.server.problems import shutting_down
 from tenure.server.settings import ServerSettings
 
 _log = logging.getLogger("tenure.server")
-
-_Asked = tuple[SessionKey, RequestId]
 
 
 class Waiter:
@@ -117,11 +115,10 @@ class ClaimDesk:
         self._coordination = coordination
         self._settings = settings
         self._lines: dict[ClaimScope, _Line] = {}
-        self._latest: dict[_Asked, Waiter] = {}  # of equal claims, the one that came last
         self._is_stopping = False
 
     def stop(self) -> None:
-        """Answer every claim that waits, now; take no more. [H11]"""
+        """Answer every claim that waits, now; take no more. [H35]"""
         self._is_stopping = True
         for line in self._lines.values():
             line.wake_all()
@@ -147,7 +144,6 @@ class ClaimDesk:
         """
         if self._is_stopping:
             raise shutting_down()
-        self._latest[_asked(request)] = waiter
         if not await host.reserve(request.limit):
             return await host.without_room(request)
         answer = await self._claim(request, waiter, host)
@@ -155,13 +151,10 @@ class ClaimDesk:
             answer = await self._wait(request, waiter, host, wait_s)
         return answer
 
-    def finish(self, request: ClaimRequest, waiter: Waiter, answer: ClaimAnswer) -> None:
+    def finish(self, waiter: Waiter, answer: ClaimAnswer) -> None:
         """A claim was answered, or its caller has gone: then its grants are taken back, unless
-        the same claim was sent again, which receives the same ones. [H11]"""
-        is_latest = self._latest.get(_asked(request)) is waiter
-        if is_latest:
-            del self._latest[_asked(request)]
-        if is_latest and waiter.is_gone:
+        the coordinator finds that they may have arrived. [H35] [Q8]"""
+        if waiter.is_gone:
             self._take_back(answer.grants)
 
     async def _wait(
@@ -211,21 +204,18 @@ class ClaimDesk:
         waited_us = seconds(waiter.waited_s)  # until now: from here on a lease may begin [WP12]
         try:
             future = self._coordination.submit_claim(request)
-            answer = await self._heard(request, waiter, future)
+            answer = await self._heard(future)
             granted = len(answer.grants)
         finally:
             host.settle(request.limit, granted)
         return msgspec.structs.replace(answer, waited_us=waited_us)
 
-    async def _heard(
-        self, request: ClaimRequest, waiter: Waiter, future: "Future[ClaimAnswer]"
-    ) -> ClaimAnswer:
+    async def _heard(self, future: "Future[ClaimAnswer]") -> ClaimAnswer:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             # The server gives this request up, but what is in flight may still be granted.
-            if self._latest.get(_asked(request)) is waiter:
-                future.add_done_callback(lambda done: self._take_back(_granted(done)))
+            future.add_done_callback(lambda done: self._take_back(_granted(done)))
             raise
 
     def _take_back(self, grants: Iterable[Grant]) -> None:
@@ -241,15 +231,11 @@ class ClaimDesk:
         ]
         if not commands:
             return
-        _log.info("%d grants did not reach their worker and are taken back", len(commands))
+        _log.info("the callers of %d grants have gone: taking them back", len(commands))
         try:
             self._coordination.submit_many(commands).add_done_callback(_note_failure)
         except TenureError as failure:  # closed meanwhile: their leases run out instead
             _log.warning("grants could not be taken back: %s", failure)
-
-
-def _asked(request: ClaimRequest) -> _Asked:
-    return request.session, request.request_id
 
 
 def _is_final(answer: ClaimAnswer) -> bool:

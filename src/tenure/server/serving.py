@@ -112,7 +112,7 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which lets whoever waits go before it waits for them. [H11]"""
+    """uvicorn's server, which lets whoever waits go before it waits for them. [H35]"""
 
     def __init__(
         self, config: uvicorn.Config, services: Services, *, started: Callable[[], None]

@@ -90,7 +90,7 @@ class _Claimer:
 
 
 async def claim(call: Call) -> Response:
-    """Ask for work, and wait for it. [H10] [H11]"""
+    """Ask for work, and wait for it. [H10] [H35]"""
     message = call.message(ClaimMessage)
     call.principal.check_queues(message.queues)
     kinds = call.principal.claimed_kinds(message.kinds)
@@ -102,7 +102,7 @@ async def claim(call: Call) -> Response:
 
     def finish() -> None:
         watching.cancel()
-        call.services.desk.finish(request, waiter, found)
+        call.services.desk.finish(waiter, found)
 
     try:
         with call.services.quotas.polling(call.principal):

@@ -163,9 +163,9 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         with self._lock:
             self._open()
             locked = Locked(
-                now=self._clock(),
-                epoch=self._epoch,
-                jobs={job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs},
+                self._clock(),
+                self._epoch,
+                {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs},
                 sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
                 load_histories=self.load_histories,
             )

@@ -498,6 +498,7 @@ class PostgresStore(SqlStore):
             request_ids=texts([session.request_id for session in sessions]),
             fingerprints=texts([session.fingerprint for session in sessions]),
             claimed_ats=integers([session.claimed_at for session in sessions]),
+            are_repeated=truths([session.is_repeated for session in sessions]),
         )
         return [asked]
 

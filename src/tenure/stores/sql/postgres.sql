@@ -57,10 +57,11 @@ INSERT INTO {t}worker ({session_columns})
 SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
                        CAST(:workers AS text[]), CAST(:claim_seqs AS bigint[]),
                        CAST(:request_ids AS text[]), CAST(:fingerprints AS text[]),
-                       CAST(:claimed_ats AS bigint[])) AS s
+                       CAST(:claimed_ats AS bigint[]), CAST(:are_repeated AS boolean[])) AS s
     ON CONFLICT (namespace, worker, actor) DO UPDATE
    SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
-       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at;
+       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at,
+       is_repeated = excluded.is_repeated;
 
 -- name: hold_job
 -- Differs: a purge passes by what is held; nobody else minds.

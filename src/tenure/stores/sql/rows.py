@@ -37,6 +37,7 @@ EVENT_FIELDS: tuple[str, ...] = Event.__struct_fields__
 OBSERVATION_COLUMNS: tuple[str, ...] = Observation.__struct_fields__
 SESSION_COLUMNS = (
     "namespace", "actor", "worker", "claim_seq", "request_id", "fingerprint", "claimed_at",
+    "is_repeated",
 )  # fmt: skip
 
 _POLICIES_REMEMBERED = 1024
@@ -205,11 +206,12 @@ def observation_from(row: Row) -> Observation:
 
 def session_from(row: Row) -> Session:
     """The session of a row whose columns are `SESSION_COLUMNS`."""
-    namespace, actor, worker, claim_seq, request_id, fingerprint, claimed_at = row
+    namespace, actor, worker, claim_seq, request_id, fingerprint, claimed_at, is_repeated = row
     return Session(
         key=SessionKey(namespace=namespace, actor=actor, worker=worker),
         claim_seq=claim_seq,
         request_id=request_id,
         fingerprint=fingerprint,
         claimed_at=claimed_at,
+        is_repeated=bool(is_repeated),
     )

@@ -203,6 +203,7 @@ class SqliteStore(SqlStore):
                 request_id=session.request_id,
                 fingerprint=session.fingerprint,
                 claimed_at=session.claimed_at,
+                is_repeated=session.is_repeated,
             )
             for session in sessions
         ]

@@ -28,7 +28,9 @@ SELECT 1 FROM {t}job
 -- name: remember_session
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.
 INSERT INTO {t}worker ({session_columns})
-VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :claimed_at)
+VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :claimed_at,
+        :is_repeated)
     ON CONFLICT (namespace, worker, actor) DO UPDATE
    SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
-       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at;
+       fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at,
+       is_repeated = excluded.is_repeated;

@@ -228,14 +228,15 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             *looked_up,
             self._ask("moment_to_decide"),
         )[len(locks) :]
+        self._saw_epoch(Epoch(epoch))
         found = [session_from(row) for rows in remembered for row in rows]
         locked = Locked(
-            now=Instant(now),
-            epoch=Epoch(epoch),
-            jobs={job.id: job for job in map(job_from, jobs)},
+            Instant(now),
+            Epoch(epoch),
+            {job.id: job for job in map(job_from, jobs)},
+            settling_since,
             sessions={session.key: session for session in found if session.key in sessions},
             load_histories=lambda wanted: self._histories(tx, wanted),
-            settling_since=settling_since,
         )
         changes = decide(locked)
         if not changes:

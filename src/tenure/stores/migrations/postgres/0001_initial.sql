@@ -266,6 +266,7 @@ CREATE TABLE {t}worker (
     request_id  text   NOT NULL COLLATE "C",
     fingerprint text   NOT NULL COLLATE "C",
     claimed_at  bigint NOT NULL,
+    is_repeated boolean NOT NULL,
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);
 

@@ -232,6 +232,7 @@ CREATE TABLE tenure_worker (
     request_id  TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
     claimed_at  INTEGER NOT NULL,
+    is_repeated INTEGER NOT NULL CHECK (is_repeated IN (0, 1)),
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
 
