@@ -1,6 +1,7 @@
 """Real servers on real stores: the main paths, their ends, and where they refuse to begin."""
 
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -241,6 +242,28 @@ def test_with_a_valid_token_it_may() -> None:
     with pytest.raises(InvalidInput):
         check_exposure(options, coordinator)
     coordinator.close()
+
+
+@spec("H47")
+def test_listening_beyond_this_machine_without_tls_is_warned_about() -> None:
+    store = MemoryStore()
+    coordinator = Coordinator(store)
+    token_id, digest, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
+    store.create_token(NewToken(id=token_id, secret_sha256=digest, name="n", role=Role.CLIENT))
+    said: list[str] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]  # the shortest one
+    logging.getLogger("tenure.server").addHandler(listener)
+
+    check_exposure(ServeOptions(), coordinator)
+    check_exposure(ServeOptions(host=EVERYWHERE, tls_certificate=CERTIFICATE), coordinator)
+    before = list(said)
+    check_exposure(ServeOptions(host=EVERYWHERE), coordinator)
+    logging.getLogger("tenure.server").removeHandler(listener)
+    coordinator.close()
+
+    assert before == []
+    assert [("without TLS" in each, "--tls-cert" in each) for each in said] == [(True, True)]
 
 
 def test_a_token_appears_nowhere_but_where_it_was_shown(

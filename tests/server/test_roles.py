@@ -1,5 +1,6 @@
 """Who may ask what: every route for every role, from the table and against one written by hand."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tenure.core.vocabulary import Role
 from tenure.protocol.routes import BY_NAME, ROUTES, Route
 from tests.server.harness import JOB, Answer, Stage
 
-C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - the table's columns
+C, P, W, O, V = Role  # noqa: E741 - the table's columns
 NOBODY: frozenset[Role] = frozenset()
 EVERYBODY = frozenset(Role)
 
@@ -26,11 +27,11 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "upload-artifact": frozenset({W}),
     "follow-up": frozenset({W}),
     "alive": frozenset({W}),
-    "enqueue": frozenset({C, O}),
-    "enqueue-many": frozenset({C, O}),
-    "lookup": frozenset({C, O, V}),
+    "enqueue": frozenset({C, P, O}),
+    "enqueue-many": frozenset({C, P, O}),
+    "lookup": frozenset({C, P, O, V}),
     "jobs": frozenset({C, O, V}),
-    "job": frozenset({C, O, V}),
+    "job": frozenset({C, P, O, V}),
     "events": frozenset({C, O, V}),
     "logs": frozenset({C, O}),
     "artifacts": frozenset({C, O, V}),
@@ -167,3 +168,58 @@ def test_a_route_answers_with_a_status_that_its_description_has(stage: Stage, ro
     described = stage.call("openapi", role=C).json["paths"][route.path][route.method.lower()]
     assert {str(answer.status) for answer in answers} <= described["responses"].keys()
     assert BY_NAME[route.name] is route
+
+
+@spec("H46")
+def test_a_viewer_sees_no_digest_of_what_it_may_not_see(stage: Stage) -> None:
+    bodies = {"payload": {"pin": 1234}, "checkpoint": [1], "result": {"pin": 4321}}
+    lease = stage.leased(1, payload=bodies["payload"])
+    beat = {**lease, "hb_seq": 1, "checkpoint": bodies["checkpoint"]}
+    stage.call("start", {**lease, "request_id": "s"}, role=W)
+    stage.call("heartbeat", {"leases": [beat]}, role=W)
+    put = {"headers": {"Tenure-Lease": lease["lease_id"]}, "pieces": [b"file"]}
+    stage.call("upload-artifact", role=W, job_id=lease["job_id"], name="a", **put)
+    done = {**lease, "request_id": "c", "result": bodies["result"]}
+    stage.call("complete", done, role=W)
+    kept = [event.payload for event in stage.events(lease["job_id"])]
+    digests = {*(facts.sha256 for facts in kept), *(facts.checkpoint_sha256 for facts in kept)}
+    digests |= {event.fingerprint for event in stage.events(lease["job_id"])}
+    digests |= {hashlib.sha256(b"file").hexdigest()}
+
+    def seen_by(role: Role) -> str:
+        parts = {"job_id": lease["job_id"]}
+        routes = [each for each in ROUTES if each.method == "GET" and role in each.roles]
+        paths = [each.path.format(**{**PARTS, **parts}) for each in routes]
+        answers = [stage.ask("GET", path, token=stage.of(role)) for path in paths]
+        return "".join(answer.body.decode() for answer in answers)
+
+    found = {
+        role: {each for each in digests - {None} if str(each) in seen_by(role)} for role in Role
+    }
+
+    assert found[C] == digests - {None}
+    assert (found[V], found[P]) == (set(), set())
+
+
+@spec("H46")
+def test_a_producer_enqueues_and_sees_no_bodies(stage: Stage) -> None:
+    token = stage.of(P)
+    job_id = stage.enqueue(1, token=token, payload="secret")
+    lookup = {"job_ids": [job_id]}
+    again = {"job_id": job_id, "queue": "q", "kind": "k", "payload": "secret"}
+
+    shown = [
+        stage.ask("GET", f"/v1/jobs/{job_id}", token=token),
+        stage.ask("POST", "/v1/jobs/lookup", lookup, token=token),
+        stage.ask("POST", "/v1/jobs", again, token=token),
+    ]
+    refused = [
+        stage.ask("GET", f"/v1/jobs/{job_id}?bodies=true", token=token),
+        stage.ask("POST", "/v1/jobs/lookup?bodies=true", lookup, token=token),
+        stage.ask("POST", "/v1/jobs?bodies=true", again, token=token),
+    ]
+
+    assert {answer.status for answer in shown} == {200}
+    assert not any(b"secret" in answer.body for answer in shown)
+    assert {(answer.status, answer.json["field"]) for answer in refused} == {(403, "bodies")}
+    assert stage.events(job_id)[0].actor == "client:producer-1"

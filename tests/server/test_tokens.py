@@ -340,7 +340,7 @@ def test_an_id_that_is_taken_elsewhere_shows_nothing_of_the_other_job(stage: Sta
     assert taken.json["job"] is None
 
 
-@spec("H24")
+@spec("H46")
 def test_a_viewer_sees_no_bodies(stage: Stage) -> None:
     job_id = stage.enqueue(payload={"password": "hunter2"})
     paths = [

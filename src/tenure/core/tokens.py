@@ -66,11 +66,13 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def actor(self) -> Actor:
         """The principal its holder acts as: tokens of one role, name and namespace share it, so
-        that one can replace another without losing leases. [H23]"""
+        that one can replace another without losing leases. A producer is a client that sees less,
+        and has no leases. [H23]"""
+        role = Role.CLIENT if self.role is Role.PRODUCER else self.role
         if self.namespace == DEFAULT_NAMESPACE:
-            return Actor(f"{self.role}:{self.name}")
+            return Actor(f"{role}:{self.name}")
         # A token's name has no slash, so no token of another namespace is called the same.
-        return Actor(f"{self.role}:{self.namespace}/{self.name}")
+        return Actor(f"{role}:{self.namespace}/{self.name}")
 
     def is_valid(self, now: Instant) -> bool:
         """Whether it opens anything at `now`. [H20]"""

@@ -259,6 +259,12 @@ class Role(StrEnum):
     """What a token lets its holder do."""
 
     CLIENT = "client"
+    PRODUCER = "producer"
     WORKER = "worker"
     OPERATOR = "operator"
     VIEWER = "viewer"
+
+    @property
+    def sees_bodies(self) -> bool:
+        """Whether its holder may see payloads, results, checkpoints and digests of them. [H46]"""
+        return self not in (Role.PRODUCER, Role.VIEWER)

@@ -243,8 +243,12 @@ _EVENT_AS_IT_IS = tuple(
 )
 
 
-def event_record(event: Event) -> EventRecord:
-    """An event as it is shown."""
+def event_record(event: Event, *, digests: bool = True) -> EventRecord:
+    """An event as it is shown; without digests for those who may not see bodies, because a payload
+    that is one of a few can be guessed from its digest. [H46]"""
+    if not digests:
+        facts = msgspec.structs.replace(event.payload, sha256=None, checkpoint_sha256=None)
+        event = msgspec.structs.replace(event, fingerprint=None, payload=facts)
     lease_id = event.lease_id
     # Request ids are made of lease ids: a heartbeat's by rule [Q6], a report's by our own worker,
     # and what follows from a report bears its request id, but no lease.
@@ -330,18 +334,19 @@ class ArtifactRecord(Record, frozen=True, kw_only=True):
     name: str
     media_type: str
     size: int
-    sha256: str
+    sha256: str | None
     ts: datetime
 
 
-def artifact_record(artifact: Artifact) -> ArtifactRecord:
-    """An artifact as it is shown."""
-    return ArtifactRecord(**_with_ts(artifact, moment(artifact.ts)))
+def artifact_record(artifact: Artifact, *, digests: bool = True) -> ArtifactRecord:
+    """An artifact as it is shown; without its digest for those who may not see bodies. [H46]"""
+    shown = ArtifactRecord(**_with_ts(artifact, moment(artifact.ts)))
+    return shown if digests else msgspec.structs.replace(shown, sha256=None)
 
 
 def artifact_of(record: ArtifactRecord) -> Artifact:
     """The artifact behind a record."""
-    return Artifact(**_with_ts(record, instant(record.ts)))
+    return Artifact(**_with_ts(record, instant(record.ts)) | {"sha256": record.sha256 or ""})
 
 
 def _with_ts(artifact: Artifact | ArtifactRecord, ts: object) -> dict[str, Any]:

@@ -308,7 +308,7 @@ class LimitMessage(Request, frozen=True, kw_only=True):
 
 
 class BodiesQuery(Request, frozen=True, kw_only=True):
-    """Whether payload, result and checkpoint are wanted: they may hold secrets. [H24]"""
+    """Whether payload, result and checkpoint are wanted: they may hold secrets. [H46]"""
 
     bodies: bool = False
 

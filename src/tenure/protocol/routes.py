@@ -22,7 +22,7 @@ MAX_BODY_BYTES = (1 << 20) + (64 << 10)
 
 MAX_BATCH_BYTES = 4 << 20
 
-C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - the table's columns
+C, P, W, O, V = Role  # noqa: E741 - the table's columns: client, producer, worker, operator, viewer
 
 PATH_FIELDS: dict[str, Any] = {
     "job_id": JobIdField,
@@ -213,6 +213,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/jobs",
         "Make a job",
         C,
+        P,
         O,
         request=requests.EnqueueMessage,
         query=requests.BodiesQuery,
@@ -225,6 +226,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/jobs/batch",
         "Make jobs",
         C,
+        P,
         O,
         request=requests.EnqueueManyMessage,
         query=requests.BodiesQuery,
@@ -236,6 +238,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/jobs/lookup",
         "Look at several jobs",
         C,
+        P,
         O,
         V,
         request=requests.LookupMessage,
@@ -248,6 +251,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/jobs/{job_id}",
         "Look at a job",
         C,
+        P,
         O,
         V,
         query=requests.BodiesQuery,
@@ -370,8 +374,8 @@ ROUTES: tuple[Route, ...] = (
         finds="worker",
     ),
     # --- everybody
-    _get("time", "/v1/time", "Read the store's clock", C, W, O, V, reply=replies.TimeReply),
-    _get("openapi", "/openapi.json", "This description", C, W, O, V, reply=None),
+    _get("time", "/v1/time", "Read the store's clock", C, P, W, O, V, reply=replies.TimeReply),
+    _get("openapi", "/openapi.json", "This description", C, P, W, O, V, reply=None),
     _get("metrics", "/metrics", "Prometheus metrics", O, V, reply_shape=Shape.TEXT),
     _get("healthz", "/healthz", "Whether the server lives", reply=replies.HealthReply),
     _get("readyz", "/readyz", "Whether it is ready for work", reply=replies.HealthReply),

@@ -112,7 +112,7 @@ class Call:
         return cast(bytes, self._body)
 
     def check_bodies_wanted(self) -> bool:
-        """Whether payloads and results are to be shown. Raises if they may not be. [H24]"""
+        """Whether payloads and results are to be shown. Raises if they may not be. [H46]"""
         wanted = bool(getattr(self._query, "bodies", False))
         self.principal.check_bodies(wanted=wanted)
         return wanted

@@ -306,9 +306,10 @@ async def events(call: Call) -> Response:
     query = call.query(EventsQuery)
     wanted = EventFilter(job_id=call.job_id, after_seq=query.after_seq, limit=query.limit)
     found = await call.events(wanted)
+    digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: EventsReply(
-            events=tuple(event_record(event) for event in found),
+            events=tuple(event_record(event, digests=digests) for event in found),
             next_after_seq=found[-1].seq if len(found) == query.limit else None,
         )
     )
@@ -328,8 +329,11 @@ async def artifacts(call: Call) -> Response:
     """List a job's artifacts."""
     await call.job()
     found = await call.services.blocking(lambda: call.coordinator.list_artifacts(call.job_id))
+    digests = call.principal.sees_bodies
     return await call.large_answer(
-        lambda: ArtifactsReply(artifacts=tuple(artifact_record(each) for each in found))
+        lambda: ArtifactsReply(
+            artifacts=tuple(artifact_record(each, digests=digests) for each in found)
+        )
     )
 
 

@@ -11,7 +11,6 @@ import msgspec
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.job import Job
 from tenure.core.tokens import Token
-from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.routes import Route
 from tenure.server.problems import out_of_scope
@@ -30,6 +29,11 @@ class Principal(msgspec.Struct, frozen=True):
     def is_limited(self) -> bool:
         """Whether there are jobs in its namespace that are not its own to decide about."""
         return self.token is not None and bool(self.token.queues or self.token.kinds)
+
+    @property
+    def sees_bodies(self) -> bool:
+        """Whether it may see payloads, results, checkpoints and digests of them. [H46]"""
+        return self.token is None or self.token.role.sees_bodies
 
     def check_route(self, route: Route) -> None:
         """Raise unless this role may ask this."""
@@ -54,9 +58,10 @@ class Principal(msgspec.Struct, frozen=True):
         return self.token.namespace
 
     def check_bodies(self, *, wanted: bool) -> None:
-        """Raise if payloads and results are wanted by one who may not see them. [H24]"""
-        if wanted and self.token is not None and self.token.role is Role.VIEWER:
-            raise out_of_scope("a viewer sees no payloads or results", field="bodies")
+        """Raise if payloads and results are wanted by one who may not see them. [H46]"""
+        if wanted and not self.sees_bodies:
+            assert self.token is not None
+            raise out_of_scope(f"a {self.token.role} sees no payloads or results", field="bodies")
 
     def check_queues(self, queues: Sequence[QueueName]) -> None:
         """Raise unless all of these are within its scope."""

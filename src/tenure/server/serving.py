@@ -42,7 +42,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
-    """Raise unless this address may be served: beyond this machine only with tokens. [H28]"""
+    """Raise unless this address may be served: beyond this machine only with tokens [H28], and
+    with a warning if these can be read on the way [H47]."""
     if is_loopback(options.host):
         return
     if not options.authenticated:
@@ -57,6 +58,12 @@ def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
             "--host",
             f"{options.host} can be reached from other machines, and there is no valid token",
             hint="make one with `tenure tokens create`, or listen on 127.0.0.1",
+        )
+    if options.tls_certificate is None:
+        _log.warning(
+            "listening on %s without TLS: tokens and payloads can be read on the way; give"
+            " --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that speaks TLS",
+            options.host,
         )
 
 

@@ -120,3 +120,11 @@ def test_the_leases_of_a_principal_are_counted(kit: Kit) -> None:
     assert kit.store.count_leases(DEFAULT_NAMESPACE, WORKER) == 2
     assert kit.store.count_leases(DEFAULT_NAMESPACE, worker_actor("another")) == 0
     assert kit.store.count_leases(Namespace("elsewhere"), WORKER) == 0
+
+
+@spec("H20")
+def test_a_token_of_every_role_is_kept(kit: Kit) -> None:
+    made = [_create(kit, number + 1, role=role)[0] for number, role in enumerate(Role)]
+
+    assert [kit.store.load_token(token.id).token for token in made] == made
+    assert [token.role for token in made] == list(Role)

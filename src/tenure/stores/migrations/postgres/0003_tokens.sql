@@ -5,7 +5,7 @@ CREATE TABLE {t}token (
     secret_sha256 text   NOT NULL COLLATE "C" CHECK (length(secret_sha256) = 64),
     name          text   NOT NULL COLLATE "C",
     role          text   NOT NULL COLLATE "C"
-                  CHECK (role IN ('client', 'worker', 'operator', 'viewer')),
+                  CHECK (role IN ('client', 'producer', 'worker', 'operator', 'viewer')),
     namespace     text   NOT NULL COLLATE "C",
     queues        text   NOT NULL COLLATE "C",
     kinds         text   NOT NULL COLLATE "C",

@@ -4,7 +4,7 @@ CREATE TABLE tenure_token (
     id            TEXT    NOT NULL PRIMARY KEY,
     secret_sha256 TEXT    NOT NULL CHECK (length(secret_sha256) = 64),
     name          TEXT    NOT NULL,
-    role          TEXT    NOT NULL CHECK (role IN ('client', 'worker', 'operator', 'viewer')),
+    role          TEXT    NOT NULL CHECK (role IN ('client', 'producer', 'worker', 'operator', 'viewer')),
     namespace     TEXT    NOT NULL,
     queues        TEXT    NOT NULL,
     kinds         TEXT    NOT NULL,
