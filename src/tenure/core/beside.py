@@ -85,11 +85,19 @@ class Staging(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def stage(
-    job: Job | None, upload: ArtifactUpload, *, now: Instant, epoch: Epoch, others: int
+    job: Job | None,
+    upload: ArtifactUpload,
+    *,
+    now: Instant,
+    epoch: Epoch,
+    others: int,
+    is_settling: bool = False,
 ) -> Staging:
     """The artifact an upload becomes, if its lease is valid now; `others` are the attempt's
     artifacts of other names. [B7] [B9]"""
-    cause = why_not_held(job, upload.lease_id, upload.actor, now=now, epoch=epoch)
+    cause = why_not_held(
+        job, upload.lease_id, upload.actor, now=now, epoch=epoch, is_settling=is_settling
+    )
     if job is None or cause is not None:
         return Staging(cause=cause)
     if others >= MAX_ARTIFACTS_PER_ATTEMPT:

@@ -54,16 +54,30 @@ def lateness(job: Job, now: Instant) -> Cause | None:
 
 
 def why_not_held(
-    job: Job | None, lease_id: LeaseId, actor: Actor, *, now: Instant, epoch: Epoch
+    job: Job | None,
+    lease_id: LeaseId,
+    actor: Actor,
+    *,
+    now: Instant,
+    epoch: Epoch,
+    is_settling: bool = False,
 ) -> Cause | None:
     """Why `actor` has no valid lease of this id on the job now; None if it has. [B7] [D10]"""
-    if job is None:
-        return Cause.UNKNOWN_JOB
-    if job.lease_id != lease_id or job.principal != actor:
-        return Cause.INVALID_LEASE
-    if epoch_of(lease_id) != epoch:
+    if job is not None and job.lease_id == lease_id and job.principal == actor:
+        return Cause.EPOCH_CHANGED if epoch_of(lease_id) != epoch else lateness(job, now)
+    return why_not_on_record(
+        lease_id, is_known_job=job is not None, epoch=epoch, is_settling=is_settling
+    )
+
+
+def why_not_on_record(
+    lease_id: LeaseId, *, is_known_job: bool, epoch: Epoch, is_settling: bool
+) -> Cause:
+    """What is told of a lease that the job is not, or was never, under. If its record may have been
+    lost in a failover, its holder must stop and did nothing wrong. [R2] [A10]"""
+    if is_settling or epoch_of(lease_id) < epoch:
         return Cause.EPOCH_CHANGED
-    return lateness(job, now)
+    return Cause.INVALID_LEASE if is_known_job else Cause.UNKNOWN_JOB
 
 
 def is_suspect(job: Job, now: Instant) -> bool:

@@ -106,7 +106,14 @@ def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause
     """Why this attempt may enqueue nothing; None if it may. [D10]"""
     if parent.job is not None and parent.job.namespace != command.namespace:
         return Cause.UNKNOWN_JOB
-    return why_not_held(parent.job, parent.lease_id, command.actor, now=at.now, epoch=at.epoch)
+    return why_not_held(
+        parent.job,
+        parent.lease_id,
+        command.actor,
+        now=at.now,
+        epoch=at.epoch,
+        is_settling=at.is_settling,
+    )
 
 
 def already_there(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:

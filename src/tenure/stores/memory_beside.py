@@ -21,6 +21,7 @@ from tenure.core.beside import (
     shown_attempt,
     stage,
 )
+from tenure.core.deadlines import why_not_on_record
 from tenure.core.events import Event
 from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
@@ -160,9 +161,7 @@ class MemoryBeside(ABC):
         """Keep the output of the attempt that this lease was issued for."""
         with self._lock:
             self._open()
-            if output.job_id not in self._jobs:
-                return Cause.UNKNOWN_JOB
-            for event in self._events[output.job_id]:
+            for event in self._events.get(output.job_id, ()):
                 if (
                     event.type is EventType.CLAIMED
                     and event.lease_id == output.lease_id
@@ -178,7 +177,12 @@ class MemoryBeside(ABC):
                         ),
                     )
                     return None
-            return Cause.INVALID_LEASE
+            return why_not_on_record(
+                output.lease_id,
+                is_known_job=output.job_id in self._jobs,
+                epoch=self._epoch,
+                is_settling=False,
+            )
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order. [B26]"""

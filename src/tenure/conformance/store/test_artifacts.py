@@ -142,12 +142,14 @@ def test_an_artifact_under_another_lease_than_the_current_one_is_refused(kit: Ki
     assert _names(kit, new) == []
 
 
-@spec("B7", "A5")
+@spec("B7", "A5", "R2")
 def test_an_artifact_under_a_lease_of_an_earlier_epoch_is_refused(kit: Kit) -> None:
     job = kit.running_job()
     kit.store.raise_epoch()
 
     assert _stage(kit, job).cause is Cause.EPOCH_CHANGED
+    assert _stage(kit, job, job_id=kit.new_id()).cause is Cause.EPOCH_CHANGED
+    assert _stage(kit, job, lease_id=LeaseId("1-" + "0" * 32)).cause is Cause.EPOCH_CHANGED
 
 
 @spec("B7")

@@ -60,6 +60,18 @@ def test_output_under_a_lease_that_is_not_the_callers_is_refused(kit: Kit) -> No
     assert kit.store.load_attempt_logs(job.id) == []
 
 
+@spec("B11", "R2")
+def test_output_under_a_lease_whose_record_may_be_lost_is_refused_as_such(kit: Kit) -> None:
+    job = kit.running_job()
+    kit.store.raise_epoch()
+
+    of_unknown_job = _put(kit, job, job_id=kit.new_id())
+    of_unknown_lease = _put(kit, job, lease_id=LeaseId("1-" + "0" * 32))
+
+    assert {of_unknown_job, of_unknown_lease} == {Cause.EPOCH_CHANGED}
+    assert _put(kit, job, "what it wrote") is None
+
+
 @spec("B11", "J6")
 @pytest.mark.parametrize(
     ("field", "fields"),

@@ -22,6 +22,8 @@ from tenure.core.beside import (
     shown_attempt,
     stage,
 )
+from tenure.core.deadlines import why_not_on_record
+from tenure.core.failover import is_settling
 from tenure.core.ids import Epoch, JobId, Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.outcomes import Change
@@ -122,13 +124,20 @@ class BesideTheLog(Transactional):
 
     def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
         # The row is locked first: when the attempt has succeeded, nothing is added any more.
-        rows, [(now, epoch)], [(others,)] = tx.fetch(
+        rows, [(now, epoch, settling_since)], [(others,)] = tx.fetch(
             self._ask("lock_job", job_id=upload.job_id),
-            self._ask("moment"),
+            self._ask("moment_to_decide"),
             self._ask("count_artifacts", job_id=upload.job_id, name=upload.name),
         )
         job = job_from(rows[0]) if rows else None
-        staging = stage(job, upload, now=Instant(now), epoch=Epoch(epoch), others=others)
+        staging = stage(
+            job,
+            upload,
+            now=Instant(now),
+            epoch=Epoch(epoch),
+            others=others,
+            is_settling=is_settling(settling_since, Instant(now)),
+        )
         if staging.artifact is not None:
             facts = {name: getattr(staging.artifact, name) for name in ARTIFACT_COLUMNS}
             tx.fetch(self._ask("put_artifact", body=upload.body, **facts), last=True)
@@ -181,8 +190,9 @@ class BesideTheLog(Transactional):
         return self._write(lambda tx: self._keep_output(tx, output))
 
     def _keep_output(self, tx: Transaction, output: AttemptOutput) -> Cause | None:
-        job, attempts = tx.fetch(
+        job, [(now, epoch, settling_since)], attempts = tx.fetch(
             self._ask("hold_job", job_id=output.job_id),
+            self._ask("moment_to_decide"),
             self._ask(
                 "attempt_of_lease",
                 job_id=output.job_id,
@@ -190,10 +200,13 @@ class BesideTheLog(Transactional):
                 actor=output.actor,
             ),
         )
-        if not job:
-            return Cause.UNKNOWN_JOB
-        if not attempts:
-            return Cause.INVALID_LEASE
+        if not job or not attempts:
+            return why_not_on_record(
+                output.lease_id,
+                is_known_job=bool(job),
+                epoch=Epoch(epoch),
+                is_settling=is_settling(settling_since, Instant(now)),
+            )
         kept = self._ask(
             "keep_attempt_log",
             job_id=output.job_id,
