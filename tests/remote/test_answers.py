@@ -329,6 +329,23 @@ def test_a_token_prints_as_nothing() -> None:
         assert wrong not in str(caught.value)
 
 
+def test_a_token_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "worker.token"
+    file.write_text(f"{TOKEN}\n")
+
+    trust = trust_from_environment({"TENURE_TOKEN_FILE": str(file)})
+
+    assert trust.token is not None
+    assert trust.token.header() == f"Bearer {TOKEN}"
+    for content in ("", "hunter2"):
+        file.write_text(content)
+        with pytest.raises(InvalidInput, match="TENURE_TOKEN_FILE: is no token"):
+            trust_from_environment({"TENURE_TOKEN_FILE": str(file)})
+    file.unlink()
+    with pytest.raises(InvalidInput, match="TENURE_TOKEN_FILE: cannot be read"):
+        trust_from_environment({"TENURE_TOKEN_FILE": str(file)})
+
+
 @pytest.mark.parametrize(
     ("url", "is_private"),
     [

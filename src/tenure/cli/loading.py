@@ -22,7 +22,7 @@ from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
 from tenure.handlers import Registry
-from tenure.protocol import TOKEN_VARIABLE
+from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.wiring import Tenure, project_settings, shown_url, url_from_environment
 from tenure.worker.serving import load_registry
 
@@ -138,7 +138,8 @@ def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> s
 def token_for(app: object, given: str | None) -> str | None:
     """Under whose name a server is asked: the application's, unless TENURE_TOKEN says who asks.
     None if --url names another place than the application does: its token is not for there."""
-    if not isinstance(app, Tenure) or os.environ.get(TOKEN_VARIABLE):
+    names = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)
+    if not isinstance(app, Tenure) or any(os.environ.get(name) for name in names):
         return None
     try:
         there = app.own_url or url_from_environment()

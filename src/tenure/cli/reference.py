@@ -47,8 +47,9 @@ the working directory, else `sqlite:///tenure.db`:
 
 `migrate`, `raise-epoch`, `serve`, `tokens`, `verify` and `doctor` need the store itself. All other
 commands work through a server too; only the depth of queues is not told there, and is at its
-`/metrics` instead. Without `TENURE_TOKEN`, `enqueue --app` asks a server that the application would
-ask under the application's own token.
+`/metrics` instead. `TENURE_TOKEN_FILE` names a file with the token, for those who have no
+`TENURE_TOKEN`. Without either, `enqueue --app` asks a server that the application would ask under
+the application's own token.
 A SQLite file that is not there is created by `enqueue`, `worker`, `dev`, `serve`, `tokens create`
 and `migrate`, which say so, and by nothing else.
 

@@ -14,13 +14,15 @@ import msgspec
 
 from tenure.core.tokens import read_token
 from tenure.errors import InvalidInput, UnknownStoreUrl
-from tenure.protocol import TOKEN_VARIABLE
+from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.protocol.hosts import is_loopback
 
 CA_VARIABLE = "TENURE_CA_FILE"
 CERTIFICATE_VARIABLE = "TENURE_CLIENT_CERT"
 KEY_VARIABLE = "TENURE_CLIENT_KEY"
 INSECURE_VARIABLE = "TENURE_INSECURE"
+
+MAX_TOKEN_FILE_BYTES = 4096
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -104,12 +106,27 @@ def trust_from_environment(environment: Mapping[str, str], token: str | None = N
     if insecure not in ("", "0", "1"):
         raise InvalidInput(INSECURE_VARIABLE, "is neither 0 nor 1")
     return Trust(
-        token=_secret(token, "token") or _secret(environment.get(TOKEN_VARIABLE), TOKEN_VARIABLE),
+        token=_secret(token, "token")
+        or _secret(environment.get(TOKEN_VARIABLE), TOKEN_VARIABLE)
+        or _secret(_token_file(environment), TOKEN_FILE_VARIABLE),
         ca_file=_path(environment, CA_VARIABLE),
         client_certificate=_path(environment, CERTIFICATE_VARIABLE),
         client_key=_path(environment, KEY_VARIABLE),
         is_insecure=insecure == "1",
     )
+
+
+def _token_file(environment: Mapping[str, str]) -> str | None:
+    """What is in the file that `TENURE_TOKEN_FILE` names, if there is no `TENURE_TOKEN`."""
+    path = _path(environment, TOKEN_FILE_VARIABLE)
+    if path is None or environment.get(TOKEN_VARIABLE):
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_TOKEN_FILE_BYTES).decode("ascii", "replace")
+    except OSError as failure:
+        raise InvalidInput(TOKEN_FILE_VARIABLE, f"cannot be read: {failure.strerror}") from failure
+    return text.strip() or "empty"  # refused as no token
 
 
 def _secret(text: str | None, field: str) -> Secret | None:

@@ -5,6 +5,7 @@ everything: killing the keeper and then the supervisor must not leave a program 
 """
 
 import logging
+import os
 import selectors
 import socket
 import subprocess
@@ -93,6 +94,7 @@ class Keeper:
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
+                    env=_environment(),
                 )
             except OSError as failure:  # no memory, or no more processes
                 ours.close()
@@ -135,3 +137,8 @@ class Keeper:
         _log.warning("the keeper process %s and is replaced", how)
         self.next_at = Boot(self._started_at + RESTART_AFTER)
         self.keep()
+
+
+def _environment() -> dict[str, str]:
+    """Empty: a handler could read it. Some interpreters cannot start without their libraries."""
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}

@@ -20,6 +20,7 @@ from tenure.ports import Coordination
 from tenure.worker.attending import Attendant
 from tenure.worker.claiming import ClaimSettings
 from tenure.worker.clock import boot_now
+from tenure.worker.confining import hide_from_other_processes
 from tenure.worker.following import FollowUpRequest, command_of, submit, told
 from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.serving import load_registry
@@ -204,6 +205,7 @@ def run_worker(
 
     `made` is given the worker before it runs, for those who have hints for it.
     """
+    hide_from_other_processes()
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
