@@ -106,6 +106,16 @@ def environment() -> dict[str, str]:
 
 
 @app.job()
+def leak(url: str) -> None:
+    token = _connect(url)
+    assert token
+
+
+def _connect(url: str) -> str:
+    raise ConnectionError(f"cannot connect to {url}")
+
+
+@app.job()
 def mute() -> str:
     sys.stdout = sys.stderr = None
     return "said nothing"

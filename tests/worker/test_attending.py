@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from tenure.worker import AttemptOutput
 from tenure.worker.attending import MAX_STAGING_BYTES, MAX_WAITING, Attendant, fitting
 from tenure.worker.staging import Left
 from tenure.worker.wire import Staged
-from tests.worker.harness import Shop, wait_until
+from tests.worker.harness import Shop, read_pids, wait_until
 
 OFTEN = seconds(0.05)
 ACTOR = worker_actor(WorkerId("w"))
@@ -49,6 +50,28 @@ def test_a_worker_is_seen_and_drains_when_asked(shop: Shop) -> None:
     assert (seen.worker, seen.concurrency) == ("w1", 2)
     assert "add" in seen.kinds
     assert shop.job(running).status is JobStatus.SUCCEEDED
+
+
+def test_a_drain_is_said_once_however_many_signs_of_life_are_answered_with_it(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = tmp_path / "go_on"
+    worker = shop.start(worker_id=WorkerId("w1"), sign_interval_us=OFTEN)
+    shop.enqueue("waiting", {"file": str(tmp_path / "pid"), "until": str(go_on)})
+    read_pids(tmp_path / "pid")
+    shop.store.request_drain(DEFAULT_NAMESPACE, WorkerId("w1"))
+    wait_until(lambda: "asked to drain" in caplog.text, "the worker to have heard")
+    [heard] = shop.store.list_workers(DEFAULT_NAMESPACE)
+
+    def signs_on() -> bool:
+        [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
+        return seen.seen_at > heard.seen_at + 2 * OFTEN
+
+    wait_until(signs_on, "more signs of life")
+    go_on.touch()
+    shop.join(worker)
+
+    assert caplog.text.count("asked to drain") == 1
 
 
 def test_a_worker_says_who_it_is_and_what_it_has_done(

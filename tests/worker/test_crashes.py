@@ -8,6 +8,7 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
+from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tenure.observing.logs import TextFormatter
@@ -201,6 +202,19 @@ def test_a_handler_sees_the_workers_environment_without_tenures_own_secrets(
     for name, value in secrets.items():
         assert name == "TENURE_URL" or name.encode() not in result
         assert value.encode() not in result
+
+
+@spec("OB22")
+def test_a_reported_error_has_no_secret_and_its_traceback_can_be_read(shop: Shop) -> None:
+    shop.start()
+    job_id = shop.enqueue("leak", {"url": "postgresql://app:hunter2@db/app"}, policy=ONCE)
+
+    error = shop.wait(job_id).error
+
+    assert error is not None
+    assert "hunter2" not in error.message
+    assert "ConnectionError: cannot connect to postgresql://app:[redacted]@db/app" in error.message
+    assert "    token = _connect(url)\n" in error.message
 
 
 def test_a_child_has_no_descriptors_but_its_own(shop: Shop, tmp_path: Path) -> None:

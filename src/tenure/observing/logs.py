@@ -7,7 +7,6 @@ carry its ids; those made within a traced request or attempt carry its trace. [O
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,22 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from tenure.core.job import Job
-from tenure.core.tokens import TOKEN_PATTERN
 from tenure.observing import tracing
 from tenure.observing.lines import indented, one_line
+from tenure.observing.secrets import REDACTED, SECRET_NAME, without_secrets
 
-REDACTED = "[redacted]"
 MAX_DEPTH = 6
 
-_WORDS = (
-    r"passw(?:or)?d|passphrase|secret|token|authorization|credential|cookie|api_?key|private_?key"
-)
-_SECRET = re.compile(rf"{_WORDS}|^lease_id$", re.IGNORECASE)
-_SAID = re.compile(
-    rf"""((?:{_WORDS})s?["']?\s*[=:]\s*)("[^"]*"|'[^']*'|(?:Bearer\s+)?[^\s,;&"']+)""",
-    re.IGNORECASE,
-)
-_URL = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@)")
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -56,25 +45,17 @@ def job_ids(job: Job) -> dict[str, Any]:
 def redacted(value: Any, *, depth: int = 0) -> Any:
     """The value without what is secret by the name it stands under, at any depth."""
     if isinstance(value, str):
-        for pattern in (TOKEN_PATTERN, _SAID, _URL):
-            value = pattern.sub(_hidden, value)
-        return value
+        return without_secrets(value)
     if depth >= MAX_DEPTH:
         return REDACTED
     if isinstance(value, Mapping):
         return {
-            str(key): REDACTED if _SECRET.search(str(key)) else redacted(each, depth=depth + 1)
+            str(key): REDACTED if SECRET_NAME.search(str(key)) else redacted(each, depth=depth + 1)
             for key, each in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
         return [redacted(each, depth=depth + 1) for each in value]
     return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
-
-
-def _hidden(found: re.Match[str]) -> str:
-    """What stands before a secret; of a token that is its id, which says whose it was."""
-    is_token = found.re is TOKEN_PATTERN
-    return f"tenure_{found[1]}_{REDACTED}" if is_token else f"{found[1]}{REDACTED}"
 
 
 class TextFormatter(logging.Formatter):

@@ -71,6 +71,7 @@ class Attendant:
         self._is_away = is_away  # the coordinator; if so, somebody else has said it
         self._interval_s = interval_s
         self._sign_at = time.monotonic()
+        self._is_draining = False
         self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
         self._room = Room(MAX_STAGING_BYTES)
         self._closing = threading.Event()
@@ -161,7 +162,8 @@ class Attendant:
             self._do(what, task)
 
     def _sign(self) -> None:
-        if self._coordination.see_worker(self._describe()):
+        if self._coordination.see_worker(self._describe()) and not self._is_draining:
+            self._is_draining = True  # every further sign of life is answered likewise
             _log.warning("asked to drain")
             self._drain()
 

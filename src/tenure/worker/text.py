@@ -1,6 +1,8 @@
-"""Text out of user code, made fit to travel: bounded, without NUL and lone surrogates."""
+"""Text out of user code, made fit to travel: bounded, without secrets, NUL and lone surrogates."""
 
 import traceback
+
+from tenure.observing.secrets import without_secrets
 
 MAX_MESSAGE = 2000
 MAX_TRACEBACK = 6000
@@ -16,9 +18,11 @@ def clean(text: str, *, most: int) -> str:
 def message_of(error: BaseException) -> str:
     """What the exception says; its `__str__` is user code and may fail too."""
     try:
-        return clean(str(error), most=MAX_MESSAGE)
+        # Cut first, with room for what is hidden: a message may be of any size.
+        said = without_secrets(str(error)[: 2 * MAX_MESSAGE])
     except Exception as worse:  # said in the message, never swallowed
         return f"(its message cannot be shown: {type(worse).__name__})"
+    return clean(said, most=MAX_MESSAGE)
 
 
 def traceback_of(error: BaseException, *, skip: int) -> str:
@@ -32,7 +36,7 @@ def traceback_of(error: BaseException, *, skip: int) -> str:
         lines = traceback.format_exception(type(error), error, frames, limit=-MAX_FRAMES)
     except Exception as worse:  # said in the text, never swallowed
         return f"(its traceback cannot be shown: {type(worse).__name__})"
-    text = "".join(lines)
+    text = without_secrets("".join(lines)[-10 * MAX_TRACEBACK :])
     if len(text) > MAX_TRACEBACK:
         text = "…" + text[-(MAX_TRACEBACK - 1) :]
     return clean(text, most=MAX_TRACEBACK)
