@@ -232,6 +232,40 @@ def _state(stage: Stage) -> tuple[object, ...]:
     return job, stage.events(job.id), queues, stage.store.list_workers(job.namespace)
 
 
+@spec("H36")
+@pytest.mark.parametrize("verb", ["redrive", "rerun"])
+@pytest.mark.parametrize("undo", [{"queue": "theirs", "kind": "k"}, {"queue": "mine", "kind": "z"}])
+def test_no_job_is_made_again_whose_compensation_is_out_of_scope(
+    stage: Stage, verb: str, undo: dict[str, str]
+) -> None:
+    scope: dict[str, Any] = {"queues": (QueueName("mine"),), "kinds": (Kind("k"),)}
+    limited = stage.token(Role.OPERATOR, "limited", **scope)
+    old = stage.enqueue(1, queue="mine", payload="theirs too", policy={"compensation": undo})
+    killed = {"request_id": "x", "reason_code": "policy_violation"}
+    stage.call("dead-letter", killed, role=Role.OPERATOR, job_id=old)
+
+    path, message = f"/v1/jobs/{old}/{verb}", {"request_id": "again"}
+    refused = stage.ask("POST", path, message, token=limited)
+    unlimited = stage.ask("POST", path, message, token=stage.of(Role.OPERATOR))
+
+    assert (refused.status, refused.code) == (403, "out_of_scope")
+    assert unlimited.status == 201, "nothing was made before"
+
+
+@spec("H36")
+@pytest.mark.parametrize("verb", ["redrive", "rerun"])
+def test_a_job_is_made_again_whose_compensation_is_in_scope(stage: Stage, verb: str) -> None:
+    limited = stage.token(Role.OPERATOR, "limited", queues=(QueueName("mine"),))
+    undo = {"compensation": {"queue": "mine", "kind": "undo"}}
+    old = stage.enqueue(1, queue="mine", policy=undo)
+    killed = {"request_id": "x", "reason_code": "policy_violation"}
+    stage.call("dead-letter", killed, role=Role.OPERATOR, job_id=old)
+
+    made = stage.ask("POST", f"/v1/jobs/{old}/{verb}", {"request_id": "again"}, token=limited)
+
+    assert made.status == 201
+
+
 @spec("H41")
 @pytest.mark.parametrize("verb", ["redrive", "rerun"])
 def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for(
@@ -250,7 +284,7 @@ def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for
     assert b"secret" not in heard.body
 
 
-@spec("H41")
+@spec("H36", "H41")
 def test_a_token_of_some_queues_and_kinds_reaches_no_others(stage: Stage) -> None:
     scope: dict[str, Any] = {"queues": (QueueName("q"),), "kinds": (Kind("k"),)}
     mine = {role: stage.token(role, f"scoped-{role}", **scope) for role in Role}

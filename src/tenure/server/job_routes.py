@@ -107,8 +107,7 @@ def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
     call.principal.check_kinds([message.kind])
     undo = message.policy.compensation
     if undo is not None:
-        call.principal.check_queues([undo.queue])
-        call.principal.check_kinds([undo.kind])
+        call.principal.check_compensation(undo.queue, undo.kind)
     job_id = message.job_id
     if job_id is None:
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
@@ -186,6 +185,9 @@ async def rerun(call: Call) -> Response:
 
 async def _again(call: Call, cause: EventCause) -> Response:
     message = call.message(RedriveMessage)
+    undo = (await call.job()).policy.compensation
+    if undo is not None:  # the new job has the old one's policy [H36]
+        call.principal.check_compensation(undo.queue, undo.kind)
     command = redrive_command(message, job_id=call.job_id, actor=call.actor, cause=cause)
     return await _decided(call, command)
 

@@ -81,6 +81,12 @@ class Principal(msgspec.Struct, frozen=True):
             if not self._has_kind(kind):
                 raise out_of_scope(f"the kind {kind} is not this token's", field="kind")
 
+    def check_compensation(self, queue: QueueName, kind: Kind) -> None:
+        """Raise unless it may make the job that compensates another: that job appears in this
+        queue by itself, with the payload of the job that is made now. [H36]"""
+        self.check_queues([queue])
+        self.check_kinds([kind])
+
     def check_worker(self, queues: Sequence[QueueName], kinds: Sequence[Kind]) -> None:
         """Raise unless it may decide about a worker of these; one that names no kinds runs all."""
         self.check_queues(queues)
