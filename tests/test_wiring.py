@@ -27,6 +27,7 @@ from tenure.wiring import (
     retention_of,
     shown_url,
     sqlite_path,
+    store_timeout_from_environment,
     url_from_environment,
 )
 from tenure.worker.environment import WITHHELD_URL
@@ -295,3 +296,12 @@ def test_the_default_file_is_named_when_it_is_made(
     said = [record.getMessage() for record in caplog.records if record.name == "tenure.wiring"]
 
     assert said == [f"no URL is set, so jobs go to a new file: sqlite:///{tmp_path / 'tenure.db'}"]
+
+
+@spec("K6")
+def test_the_environment_says_how_long_a_call_waits_for_its_store() -> None:
+    assert store_timeout_from_environment({}) == 10.0
+    assert store_timeout_from_environment({"TENURE_STORE_TIMEOUT": "500ms"}) == 0.5
+    for wrong in ("soon", "0s", "11m"):
+        with pytest.raises(InvalidInput, match="TENURE_STORE_TIMEOUT"):
+            store_timeout_from_environment({"TENURE_STORE_TIMEOUT": wrong})

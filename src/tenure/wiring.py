@@ -27,6 +27,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_duration
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits
+from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import (
     InvalidInput,
     RequestRefused,
@@ -64,6 +65,8 @@ _log = logging.getLogger("tenure.wiring")
 DEFAULT_URL = "sqlite:///tenure.db"
 PROJECT_FILE = "pyproject.toml"
 LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
+STORE_TIMEOUT_VARIABLE = "TENURE_STORE_TIMEOUT"
+SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S = 0.1, 600.0
 
 
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,21 +124,37 @@ def is_new(url: str) -> bool:
 
 
 def open_store(
-    url: str, *, migrate: bool = False, create: bool = True, accept_restored: bool = False
+    url: str,
+    *,
+    migrate: bool = False,
+    create: bool = True,
+    accept_restored: bool = False,
+    timeout_s: float | None = None,
 ) -> Store:
     """The store a URL names; with `migrate`, its schema is brought up to date first.
 
     Without `create`, a SQLite file that is missing is an error: a mistyped path must not look
     like a store in which nothing ever happened. A PostgreSQL database that was restored is refused
-    without `accept_restored`. [A12]
+    without `accept_restored`. [A12] A call waits for `timeout_s` at most, else for as long as the
+    environment says. [K6]
     """
+    if timeout_s is None:
+        timeout_s = store_timeout_from_environment()
     try:
-        return _open_store(url, migrate=migrate, create=create, accept_restored=accept_restored)
+        return _open_store(
+            url,
+            migrate=migrate,
+            create=create,
+            accept_restored=accept_restored,
+            timeout_s=timeout_s,
+        )
     except SchemaTooOld as old:
         raise SchemaTooOld(found=old.found, needed=old.needed, url=shown_url(url)) from old
 
 
-def _open_store(url: str, *, migrate: bool, create: bool, accept_restored: bool) -> Store:
+def _open_store(
+    url: str, *, migrate: bool, create: bool, accept_restored: bool, timeout_s: float
+) -> Store:
     scheme = url.partition(":")[0].lower()
     match scheme:
         case "memory":
@@ -147,11 +166,13 @@ def _open_store(url: str, *, migrate: bool, create: bool, accept_restored: bool)
             if not create and is_new(url):
                 hint = "give --url or set TENURE_URL"
                 raise StoreError(f"there is no store in {path}", hint=hint)
-            return SqliteStore(path, migrate=migrate)
+            return SqliteStore(path, migrate=migrate, timeout_s=timeout_s)
         case "postgresql" | "postgres":
             from tenure.stores.sql.postgres import PostgresStore
 
-            return PostgresStore(url, migrate=migrate, accept_restored=accept_restored)
+            return PostgresStore(
+                url, migrate=migrate, accept_restored=accept_restored, timeout_s=timeout_s
+            )
         case "http" | "https":
             raise not_through_a_server()
         case _ if url == WITHHELD_URL:
@@ -206,6 +227,21 @@ def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limi
     if not separator or not 0 < bounds.shortest_us <= bounds.longest_us:
         raise InvalidInput(LEASE_BOUNDS_VARIABLE, f"{text[:40]!a} is not SHORTEST,LONGEST")
     return Limits(lease=bounds)
+
+
+def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) -> float:
+    """How long a call waits for its store, in seconds: `TENURE_STORE_TIMEOUT`, as in `10s`. [K6]"""
+    text = environment.get(STORE_TIMEOUT_VARIABLE)
+    if not text:
+        return CALL_TIMEOUT_S
+    hint = "write a duration from 100ms to 10m, as in 10s"
+    try:
+        timeout_s = parse_duration(text) / MICROSECONDS_PER_SECOND
+    except ValueError as wrong:
+        raise InvalidInput(STORE_TIMEOUT_VARIABLE, str(wrong), hint=hint) from wrong
+    if not SHORTEST_STORE_TIMEOUT_S <= timeout_s <= LONGEST_STORE_TIMEOUT_S:
+        raise InvalidInput(STORE_TIMEOUT_VARIABLE, f"{text[:40]!a} is out of bounds", hint=hint)
+    return timeout_s
 
 
 def retention_of(given: str | None = None) -> RetentionPolicy:
@@ -275,10 +311,13 @@ def open_coordinator(
     whatever becomes of them before. What it counts is `shown` by this process, or else handed over
     to one that shows some. [OB7]"""
     limits = limits_from_environment()  # before a store is made that nobody will use
+    timeout_s = store_timeout_from_environment()
     with (
         closing(open_store(url, create=create, accept_restored=accept_restored)) as store,
         _counted(store, shown) as counts,
-        closing(Coordinator(store, limits=limits, observer=counts)) as coordinator,
+        closing(
+            Coordinator(store, limits=limits, observer=counts, timeout_s=timeout_s)
+        ) as coordinator,
     ):
         yield coordinator
 

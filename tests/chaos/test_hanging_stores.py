@@ -59,11 +59,11 @@ class Length(msgspec.Struct, frozen=True, kw_only=True):
 
     hang_s: float
     lease_s: float
-    busy_s: float = 10.0
+    timeout_s: float = 10.0
     shortest_outage_us: Duration = SHORTEST_OUTAGE
 
 
-SHORT = Length(hang_s=2.5, lease_s=1.0, busy_s=1.5, shortest_outage_us=seconds(1))
+SHORT = Length(hang_s=2.5, lease_s=1.0, timeout_s=1.5, shortest_outage_us=seconds(1))
 
 
 class Process:
@@ -211,7 +211,7 @@ def assert_every_job_got_one_credit(jobs: dict[JobId, Job], *, count: int) -> No
 )
 def test_a_lock_on_the_file_costs_no_attempt(tmp_path: Path, length: Length) -> None:
     path = tmp_path / "tenure.db"
-    with closing(SqliteStore(path, busy_timeout_s=length.busy_s)) as store:
+    with closing(SqliteStore(path, timeout_s=length.timeout_s)) as store:
         jobs = jobs_after_a_hang([store], lambda: write_lock(path), length, jobs=50)
 
     assert_every_job_got_one_credit(jobs, count=50)
@@ -236,7 +236,9 @@ def cluster() -> Iterator[PostgresCluster]:
     ],
 )
 def test_a_frozen_server_costs_no_attempt(cluster: PostgresCluster, length: Length) -> None:
-    with closing(PostgresStore(cluster.create_database(), migrate=True)) as store:
+    with closing(
+        PostgresStore(cluster.create_database(), migrate=True, timeout_s=length.timeout_s)
+    ) as store:
         jobs = jobs_after_a_hang([store], lambda: frozen(cluster.pid), length, jobs=12)
 
     assert_every_job_got_one_credit(jobs, count=12)
@@ -259,7 +261,10 @@ def test_a_network_that_forwards_nothing_costs_no_attempt(
         place = f"{direct.netloc.rpartition(':')[0]}:{proxy.port}"
         url = urlunsplit(direct._replace(netloc=place))
         stores: list[Store] = [
-            opened.enter_context(closing(PostgresStore(url, migrate=True))) for _ in range(2)
+            opened.enter_context(
+                closing(PostgresStore(url, migrate=True, timeout_s=length.timeout_s))
+            )
+            for _ in range(2)
         ]
         jobs = jobs_after_a_hang(stores, proxy.silent, length, jobs=12)
 

@@ -29,6 +29,7 @@ from tenure.core.outcomes import Change
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
+from tenure.deadlines import deadline
 from tenure.errors import (
     Closed,
     Contended,
@@ -529,7 +530,7 @@ def test_a_repeated_claim_that_cannot_be_answered_costs_its_own_caller_only(
         raise StoreUnavailable("the test cut the network")
 
     monkeypatch.setattr(store, "load_leased", fail)
-    calls = [_Claim(first), _Claim(other)]
+    calls = [_Claim(first, deadline(10)), _Claim(other, deadline(10))]
     world.coordinator._run_claims(calls)
 
     assert isinstance(calls[0].future.exception(), StoreUnavailable)

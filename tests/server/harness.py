@@ -15,6 +15,7 @@ from tenure.core.ids import JobId, Namespace
 from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, Token, mint
 from tenure.core.vocabulary import Role
+from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.protocol.routes import BY_NAME
 from tenure.server.app import make_app
 from tenure.server.services import Services
@@ -85,10 +86,11 @@ class Stage:
         settings: ServerSettings = SETTINGS,
         metrics: Callable[[Namespace | None], bytes] | None = None,
         store: Callable[..., MemoryStore] = MemoryStore,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self.clock = VirtualClock()
         self.store = store(clock=self.clock)
-        self.coordinator = Coordinator(self.store, monotonic=self.clock)
+        self.coordinator = Coordinator(self.store, monotonic=self.clock, timeout_s=timeout_s)
         self._runner = asyncio.Runner()
         self._numbers = count(1)
         given = {} if metrics is None else {"metrics": metrics}

@@ -14,6 +14,7 @@ from tenure.core.events import Observation
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import ObservationType
+from tenure.deadlines import deadline
 from tenure.errors import (
     Closed,
     OutcomeUnknown,
@@ -64,7 +65,7 @@ def big_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
 
 def _plan(store: PostgresStore, dsn: str, asked: Asked) -> str:
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
-        settings = store._settings(None)
+        settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         rows = raw.execute("EXPLAIN " + asked.text, asked.parameters).fetchall()
         raw.rollback()
@@ -274,12 +275,14 @@ def test_settings_end_with_their_transaction(postgres_store: PostgresStore) -> N
     names = ("statement_timeout", "lock_timeout", "enable_seqscan", "jit")
     show = [Asked("SELECT current_setting($1)", (name,)) for name in names]
     inside = postgres_store._read(lambda tx: tx.fetch(*show))
-    with postgres_store._pool.connection() as connection:
+    with postgres_store._pool.connection(deadline(10)) as connection:
         outside = [
             connection.execute("SELECT current_setting($1)", [name]).fetchall() for name in names
         ]
 
-    assert [rows[0][0] for rows in inside] == ["30s", "10s", "off", "off"]
+    assert [rows[0][0] for rows in inside][2:] == ["off", "off"]
+    limits_ms = [int(rows[0][0].removesuffix("ms")) for rows in inside[:2]]
+    assert 8000 < limits_ms[1] < limits_ms[0] < 10_000  # what is left of ten seconds
     assert outside[0] == [("0",)]
     assert outside[2] == [("on",)]
 
@@ -290,7 +293,7 @@ PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'tenure_
 
 
 def prepared_by(store: PostgresStore) -> int:
-    with store._pool.connection() as connection:
+    with store._pool.connection(deadline(10)) as connection:
         [(number,)] = connection.execute(PREPARED).fetchall()
     return int(number)
 
@@ -340,7 +343,7 @@ def test_statements_that_a_pooler_forgot_are_sent_whole(postgres_url: str) -> No
     """Behind one, the next transaction may run on a connection that never saw them."""
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
-    with store._pool.connection() as connection:
+    with store._pool.connection(deadline(10)) as connection:
         connection.execute("DEALLOCATE ALL")
 
     late = enqueue(store, 3)
@@ -357,7 +360,7 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
     before = prepared_by(store)
-    with store._pool.connection() as connection:
+    with store._pool.connection(deadline(10)) as connection:
         newcomer = store._prepared[connection] = Prepared()
         newcomer._uses = defaultdict(lambda: PREPARED_AFTER)  # it has seen them all elsewhere
 
@@ -372,7 +375,7 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
 def test_a_lock_is_waited_for_only_so_long(
     postgres_store: PostgresStore, postgres_url: str
 ) -> None:
-    impatient = PostgresStore(postgres_url, lock_timeout_s=0.05)
+    impatient = PostgresStore(postgres_url, timeout_s=0.5)
     [job_id] = enqueue(postgres_store)
     [job] = claim(postgres_store, 1)
     changes = [change(job, start_command(job), postgres_store.now())]
@@ -387,9 +390,9 @@ def test_a_lock_is_waited_for_only_so_long(
 
 
 def test_more_callers_than_connections_are_told_in_time(postgres_url: str) -> None:
-    store = PostgresStore(postgres_url, migrate=True, pool_size=1, wait_for_connection_s=0.05)
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=0.05)
 
-    with store._pool.connection(), pytest.raises(StoreUnavailable, match="busy"):
+    with store._pool.connection(deadline(10)), pytest.raises(StoreUnavailable, match="busy"):
         store.load([])
 
     assert not store.load([]).jobs

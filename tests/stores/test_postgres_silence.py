@@ -2,21 +2,29 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
+import psycopg
 import pytest
+from psycopg import errors, sql
 
+from tenure.conformance.spec import spec
+from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.stores.sql import postgres
 from tenure.stores.sql.postgres import PostgresStore
 from tests.stores.lives import EPOCH, enqueue, enqueue_changes
+from tests.support.hanging import frozen
+from tests.support.postgres import PostgresCluster
+from tests.support.waiting import until
 
 
 @pytest.fixture
-def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresStore]:
-    monkeypatch.setattr(postgres, "MARGIN_S", 0.1)
-    store = PostgresStore(postgres_url, migrate=True, pool_size=1, statement_timeout_s=1.0)
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=1.0)
     yield store
     store.close()
 
@@ -24,7 +32,7 @@ def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgr
 @contextmanager
 def stopped_backend(store: PostgresStore) -> Iterator[None]:
     """The process that serves the store's one connection, standing still."""
-    with store._pool.connection() as connection:
+    with store._pool.connection(deadline(10)) as connection:
         [(pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -50,3 +58,88 @@ def test_a_commit_that_is_not_answered_leaves_its_outcome_open(store: PostgresSt
     ids = [change.job.id for change in changes]
     found = store.load(ids).jobs.keys()
     assert found in (set(), set(ids))  # it had been sent: all of it, or none
+
+
+@spec("K6")
+def test_whatever_is_retried_the_call_ends_in_time(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(_: object) -> None:
+        raise errors.DeadlockDetected("the test gave it up for another")
+
+    monkeypatch.setattr(postgres, "MAX_TRIES", 1_000_000)
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable):
+        store._write(give_up)
+
+    assert 1.0 <= time.monotonic() - began < 5.0
+
+
+@spec("K6")
+def test_a_frozen_server_is_given_up_by_many_callers_at_the_same_time(
+    cluster: PostgresCluster,
+) -> None:
+    with closing(PostgresStore(cluster.create_database(), migrate=True, timeout_s=1.0)) as store:
+        store.now()
+        with frozen(cluster.pid), ThreadPoolExecutor(12) as callers:
+            began = time.monotonic()
+            calls = [callers.submit(store.load, []) for _ in range(12)]  # three for each connection
+            problems = [call.exception() for call in calls]
+            waited_s = time.monotonic() - began
+        recovered = store.now()
+
+    assert all(isinstance(problem, StoreUnavailable) for problem in problems)
+    # A connection cannot be made in less than two seconds: libpq has no shorter time-out.
+    assert waited_s < 6.0
+    assert recovered > 0
+
+
+@spec("K6")
+def test_a_commit_that_waits_for_an_absent_standby_has_an_unknown_outcome(
+    cluster: PostgresCluster,
+) -> None:
+    with closing(PostgresStore(cluster.create_database(), migrate=True, timeout_s=1.0)) as store:
+        changes = enqueue_changes(store, 1)
+        [job_id] = [change.job.id for change in changes]
+        with awaiting_a_standby(cluster):
+            began = time.monotonic()
+            with pytest.raises(OutcomeUnknown):
+                store.save(changes, epoch=EPOCH)
+            waited_s = time.monotonic() - began
+
+            assert waited_s < 5.0
+        found = store.load([job_id]).jobs
+
+    assert set(found) == {job_id}  # here it was written: the caller that asks again hears so
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PostgresCluster]:
+    """A server of these tests' own: the shared one must not be frozen."""
+    with PostgresCluster.start(durable=False) as cluster:
+        yield cluster
+
+
+@contextmanager
+def awaiting_a_standby(cluster: PostgresCluster) -> Iterator[None]:
+    """Every commit waits for a standby that nobody ever started."""
+    with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as administrator:
+
+        def set_standby(name: str) -> None:
+            administrator.execute(
+                sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(name)
+            )
+            administrator.execute("SELECT pg_reload_conf()")
+            until(lambda: _shown(administrator) == name, "the setting is shown")
+
+        set_standby("nobody")
+        try:
+            yield
+        finally:
+            set_standby("")
+
+
+def _shown(connection: psycopg.Connection) -> str:
+    [(name,)] = connection.execute("SHOW synchronous_standby_names").fetchall()
+    return str(name)

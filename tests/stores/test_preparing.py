@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from tenure.deadlines import deadline
 from tenure.stores.sql import postgres_wire
 from tenure.stores.sql.postgres import PostgresStore
 from tenure.stores.sql.postgres_wire import MOST_COUNTED, PREPARED_AFTER, Prepared
@@ -22,7 +23,7 @@ def test_a_connection_with_too_many_statements_begins_anew(
     for _ in range(3 * PREPARED_AFTER):
         enqueue(store)
         store.now()
-        with store._pool.connection() as connection:
+        with store._pool.connection(deadline(10)) as connection:
             [(number,)] = connection.execute(PREPARED).fetchall()
         numbers.append(number)
 

@@ -197,7 +197,7 @@ def test_a_refused_change_takes_its_batch_with_it(sqlite_store: SqliteStore) -> 
 
 
 def test_a_writer_of_another_process_is_waited_for_only_so_long(sqlite_path: Path) -> None:
-    store = SqliteStore(sqlite_path, busy_timeout_s=0.05)
+    store = SqliteStore(sqlite_path, timeout_s=0.05)
     changes = enqueue_changes(store, 1)
     with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -283,14 +283,14 @@ def test_a_log_that_cannot_be_folded_back_leaves_the_writers_patience_as_it_was(
     writer = sqlite_writer.Writer(
         lambda: sqlite3.connect(":memory:", factory=Failing, isolation_level=None),
         path=sqlite_path,
-        busy_timeout_s=3.0,
+        timeout_s=3.0,
     )
     writer._checkpoint_at = 0
 
     writer.run(lambda connection: connection.execute("SELECT 1").fetchall())
     writer.close()
 
-    assert [each for each in asked if "busy_timeout" in each][-1] == "PRAGMA busy_timeout = 3000"
+    assert [each for each in asked if "busy_timeout" in each][-1] == "PRAGMA busy_timeout = 500"
 
 
 def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:

@@ -23,6 +23,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Reply, Verdict
+from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.ports import Store
 from tenure.stores.memory import MemoryStore
 
@@ -55,13 +56,18 @@ class World:
         clock: VirtualClock | None = None,
         *,
         flights: int | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self.clock = clock or VirtualClock()
         self.store: Store = store or MemoryStore(clock=self.clock)
         self._luck = count(1)
         self._requests = count(1)
         self.coordinator = Coordinator(
-            self.store, entropy=self.entropy, monotonic=self.clock, flights=flights
+            self.store,
+            entropy=self.entropy,
+            monotonic=self.clock,
+            flights=flights,
+            timeout_s=timeout_s,
         )
 
     def entropy(self, size: int) -> bytes:

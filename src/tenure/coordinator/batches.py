@@ -43,7 +43,7 @@ from tenure.core.outcomes import (
 )
 from tenure.core.requests import already_there, redriven_id
 from tenure.core.verdicts import Answer
-from tenure.errors import Contended, StoreRefused
+from tenure.errors import Contended, OutcomeUnknown, StoreRefused, StoreUnavailable
 from tenure.ports import DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved, Store
 
 MAX_TRIES = 8
@@ -63,9 +63,10 @@ _LOOKING_FURTHER = _RESOLVING | {FollowUp}  # than their job's row
 class Asked:
     """One command on its way to an answer, or to an error of its own."""
 
-    __slots__ = ("answer", "command", "error", "lost_races", "missed")
+    __slots__ = ("_permit", "answer", "command", "error", "lost_races", "missed")
 
     def __init__(self, command: Command) -> None:
+        self._permit = WritePermit()
         self.command = command
         self.answer: Answer | None = None
         self.error: Exception | None = None
@@ -85,6 +86,53 @@ class Asked:
             return True
         is_update = self.missed is not None and self.missed.expected_rev > 0
         return is_update and self.lost_races >= LOST_BEFORE_LOCKING
+
+    def may_write(self) -> bool:
+        """Whether a change for it may be given to the store."""
+        return self._permit.use()
+
+    def withdraw(self, timeout_s: float) -> None:
+        """End its wait, with nothing changed if that is still possible. [K6]"""
+        self.error = late(timeout_s, is_known=self._permit.revoke())
+
+
+class WritePermit:
+    """Settles between two threads whether a call may still write: one uses the permit before it
+    writes, the other revokes it at the call's deadline. The first of them wins."""
+
+    __slots__ = ("_is_used", "_token")
+
+    def __init__(self) -> None:
+        self._token = [None]
+        self._is_used = False
+
+    def use(self) -> bool:
+        """Whether writing is allowed: it was not revoked before."""
+        if not self._is_used and self._take():
+            self._is_used = True
+        return self._is_used
+
+    def revoke(self) -> bool:
+        """Whether that came before any use: then nothing will ever be written."""
+        return self._take()
+
+    def _take(self) -> bool:
+        try:
+            self._token.pop()  # atomic: it succeeds in one thread only
+        except IndexError:
+            return False
+        return True
+
+
+def late(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
+    """What a caller hears whose time is over; `is_known` says that nothing was changed."""
+    hint = "send the same request again"
+    if is_known:
+        return StoreUnavailable(f"the store did not answer within {timeout_s:g} s", hint=hint)
+    return OutcomeUnknown(
+        f"the store was writing and did not answer within {timeout_s:g} s",
+        hint=f"{hint}: its id tells what became of it",
+    )
 
 
 class LastWritten:
@@ -448,9 +496,12 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
 def _guarded(
     asked: Asked, rows: _Rows, moment: Moment, history: list[Event] | None
 ) -> Outcome | None:
-    """A decision that fails is a bug of ours; it must cost its own caller only."""
+    """A decision that fails is a bug of ours; it must cost its own caller only. None also for a
+    change that came too late for its caller."""
     try:
-        return _decide(asked.command, rows, moment, history)
+        outcome = _decide(asked.command, rows, moment, history)
     except Exception as bug:  # handed to the caller's future, never swallowed
         asked.error = bug
         return None
+    writes = isinstance(outcome, Applied | Resolved)
+    return None if writes and not asked.may_write() else outcome

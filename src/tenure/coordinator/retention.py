@@ -15,6 +15,7 @@ from tenure.coordinator.sweeper import JUMP_THRESHOLD
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.validation import check_duration
+from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
 from tenure.ports import Bite, Store
 
@@ -33,6 +34,9 @@ EXCUSING = Duration(7 * DAY)
 """How long an outage is remembered after its end, at least. [O4]"""
 
 INTERVAL = seconds(30)
+RUN_WITHIN_S = 120.0
+"""Nobody waits for it, so it may take longer than a call. [K6]"""
+
 NOTHING = Bite(0, is_full=False)
 
 
@@ -105,6 +109,10 @@ class Retention:
 
     def run_once(self) -> RetentionReport:
         """One bite of everything."""
+        with waiting_at_most(RUN_WITHIN_S):
+            return self._forget()
+
+    def _forget(self) -> RetentionReport:
         policy, store, page = self._policy, self._store, self._page
         renewals = store.prune_renewals(limit=page) if policy.prune_renewals else NOTHING
         artifacts = store.collect_artifacts(limit=page)

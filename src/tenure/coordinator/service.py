@@ -11,10 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any
 
 from tenure.coordinator.administering import Administered
-from tenure.coordinator.batches import Asked, Executor, LastWritten
+from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit, late
 from tenure.coordinator.beside import BesideTheLog
 from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
 from tenure.coordinator.outages import OutageWatch, watched
@@ -36,6 +38,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
+from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline, waiting_until
 from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, Entropy, Observer, Store
 
@@ -59,34 +62,62 @@ CLOSE_WITHIN_S = 60.0
 """More than a statement may take at any store, and less than forever."""
 
 
+OVERDUE_EVERY_S = 0.1
+"""How exactly deadlines are kept."""
+
+
 class _Commands:
     """Commands of one caller, answered together."""
 
-    __slots__ = ("asked", "future", "waiting")
+    __slots__ = ("asked", "deadline", "future", "waiting")
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
         self.asked = [Asked(command) for command in commands]
+        self.deadline = until
         self.waiting = self.asked  # for a flight
         self.future: Future[list[Answer]] = Future()
 
     def may_leave(self) -> bool:
         """Whether its caller still wants it; from then on it cannot be cancelled any more."""
-        return self.future.running() or self.future.set_running_or_notify_cancel()
+        return _may_leave(self.future)
+
+    def expire(self, timeout_s: float) -> None:
+        """Answer it now: its deadline has passed."""
+        for asked in self.asked:
+            if asked.is_open:
+                asked.withdraw(timeout_s)
+        self.finish()
 
     def finish(self) -> None:
-        error = next((asked.error for asked in self.asked if asked.error is not None), None)
-        if error is None:
-            self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
-        elif _says_nothing_changed(error) and any(asked.answer for asked in self.asked):
-            # It is right about the command it belongs to, and wrong about its neighbours.
-            partly = OutcomeUnknown(
-                f"a part of the call was carried out, then: {error}",
-                hint="send the same request again: its ids tell what became of it",
-            )
-            partly.__cause__ = error
-            self.future.set_exception(partly)
-        else:
-            self.future.set_exception(error)
+        """Tell the caller, unless it was told at its deadline."""
+        failures = [asked.error for asked in self.asked if asked.error is not None]
+        with suppress(InvalidStateError):
+            if failures:
+                self.future.set_exception(self._summary(failures))
+            else:
+                self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
+
+    def _summary(self, failures: list[Exception]) -> Exception:
+        """One error for all: one that says nothing changed is wrong about its neighbours."""
+        for error in failures:
+            if not _says_nothing_changed(error):
+                return error
+        error = failures[0]
+        if not any(asked.answer for asked in self.asked):
+            return error
+        partly = OutcomeUnknown(
+            f"a part of the call was carried out, then: {error}",
+            hint="send the same request again: its ids tell what became of it",
+        )
+        partly.__cause__ = error
+        return partly
+
+
+def _may_leave(future: "Future[Any]") -> bool:
+    """Whether a caller still waits; from then on it cannot cancel any more."""
+    if future.done():
+        return False
+    return future.running() or future.set_running_or_notify_cancel()
 
 
 def _says_nothing_changed(error: Exception) -> bool:
@@ -96,11 +127,73 @@ def _says_nothing_changed(error: Exception) -> bool:
 class _Claim:
     """One claim of one worker session."""
 
-    __slots__ = ("future", "request")
+    __slots__ = ("deadline", "future", "permit", "request")
 
-    def __init__(self, request: ClaimRequest) -> None:
+    def __init__(self, request: ClaimRequest, until: Deadline) -> None:
         self.request = request
+        self.deadline = until
+        self.permit = WritePermit()
         self.future: Future[ClaimAnswer] = Future()
+
+    def expire(self, timeout_s: float) -> None:
+        """Answer it now: its deadline has passed."""
+        self.fail(late(timeout_s, is_known=self.permit.revoke()))
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller, unless it was told at its deadline."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+    def finish(self, answer: ClaimAnswer) -> None:
+        """Likewise."""
+        with suppress(InvalidStateError):
+            self.future.set_result(answer)
+
+
+def _latest(calls: Sequence[_Commands | _Claim]) -> Deadline:
+    """When nobody waits for any of these any more."""
+    return Deadline(max(call.deadline.until_s for call in calls))
+
+
+class OverdueCalls:
+    """Answers calls at their deadline, whatever holds them up: a flight that hangs with its store
+    answers nobody. [K6]"""
+
+    def __init__(self, lock: threading.Condition, timeout_s: float) -> None:
+        self._lock = lock  # of the queue: a call must not leave while it is being answered here
+        self._timeout_s = timeout_s
+        self._open: set[_Commands | _Claim] = set()
+        self._has_some = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="tenure-overdue", daemon=True)
+        self._thread.start()
+
+    def add(self, call: _Commands | _Claim) -> None:
+        """Watch a call until it is answered."""
+        self._open.add(call)
+        if not self._has_some.is_set():
+            self._has_some.set()
+
+    def close(self) -> None:
+        """End; what is open now is answered by nobody."""
+        self._closed = True
+        self._has_some.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            if not self._open:
+                self._has_some.clear()
+                if not self._open and not self._closed:  # `add` puts a call in before it looks
+                    self._has_some.wait()
+                continue
+            time.sleep(OVERDUE_EVERY_S)
+            for call in list(self._open):
+                if call.deadline.has_passed:
+                    with self._lock:
+                        call.expire(self._timeout_s)
+                if call.future.done():
+                    self._open.discard(call)
 
 
 class Coordinator(BesideTheLog, Administered):
@@ -117,7 +210,9 @@ class Coordinator(BesideTheLog, Administered):
         remembered: int = LAST_WRITTEN,
         observer: Observer | None = None,
         outages: OutageWatch | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
+        """Every call is answered within `timeout_s`. [K6]"""
         self.outages = outages or OutageWatch(monotonic)
         self.unwatched_store = store
         self.store = watched(store, self.outages)
@@ -133,6 +228,7 @@ class Coordinator(BesideTheLog, Administered):
             last_written=self._last_written,
             observer=observer,
         )
+        self.timeout_s = timeout_s
         self._condition = threading.Condition()
         self._commands: deque[_Commands] = deque()
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
@@ -146,6 +242,7 @@ class Coordinator(BesideTheLog, Administered):
             threading.Thread(target=self._fly, name=f"tenure-coordinator-{number}", daemon=True)
             for number in range(flights or store.parallelism)
         ]
+        self._overdue = OverdueCalls(self._condition, timeout_s)
         for thread in self._threads:
             thread.start()
 
@@ -154,7 +251,7 @@ class Coordinator(BesideTheLog, Administered):
     def submit_many(self, commands: Sequence[Command]) -> Future[list[Answer]]:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
         check_commands(commands, self.limits)
-        call = _Commands(commands)
+        call = _Commands(commands, deadline(self.timeout_s))
         if not commands:
             call.finish()
             return call.future
@@ -163,6 +260,7 @@ class Coordinator(BesideTheLog, Administered):
             self._commands.append(call)
             self._gathered += len(commands)
             self._wake()
+        self._overdue.add(call)
         return call.future
 
     def submit(self, command: Command) -> Future[list[Answer]]:
@@ -174,12 +272,13 @@ class Coordinator(BesideTheLog, Administered):
     ) -> Future[ClaimAnswer]:
         """A claim; concurrent ones of the same scope share a transaction. None of them waits."""
         check_claim(request, self.limits)
-        call = _Claim(request)
+        call = _Claim(request, deadline(self.timeout_s))
         with self._condition:
             self._refuse_if_closed()
             self._claims.setdefault(request.scope, deque()).append(call)
             self._gathered += request.limit
             self._wake()
+        self._overdue.add(call)
         return call.future
 
     def end_waits(self) -> None:
@@ -224,6 +323,7 @@ class Coordinator(BesideTheLog, Administered):
         until = time.monotonic() + CLOSE_WITHIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._overdue.close()
         if any(thread.is_alive() for thread in self._threads):
             _log.warning("closed while the store does not answer: what was asked last is unknown")
 
@@ -305,7 +405,7 @@ class Coordinator(BesideTheLog, Administered):
         while waiting and (not taken or waiting[0].request.limit <= room):
             call = waiting.popleft()
             self._gathered -= call.request.limit
-            if call.future.set_running_or_notify_cancel():
+            if _may_leave(call.future):
                 room -= call.request.limit
                 taken.append(call)
         del self._claims[scope]
@@ -314,10 +414,11 @@ class Coordinator(BesideTheLog, Administered):
         return taken
 
     def _run_commands(self, calls: list[_Commands]) -> None:
-        batch = [asked for call in calls for asked in call.waiting]
+        batch = [asked for call in calls for asked in call.waiting if asked.is_open]
         later: list[Asked] = []
         try:
-            later = self._executor.run_wave(batch)
+            with waiting_until(_latest(calls)):
+                later = self._executor.run_wave(batch)
         except Exception as failure:  # handed to every caller that still waits, never swallowed
             for asked in batch:
                 if asked.is_open:
@@ -344,31 +445,37 @@ class Coordinator(BesideTheLog, Administered):
 
     def _run_claims(self, calls: list[_Claim]) -> None:
         try:
-            answers = self._plan_and_claim([call.request for call in calls])
+            with waiting_until(_latest(calls)):
+                answered = self._plan_and_claim(calls)
         except Exception as failure:  # handed to every caller that waits, never swallowed
             for call in calls:
-                call.future.set_exception(failure)
+                call.fail(failure)
             return
-        for call, answer in zip(calls, answers, strict=True):
+        for call, answer in answered:
             if answer.is_repeat:
                 self._run_repeat(call)
             else:
-                call.future.set_result(answer)
+                call.finish(answer)
 
     def _run_repeat(self, call: _Claim) -> None:
         # On its own: if the store fails now, the grants of the others are committed nevertheless.
         try:
-            answer = self._repeat(call.request)
+            with waiting_until(call.deadline):
+                answer = self._repeat(call.request)
         except Exception as failure:  # handed to the caller that waits, never swallowed
-            call.future.set_exception(failure)
+            call.fail(failure)
         else:
-            call.future.set_result(answer)
+            call.finish(answer)
 
-    def _plan_and_claim(self, requests: list[ClaimRequest]) -> Sequence[ClaimAnswer]:
+    def _plan_and_claim(self, calls: list[_Claim]) -> list[tuple[_Claim, ClaimAnswer]]:
         before: dict[JobId, Job] = {}
         asked_at = self._clock.asked()
+        planned_for: list[_Claim] = []
 
         def plan(view: ClaimView) -> ClaimPlan:
+            # Nothing is granted to a claim whose caller was told that nothing was.
+            planned_for[:] = [call for call in calls if call.permit.use()]
+            requests = [call.request for call in planned_for]
             if self.observer is not None:
                 before.update((job.id, job) for job in view.candidates)
             self._clock.heard(view.now, view.epoch, asked_at=asked_at)
@@ -377,12 +484,13 @@ class Coordinator(BesideTheLog, Administered):
             pieces = [luck[start : start + ENTROPY_BYTES] for start in starts]
             return plan_claims(requests, view, pieces)
 
+        requests = [call.request for call in calls]
         sessions = list(dict.fromkeys(request.session for request in requests))
         planned = self.store.claim(requests[0].scope, sessions, wanted(requests), plan)
         self._last_written.wrote(change.job for change in planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
-        return planned.answers
+        return list(zip(planned_for, planned.answers, strict=True))
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received. [Q1]"""

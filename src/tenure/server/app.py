@@ -8,7 +8,8 @@ and how much of it; then its handler. Whatever goes wrong on the way becomes a p
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tenure.coordinator.batches import late
 from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
 from tenure.observing.tracing import Asked, answering, told_by
@@ -38,6 +40,9 @@ from tenure.server.settings import ServerSettings
 _log = logging.getLogger("tenure.server")
 
 HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
+
+COORDINATOR_FIRST_S = 1.0
+"""How much longer than the coordinator's time-out a request may take: its answer says more."""
 
 _BRACES = re.compile(r"\{(\w+)\}")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -178,15 +183,32 @@ class _Address:
                 raise _not_allowed(self._routes)
             if not self._authenticated:
                 check_local(http.headers.get("host", ""), http.headers.get("origin"))
-            principal = await self._principal(route, http)
+            async with self._in_time(is_read=True):
+                principal = await self._principal(route, http)
             call = await _read(route, self._services, principal, http, request_id, asked, held)
-            answer = await HANDLERS[route.name](call)
+            more_s = getattr(call.body, "wait_s", 0.0)
+            async with self._in_time(is_read=route.only_reads, more_s=more_s):
+                answer = await HANDLERS[route.name](call)
             held.answer(len(answer.body), can_refuse=route.only_reads)
             return answer
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as problem:  # every failure has its answer, and only that
             return problems.response(problem, request_id)
+
+    @asynccontextmanager
+    async def _in_time(self, *, is_read: bool, more_s: float = 0.0) -> AsyncIterator[None]:
+        """The coordinator answers within its time-out. This is for all that waits before it is
+        asked, such as for a thread when every one of them waits for the store. [H31]"""
+        timeout_s = self._services.coordinator.timeout_s
+        limit = asyncio.timeout(timeout_s + more_s + COORDINATOR_FIRST_S)
+        try:
+            async with limit:
+                yield
+        except TimeoutError as problem:
+            if not limit.expired():
+                raise
+            raise late(timeout_s, is_known=is_read) from problem
 
     async def _principal(self, route: Route, http: Request) -> Principal:
         if route.is_public or not self._authenticated:

@@ -107,6 +107,11 @@ class Call:
         return self._query
 
     @property
+    def body(self) -> Any:
+        """The body, whatever kind of message it is."""
+        return self._body
+
+    @property
     def raw_body(self) -> bytes:
         """A body that is no message."""
         return cast(bytes, self._body)

@@ -30,6 +30,7 @@ ORDINARY = (
     URL_VARIABLE,
     "TENURE_CA_FILE",
     "TENURE_LEASE_BOUNDS",
+    "TENURE_STORE_TIMEOUT",
 )
 """What handlers see in the strict mode without being named."""
 

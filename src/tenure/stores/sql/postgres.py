@@ -19,6 +19,7 @@ from tenure.core.failover import Server, newest
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
+from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
     OutcomeUnknown,
     ServerBehind,
@@ -44,6 +45,7 @@ from tenure.stores.sql.postgres_failover import Memory, check_server, log_check
 from tenure.stores.sql.postgres_health import QUESTIONS, postgres_facts
 from tenure.stores.sql.postgres_pool import Pool
 from tenure.stores.sql.postgres_schema import (
+    CONNECT_TIMEOUT_S,
     DEFAULT_SCHEMA,
     check_schema,
     complete_dsn,
@@ -67,9 +69,9 @@ MAX_TRIES = 5
 
 LONGEST_PAUSE_S = 0.05
 
-MARGIN_S = 10.0
-"""For a busy host, beyond the time of one statement that waited and of one that worked: after that
-the server is taken for gone. It ends every statement by itself, unless it hangs."""
+SERVER_FIRST_S = 0.5
+"""How much earlier than this process the server gives a statement up, if it can: its answer then
+says that nothing was written."""
 
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each further host of its URL."""
@@ -91,6 +93,10 @@ _BEGIN_READING = "BEGIN READ ONLY"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _COMMIT = Asked("COMMIT", ())
+_ROLLBACK = Asked("ROLLBACK", ())
+_DEALLOCATE = Asked("DEALLOCATE ALL", ())
+
+_OPEN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
 
 _INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
 
@@ -122,11 +128,11 @@ class _PostgresTransaction:
         settings: Asked,
         prepared: Prepared | None,
         *,
-        answer_within_s: float,
+        until: Deadline,
     ) -> None:
         self._connection = connection
         self._prepared = prepared
-        self._answer_within_s = answer_within_s
+        self._until = until
         self._opening = [Asked(begin, ()), settings]
         self._begin = begin
         self.is_committing = False
@@ -157,7 +163,7 @@ class _PostgresTransaction:
         return going.finish()[len(opening) : -1]
 
     def _exchange(self) -> Exchange:
-        return Exchange(self._connection, self._prepared, answer_within_s=self._answer_within_s)
+        return Exchange(self._connection, self._prepared, until=self._until)
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
@@ -166,7 +172,7 @@ class _PostgresTransaction:
             result = work(self)
             if self._connection.info.transaction_status != TransactionStatus.IDLE:
                 self.is_committing = True
-                self._connection.execute("COMMIT")
+                self._say(_COMMIT)
         finally:
             self._connection.remove_notice_handler(self._hear)
         if self._is_local_only:
@@ -189,12 +195,26 @@ class _PostgresTransaction:
 
     def undo(self) -> None:
         """Roll back; a connection on which that fails is not handed out again."""
-        with suppress(psycopg.Error):
-            self._connection.rollback()
+        if self._connection.info.transaction_status in _OPEN_TRANSACTION:
+            with suppress(psycopg.Error):
+                self._say(_ROLLBACK)
+
+    def forget_prepared(self) -> None:
+        """Let the server forget all that this connection has prepared."""
+        self._say(_DEALLOCATE)
+
+    def _say(self, asked: Asked) -> None:
+        """One statement by itself, waited for no longer than the others."""
+        going = Exchange(self._connection, None, until=self._until)
+        going.send([asked])
+        going.finish()
 
 
 class PostgresStore(SqlStore):
-    """`tenure.ports.Store` in a schema of a PostgreSQL database."""
+    """`tenure.ports.Store` in a schema of a PostgreSQL database.
+
+    A call without a deadline of its own waits for `timeout_s` at most.
+    """
 
     _may_undo = True  # whether a transaction of ours may be undone as a whole
 
@@ -205,9 +225,7 @@ class PostgresStore(SqlStore):
         schema: str = DEFAULT_SCHEMA,
         pool_size: int = 4,
         migrate: bool = False,
-        statement_timeout_s: float = 30.0,
-        lock_timeout_s: float = 10.0,
-        wait_for_connection_s: float = 30.0,
+        timeout_s: float = CALL_TIMEOUT_S,
         accept_restored: bool = False,
     ) -> None:
         """`accept_restored`: also open a store that was restored, to raise its epoch. [A12]"""
@@ -221,20 +239,16 @@ class PostgresStore(SqlStore):
         if migrate:
             migrate_schema(complete, schema=schema)
         check_schema(complete, schema=schema)
-        self._timeouts = {
-            "statement_timeout": f"{int(statement_timeout_s * 1000)}ms",
-            "lock_timeout": f"{int(lock_timeout_s * 1000)}ms",
-            "idle_timeout": f"{int(statement_timeout_s * 1000)}ms",
-        }
+        self._timeout_s = timeout_s
         self._memory = Memory()
         self._accepts_restored = accept_restored
-        self._pool = Pool(self._connect, size=pool_size, wait_s=wait_for_connection_s)
+        self._pool = Pool(self._connect, size=pool_size)
         self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
         self._prepares = True
-        self._answer_within_s = 2 * statement_timeout_s + MARGIN_S
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._compare_hosts()
-        with self._pool.connection():
+        opened_by = Deadline(time.monotonic() + max(timeout_s, CONNECT_TIMEOUT_S))
+        with self._pool.connection(opened_by):
             pass  # a server that must not be used is refused now
 
     @property
@@ -255,23 +269,23 @@ class PostgresStore(SqlStore):
 
     # --- failover ------------------------------------------------------------------------------
 
-    def _connect(self) -> Connection:
+    def _connect(self, until: Deadline) -> Connection:
         """A new connection, to a server that has everything this process was told. [A8] Hosts are
         tried in the URL's order; one that is behind is passed over. [A11]"""
         problems: list[StoreUnavailable] = []
-        for dsn in self._hosts:
+        for tried, dsn in enumerate(self._hosts):
             try:
-                return self._connect_to(dsn)
+                return self._connect_to(dsn, until.shared_by(len(self._hosts) - tried))
             except StoreUnavailable as problem:
                 problems.append(problem)
                 if isinstance(problem, ServerBehind):
                     _log.warning("%s was passed over: %s", shown_host(dsn), problem)
         raise next((each for each in problems if isinstance(each, ServerBehind)), problems[-1])
 
-    def _connect_to(self, dsn: str) -> Connection:
-        connection = connect(dsn)
+    def _connect_to(self, dsn: str, until: Deadline) -> Connection:
+        connection = connect(dsn, until=until)
         try:
-            self._check_server(connection)
+            self._check_server(connection, until)
         except psycopg.Error as problem:
             connection.close()
             raise translate(problem) from problem
@@ -300,10 +314,10 @@ class PostgresStore(SqlStore):
             )
         self._memory.expect(newest(list(found.values())))
 
-    def _check_server(self, connection: Connection) -> None:
+    def _check_server(self, connection: Connection, until: Deadline) -> None:
         """Ask the server for all that this process remembers, before anything else is asked."""
         asked = self._memory.remembered()
-        tx = self._transaction(connection, _BEGIN, timeline=None, prepared=None)
+        tx = self._transaction(connection, _BEGIN, until, timeline=None, prepared=None)
         result = tx.run(
             lambda tx: check_server(
                 tx,
@@ -381,19 +395,21 @@ class PostgresStore(SqlStore):
     def _transact(
         self, begin: str, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False
     ) -> _T:
-        """Run work in a transaction; again where nothing of it can have been written."""
+        """Run work in a transaction; again where nothing of it can have been written, within one
+        deadline. [K6]"""
+        until = deadline(self._timeout_s)
         tries = 0
         while True:
             tries += 1
-            with self._pool.connection() as connection:
+            with self._pool.connection(until) as connection:
                 prepared = None
                 if self._prepares:
                     prepared = self._prepared.setdefault(connection, Prepared())
                 timeline = self._memory.timeline
-                tx = self._transaction(connection, begin, timeline=timeline, prepared=prepared)
+                tx = self._transaction(connection, begin, until, timeline, prepared)
                 try:
                     if prepared is not None and prepared.is_full:
-                        connection.execute("DEALLOCATE ALL")
+                        tx.forget_prepared()
                         prepared.forget()
                     result = tx.run(work)
                     if begin == _BEGIN and timeline != self._memory.timeline:
@@ -401,7 +417,7 @@ class PostgresStore(SqlStore):
                     return result
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
                     tx.undo()
-                    if tries >= MAX_TRIES:
+                    if tries >= MAX_TRIES or until.has_passed:
                         raise translate(given_up) from given_up
                 except psycopg.Error as problem:
                     if not connection.closed:
@@ -434,21 +450,26 @@ class PostgresStore(SqlStore):
         self,
         connection: Connection,
         begin: str,
-        *,
+        until: Deadline,
         timeline: int | None,
         prepared: Prepared | None,
     ) -> _PostgresTransaction:
         """A transaction that a server on another timeline refuses. None: any server takes it."""
-        return _PostgresTransaction(
-            connection,
-            begin,
-            self._settings(timeline),
-            prepared,
-            answer_within_s=self._answer_within_s,
-        )
+        settings = self._settings(until, timeline)
+        return _PostgresTransaction(connection, begin, settings, prepared, until=until)
 
-    def _settings(self, timeline: int | None) -> Asked:
-        return self._ask("settings", timeline=timeline, **self._timeouts)
+    def _settings(self, until: Deadline, timeline: int | None) -> Asked:
+        """What a transaction begins with: the server's own time-outs end a little earlier."""
+        left_s = until.remaining_s
+        whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
+        lock_ms = whole_ms * 9 // 10  # the first to end, so that the error says what was waited for
+        return self._ask(
+            "settings",
+            timeline=timeline,
+            statement_timeout=f"{whole_ms}ms",
+            lock_timeout=f"{lock_ms}ms",
+            idle_timeout=f"{whole_ms}ms",
+        )
 
     def _stop_preparing(self, problem: psycopg.Error) -> None:
         self._prepares = False

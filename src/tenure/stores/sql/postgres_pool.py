@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tenure.deadlines import Deadline
 from tenure.errors import Closed, StoreError, StoreUnavailable
 from tenure.stores.sql.driver import Connection, TransactionStatus, psycopg
 
@@ -18,9 +19,8 @@ from tenure.stores.sql.driver import Connection, TransactionStatus, psycopg
 class Pool:
     """At most `size` connections, each used by one thread at a time."""
 
-    def __init__(self, connect: Callable[[], Connection], *, size: int, wait_s: float) -> None:
+    def __init__(self, connect: Callable[[Deadline], Connection], *, size: int) -> None:
         self._connect = connect
-        self._wait_s = wait_s
         self._size = size
         self._free = threading.Semaphore(size)
         self._idle: list[Connection] = []
@@ -29,16 +29,16 @@ class Pool:
         self._pid = os.getpid()
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self, until: Deadline) -> Iterator[Connection]:
         """A connection that was alive a moment ago; it comes back unless it is broken."""
         self._check()
-        if not self._free.acquire(timeout=self._wait_s):
+        if not self._free.acquire(timeout=until.remaining_s):
             raise StoreUnavailable(
-                f"all {self._size} connections to PostgreSQL were busy for {self._wait_s} s",
+                f"all {self._size} connections to PostgreSQL were busy for too long",
                 hint="send the same request again, or raise the pool's size",
             )
         try:
-            connection = self._take() or self._connect()
+            connection = self._take() or self._connect(until)
             try:
                 yield connection
             finally:

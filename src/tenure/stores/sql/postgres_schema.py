@@ -7,6 +7,7 @@ connection string: it may hold a password.
 import re
 from collections.abc import Mapping
 
+from tenure.deadlines import Deadline
 from tenure.errors import (
     SchemaTooNew,
     SchemaTooOld,
@@ -31,6 +32,7 @@ from tenure.stores.sql.statements import fill
 
 DEFAULT_SCHEMA = "tenure"
 CONNECT_TIMEOUT_S = 10
+SHORTEST_CONNECT_TIMEOUT_S = 2  # libpq rounds less up to it
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _DEFAULTS: Mapping[str, str] = {
@@ -95,11 +97,11 @@ def shown_host(dsn: str) -> str:
     return f"{place}:{given['port']}" if given.get("port") else str(place)
 
 
-def connect(dsn: str) -> Connection:
+def connect(dsn: str, *, until: Deadline | None = None) -> Connection:
     """A connection in autocommit mode that returns ids as text, in UTF-8."""
     try:
         connection = psycopg.connect(
-            dsn,
+            dsn if until is None else _connecting_until(dsn, until),
             autocommit=True,
             # `postgres_wire` prepares what comes back, under names made of the text. The driver
             # would number its own: behind a pooler that number is somebody else's statement.
@@ -114,6 +116,15 @@ def connect(dsn: str) -> Connection:
         ) from problem
     connection.adapters.register_loader("uuid", TextLoader)
     return connection
+
+
+def _connecting_until(dsn: str, until: Deadline) -> str:
+    """The connection string with what is left of the time. Less than two seconds are not
+    possible."""
+    given = conninfo_to_dict(dsn)
+    most_s = int(given.get("connect_timeout") or CONNECT_TIMEOUT_S)
+    timeout_s = max(SHORTEST_CONNECT_TIMEOUT_S, min(most_s, int(until.remaining_s)))
+    return make_conninfo(dsn, connect_timeout=str(timeout_s))
 
 
 # --- Errors ------------------------------------------------------------------------------------

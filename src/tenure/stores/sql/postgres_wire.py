@@ -11,11 +11,11 @@ server's work in a drain of 200 jobs a call. No server-side cursors, text result
 
 import hashlib
 import select
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from tenure.deadlines import Deadline
 from tenure.stores.sql.driver import (
     Connection,
     ConnStatus,
@@ -116,11 +116,11 @@ class Exchange:
     """
 
     def __init__(
-        self, connection: Connection, prepared: Prepared | None, *, answer_within_s: float
+        self, connection: Connection, prepared: Prepared | None, *, until: Deadline
     ) -> None:
         self._connection = connection
         self._prepared = prepared
-        self._answer_within_s = answer_within_s
+        self._until = until
         self._sent = 0
         self._preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by place among the results
         self._new_names: set[bytes] = set()  # a statement may be sent many times in one exchange
@@ -152,7 +152,7 @@ class Exchange:
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()
         try:
-            results = _receive(pgconn, self._answer_within_s)
+            results = _receive(pgconn, self._until)
         except NoAnswer:
             self._connection.close()
             raise
@@ -188,20 +188,19 @@ def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Enc
     )
 
 
-def _receive(pgconn: PGconn, within_s: float) -> list[PGresult]:
+def _receive(pgconn: PGconn, until: Deadline) -> list[PGresult]:
     """Everything up to the sync; the statements' results in their order."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
-    until_s = time.monotonic() + within_s
     while pgconn.flush():  # the server may want to be heard before it reads on
-        for _, ready in _ready(poll, until_s, within_s):
+        for _, ready in _ready(poll, until):
             if ready & ~select.POLLOUT:
                 pgconn.consume_input()
     poll.modify(pgconn.socket, select.POLLIN)
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
-            _ready(poll, until_s, within_s)
+            _ready(poll, until)
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None:  # the end of one statement's answer, or of the connection
@@ -213,12 +212,12 @@ def _receive(pgconn: PGconn, within_s: float) -> list[PGresult]:
             results.append(result)
 
 
-def _ready(poll: select.poll, until_s: float, within_s: float) -> list[tuple[int, int]]:
+def _ready(poll: select.poll, until: Deadline) -> list[tuple[int, int]]:
     """What the socket is ready for. The server ends its statements by itself; if it hangs, or its
     host is gone, nobody would ever say so."""
-    found = poll.poll(max(0.0, until_s - time.monotonic()) * 1000)
+    found = poll.poll(until.remaining_s * 1000)
     if not found:
-        raise NoAnswer(f"the server has not answered for {within_s:g} s")
+        raise NoAnswer("the server has not answered in time")
     return found
 
 

@@ -18,6 +18,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import Closed, StoreError, StoreRefused
 from tenure.ports import Clock, HealthFact, Saved
 from tenure.stores.memory import host_clock
@@ -33,7 +34,7 @@ from tenure.stores.sql.sqlite_file import (
     translated,
 )
 from tenure.stores.sql.sqlite_health import sqlite_facts
-from tenure.stores.sql.sqlite_writer import Writer
+from tenure.stores.sql.sqlite_writer import LOCK_SLICE_S, Writer
 from tenure.stores.sql.statements import Asked, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
 from tenure.stores.sql.transactions import Transaction
@@ -70,7 +71,10 @@ class _SqliteTransaction:
 
 
 class SqliteStore(SqlStore):
-    """`tenure.ports.Store` in one SQLite file. A new or empty file is migrated when opened."""
+    """`tenure.ports.Store` in one SQLite file. A new or empty file is migrated when opened.
+
+    A call without a deadline of its own waits for `timeout_s` at most.
+    """
 
     def __init__(
         self,
@@ -78,14 +82,14 @@ class SqliteStore(SqlStore):
         *,
         clock: Clock = host_clock,
         migrate: bool = False,
-        busy_timeout_s: float = 10.0,
+        timeout_s: float = CALL_TIMEOUT_S,
         allow_network_filesystem: bool = False,
     ) -> None:
         self._statements = Statements("sqlite", WORDS, placeholder="?")
         super().__init__(self._statements)
         self._path = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
         self._clock = clock
-        self._busy_timeout_s = busy_timeout_s
+        self._timeout_s = timeout_s
         self._pid = os.getpid()
         self._closed = False
         self._readers: list[sqlite3.Connection] = []
@@ -93,9 +97,7 @@ class SqliteStore(SqlStore):
         with translated(self._path):
             self._bring_up(migrate_it=migrate)
         self._writer = Writer(
-            lambda: connect(self._path, clock, busy_timeout_s),
-            path=self._path,
-            busy_timeout_s=busy_timeout_s,
+            lambda: connect(self._path, clock, LOCK_SLICE_S), path=self._path, timeout_s=timeout_s
         )
 
     def _bring_up(self, *, migrate_it: bool) -> None:
@@ -157,7 +159,7 @@ class SqliteStore(SqlStore):
         with self._readers_lock:
             connection = self._readers.pop() if self._readers else None
         if connection is None:
-            connection = connect(self._path, self._clock, self._busy_timeout_s, reader=True)
+            connection = connect(self._path, self._clock, self._timeout_s, reader=True)
         try:
             yield connection
         except BaseException:

@@ -150,6 +150,11 @@ def connect(
 # --- Errors ------------------------------------------------------------------------------------
 
 
+def error_code(problem: sqlite3.Error) -> int:
+    """SQLite's primary code; 0 for an error that Python's module raised by itself."""
+    return int(getattr(problem, "sqlite_errorcode", 0)) & 0xFF
+
+
 @contextmanager
 def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
     """SQLite's errors as ours."""
@@ -161,7 +166,7 @@ def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
             hint="run `tenure verify`; if it finds nothing, this is a bug of Tenure",
         ) from refusal
     except sqlite3.Error as problem:
-        code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+        code = error_code(problem)
         if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
             raise StoreError(
                 f"{path} is not a SQLite database, or is damaged: {problem}",

@@ -1,0 +1,92 @@
+"""A server whose store hangs: every caller hears so in time, and may ask again. [H31]"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import Role
+from tests.server.harness import JOB, Answer, Stage, together
+
+TIMEOUT_S = 0.2
+LATEST_S = 10.0
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage(timeout_s=TIMEOUT_S)
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def hang(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Lets a method of the store wait until the test is over."""
+    over = Event()
+
+    def let(method: str) -> None:
+        answer = getattr(stage.store, method)
+
+        def wait(*arguments: Any, **named: Any) -> Any:
+            over.wait()
+            return answer(*arguments, **named)
+
+        monkeypatch.setattr(stage.store, method, wait)
+
+    yield let
+    over.set()
+
+
+@spec("H31", "K6")
+@pytest.mark.parametrize(
+    ("method", "code", "nothing_changed"),
+    [("load", "store_unavailable", True), ("save", "outcome_unknown", False)],
+)
+def test_a_command_is_answered_with_503_in_time(
+    stage: Stage, hang: Any, method: str, code: str, nothing_changed: bool
+) -> None:
+    stage.of(Role.CLIENT)
+    hang(method)
+    began = time.monotonic()
+
+    message = {"job_id": JOB.format(1), "queue": "q", "kind": "k"}
+    answer = stage.call("enqueue", message, role=Role.CLIENT)
+
+    assert (answer.status, answer.code) == (503, code)
+    assert answer.json["nothing_changed"] is nothing_changed
+    assert answer.headers["retry-after"] == "1"
+    assert time.monotonic() - began < LATEST_S
+
+
+@spec("H31", "K6")
+def test_reads_that_wait_for_a_thread_are_answered_in_time_as_well(stage: Stage, hang: Any) -> None:
+    job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
+    hang("load")
+    more_than_threads = 3 * stage.services.settings.blocking_calls
+
+    async def ask() -> Answer:
+        return await stage.aask("GET", f"/v1/jobs/{job_id}", token=token)
+
+    async def ask_together() -> list[Answer]:
+        async with asyncio.timeout(LATEST_S):
+            return await together(*[ask() for _ in range(more_than_threads)])
+
+    answers = stage.run(ask_together())
+
+    assert {(each.status, each.code) for each in answers} == {(503, "store_unavailable")}
+    assert {each.headers["retry-after"] for each in answers} == {"1"}
+
+
+@spec("H31")
+def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> None:
+    token = stage.of(Role.WORKER)
+    hang("claim")
+
+    message = stage.claim_message(wait_s=0.1)
+    answer = stage.ask("POST", "/v1/claim", message, token=token)
+
+    assert (answer.status, answer.code) == (503, "store_unavailable")
