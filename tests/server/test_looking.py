@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import Role
@@ -13,7 +14,7 @@ from tenure.errors import StoreUnavailable
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import ClaimReply, claim_reply
 from tenure.protocol.routes import BY_NAME
-from tenure.server import calls, system_routes, worker_routes
+from tenure.server import calls, worker_routes
 from tests.server.harness import JOB, Stage
 from tests.server.test_roles import send
 
@@ -161,28 +162,50 @@ def test_the_server_describes_itself(stage: Stage) -> None:
     assert json.loads(description.body)["paths"]["/v1/claim"]["post"]["operationId"] == "claim"
 
 
-def test_ready_means_that_the_store_answers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@spec("H32")
+def test_ready_means_that_the_sweepers_last_write_succeeded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeper = Sweeper(stage.coordinator, monotonic=stage.clock)
+    sweeper.sweep_once()
     ready = stage.ask("GET", "/readyz")
 
     def fail() -> None:
-        raise StoreUnavailable("away")
+        raise StoreUnavailable("full")
 
-    monkeypatch.setattr(stage.store, "now", fail)
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.store, "tick", fail)
+        with pytest.raises(StoreUnavailable):
+            sweeper.sweep_once()
     not_ready = stage.ask("GET", "/readyz")
+    sweeper.sweep_once()
+    again = stage.ask("GET", "/readyz")
 
     assert (ready.status, ready.json) == (200, {"status": "ready"})
     assert (not_ready.status, not_ready.code) == (503, "not_ready")
+    assert not_ready.headers["retry-after"] == "1"
+    assert again.status == 200
 
 
-def test_a_store_that_hangs_is_not_ready(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on = threading.Event()
-    monkeypatch.setattr(system_routes, "READY_WITHIN_S", 0.01)
-    monkeypatch.setattr(stage.store, "now", goes_on.wait)
+@spec("H32")
+def test_a_sweeper_that_no_longer_writes_makes_the_server_not_ready(stage: Stage) -> None:
+    Sweeper(stage.coordinator, monotonic=stage.clock).sweep_once()
 
-    answer = stage.ask("GET", "/readyz")
+    stage.clock.advance(stage.coordinator.timeout_s + 6)
 
-    goes_on.set()
-    assert (answer.status, answer.code) == (503, "not_ready")
+    assert stage.ask("GET", "/readyz").status == 503
+
+
+@spec("H32")
+def test_asking_whether_it_is_ready_costs_the_store_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("now", "tick", "load", "save", "load_token"):
+        monkeypatch.setattr(stage.store, name, lambda *_, name=name: asked.append(name))
+
+    assert stage.ask("GET", "/readyz").status == 200
+    assert asked == []
 
 
 def test_the_stores_clock_is_read_now_and_then(

@@ -20,6 +20,7 @@ from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit
 from tenure.coordinator.beside import BesideTheLog
 from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
 from tenure.coordinator.outages import OutageWatch, watched
+from tenure.coordinator.writability import Writability
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimPlan,
@@ -229,6 +230,7 @@ class Coordinator(BesideTheLog, Administered):
             observer=observer,
         )
         self.timeout_s = timeout_s
+        self.is_writable = Writability(monotonic, timeout_s=timeout_s)
         self._condition = threading.Condition()
         self._commands: deque[_Commands] = deque()
         self._claims: dict[ClaimScope, deque[_Claim]] = {}

@@ -120,7 +120,7 @@ class Sweeper:
         """One pass. Raises what the store raises."""
         store = self._coordinator.store
         asked_us = self._watch.asked()
-        last_tick, now = store.tick()
+        last_tick, now = self._tick()
         outage = self._record_outage(now)
         if self._lets_others_record(last_tick):
             return SweepReport(outage=outage)
@@ -140,12 +140,23 @@ class Sweeper:
                 return SweepReport(swept=swept, is_behind=True, outage=outage)
             overdue_us = max([overdue_us, *_overdue(due)])
             swept += self._sweep(due.jobs)
+            self._coordinator.is_writable.wrote()
             is_behind = len(due.jobs) == PAGE
             if not is_behind:
                 break
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
+
+    def _tick(self) -> tuple[Instant | None, Instant]:
+        """The write that tells whether the store can be written at all. [H32]"""
+        try:
+            ticked = self._coordinator.store.tick()
+        except Exception:
+            self._coordinator.is_writable.failed()
+            raise
+        self._coordinator.is_writable.wrote()
+        return ticked
 
     def _record_outage(self, now: Instant) -> Outage | None:
         """Before anything is swept: what an outage overlapped costs nothing. [O10] [O6]"""

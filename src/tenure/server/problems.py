@@ -12,8 +12,10 @@ from tenure.errors import (
     Contended,
     InvalidInput,
     MalformedBody,
+    OutcomeUnknown,
     SchemaTooNew,
     SchemaTooOld,
+    StoreError,
     StoreUnavailable,
     TenureError,
     UnknownJob,
@@ -84,6 +86,12 @@ def shutting_down() -> Refused:
     )
 
 
+def not_ready() -> Refused:
+    """The store cannot be written."""
+    message = "the store does not take writes"
+    return Refused(503, Word.NOT_READY, message, hint="ask again", headers=_retry())
+
+
 def busy() -> Refused:
     """Too many large bodies at once."""
     return Refused(
@@ -107,6 +115,9 @@ def response(problem: BaseException, request_id: str) -> Response:
         # The caller learns where to look; what it was stays here.
         about = {"request_id": request_id}
         _log.error("request %s failed", request_id, exc_info=problem, extra=about)
+    elif isinstance(problem, StoreError):
+        about = {"request_id": request_id}
+        _log.warning("request %s: %s", request_id, problem, extra=about)
     if status not in _TRANSPORT and status < 500:
         body = msgspec.structs.replace(body, verdict=VerdictKind.REJECTED)
     body = msgspec.structs.replace(body, request_id=request_id)
@@ -132,7 +143,9 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             return 400 if isinstance(problem, MalformedBody) else 422, body, {}
         case UnknownJob():
             return 404, _plain(problem), {}
-        case StoreUnavailable() | Contended() | Closed() | SchemaTooOld() | SchemaTooNew():
+        case StoreUnavailable() | SchemaTooOld() | SchemaTooNew():
+            return 503, _about_store(problem), _retry()
+        case Contended() | Closed():
             return 503, _plain(problem), _retry()
         case _:
             body = Problem(
@@ -160,6 +173,19 @@ def _plain(problem: TenureError) -> Problem:
         message=problem.message,
         hint=problem.hint,
         nothing_changed=problem.nothing_changed,
+    )
+
+
+def _about_store(problem: StoreError) -> Problem:
+    """What anybody may know of a store that failed. Where it is, and what exactly happened, is for
+    the log: such an answer also goes to callers whose token could not be checked. [H33]"""
+    message, hint = "the store did not answer in time or not at all", "send the same request again"
+    if isinstance(problem, OutcomeUnknown):
+        message = "the store did not say whether it carried this out"
+    elif isinstance(problem, SchemaTooOld | SchemaTooNew):
+        message, hint = "the store's schema does not fit this server", "see the server's log"
+    return Problem(
+        code=problem.code, message=message, hint=hint, nothing_changed=problem.nothing_changed
     )
 
 

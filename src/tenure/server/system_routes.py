@@ -1,12 +1,10 @@
 """What is asked about queues, workers and the server itself."""
 
-import asyncio
 from functools import cache
 
 from starlette.responses import Response
 
 from tenure.core.ids import QueueName, WorkerId
-from tenure.errors import TenureError
 from tenure.observing.metrics import CONTENT_TYPE
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
@@ -16,10 +14,8 @@ from tenure.protocol.replies import DrainReply, HealthReply, QueuesReply, TimeRe
 from tenure.protocol.requests import LimitMessage
 from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
-from tenure.server.problems import Refused, shutting_down
+from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.server.worker_routes import Handler
-
-READY_WITHIN_S = 2.0
 
 
 async def queues(call: Call) -> Response:
@@ -120,14 +116,12 @@ async def healthz(call: Call) -> Response:
 
 
 async def readyz(call: Call) -> Response:
-    """Whether it is ready for work: the store answers, and the server is not on its way out."""
+    """Whether it is ready for work: the store can be written, and the server is not on its way out.
+    Answered from memory: whoever asks costs the store nothing. [H32]"""
     if call.services.is_stopping:
         raise shutting_down()
-    try:
-        async with asyncio.timeout(READY_WITHIN_S):
-            await call.services.blocking(call.coordinator.now)
-    except (TenureError, TimeoutError) as failure:
-        raise Refused(503, Word.NOT_READY, "the store does not answer") from failure
+    if not call.coordinator.is_writable:
+        raise not_ready()
     return answer(HealthReply(status="ready"))
 
 

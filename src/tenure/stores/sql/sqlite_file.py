@@ -173,7 +173,7 @@ def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
                 hint="name another file, or restore a backup",
             ) from problem
         if code == sqlite3.SQLITE_READONLY:
-            raise StoreError(
+            raise StoreUnavailable(
                 f"{path} is read-only", hint="check the permissions of file and directory"
             ) from problem
         if committing and code != sqlite3.SQLITE_BUSY:
