@@ -12,8 +12,11 @@ import pytest
 from psycopg import errors, sql
 
 from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.outcomes import Change
 from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tenure.ports import JobFilter
 from tenure.stores.sql import postgres
 from tenure.stores.sql.postgres import PostgresStore
 from tests.stores.lives import EPOCH, enqueue, enqueue_changes
@@ -100,18 +103,23 @@ def test_a_commit_that_waits_for_an_absent_standby_has_an_unknown_outcome(
     cluster: PostgresCluster,
 ) -> None:
     with closing(PostgresStore(cluster.create_database(), migrate=True, timeout_s=1.0)) as store:
-        changes = enqueue_changes(store, 1)
-        [job_id] = [change.job.id for change in changes]
-        with awaiting_a_standby(cluster):
-            began = time.monotonic()
-            with pytest.raises(OutcomeUnknown):
-                store.save(changes, epoch=EPOCH)
-            waited_s = time.monotonic() - began
+        changes = iter(enqueue_changes(store, 1000))
+        with awaiting_a_standby(cluster), pytest.raises(OutcomeUnknown):
+            _save_until_one_waits(store, changes)
+        found = len(store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, limit=500)))
 
-            assert waited_s < 5.0
-        found = store.load([job_id]).jobs
+    # The last of them was written as well: who asks again under its id hears so.
+    assert found == 1000 - len(list(changes))
 
-    assert set(found) == {job_id}  # here it was written: the caller that asks again hears so
+
+def _save_until_one_waits(store: PostgresStore, changes: Iterator[Change]) -> None:
+    """The server's checkpointer may be later than others to hear of the setting."""
+    for change in changes:
+        began = time.monotonic()
+        try:
+            store.save([change], epoch=EPOCH)
+        finally:
+            assert time.monotonic() - began < 6.0
 
 
 @pytest.fixture(scope="module")
