@@ -395,16 +395,13 @@ class PostgresStore(SqlStore):
     def _transact(
         self, begin: str, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False
     ) -> _T:
-        """Run work in a transaction; again where nothing of it can have been written, within one
-        deadline. [K6]"""
+        """Run work in a transaction; again, in time, where nothing of it was written. [K6]"""
         until = deadline(self._timeout_s)
         tries = 0
         while True:
             tries += 1
             with self._pool.connection(until) as connection:
-                prepared = None
-                if self._prepares:
-                    prepared = self._prepared.setdefault(connection, Prepared())
+                prepared = self._prepared_on(connection)
                 timeline = self._memory.timeline
                 tx = self._transaction(connection, begin, until, timeline, prepared)
                 try:
@@ -470,6 +467,10 @@ class PostgresStore(SqlStore):
             lock_timeout=f"{lock_ms}ms",
             idle_timeout=f"{whole_ms}ms",
         )
+
+    def _prepared_on(self, connection: Connection) -> Prepared | None:
+        """What the connection has prepared; None where nothing is."""
+        return self._prepared.setdefault(connection, Prepared()) if self._prepares else None
 
     def _stop_preparing(self, problem: psycopg.Error) -> None:
         self._prepares = False
