@@ -14,6 +14,7 @@ from tenure.core.beside import (
     WorkerProcess,
 )
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
+from tenure.core.commands import Outage
 from tenure.core.events import Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -99,6 +100,21 @@ class FirstComeFirstServed(MemoryStore):
     def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
         found = super()._candidates(scope, wanted, now)
         return sorted(found, key=lambda job: job.id)
+
+
+class HoldsReadyJobsBack(MemoryStore):
+    """Compares the place of a job with the clock, as if every job had a delay. [Z6]"""
+
+    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
+        found = super()._candidates(scope, wanted, now)
+        return [job for job in found if job.run_at is not None and job.run_at <= now]
+
+
+class TakesJumpsForOutages(MemoryStore):
+    """Forgets what an outage was. [O12]"""
+
+    def record_outage(self, outage: Outage) -> None:
+        super().record_outage(replace(outage, is_jump=False))
 
 
 class KeepsEveryObservation(MemoryStore):
@@ -348,6 +364,8 @@ WRONG: dict[type[MemoryStore], str] = {
     GrantsFromPausedQueues: "queues",
     IgnoresKinds: "claiming",
     FirstComeFirstServed: "claiming",
+    HoldsReadyJobsBack: "claiming",
+    TakesJumpsForOutages: "clock_and_epoch",
     KeepsEveryObservation: "observations",
     PrunesTransitions: "retention",
     PrunesTheLiving: "retention",

@@ -32,7 +32,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Instant
-from tenure.core.job import Job
+from tenure.core.job import AT_ONCE, Job
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, JobStatus
 from tests.support.jobs import BEGINNING, OTHER_WORKER, OWNER, WORKER, entropy
@@ -111,7 +111,7 @@ def test_requests_that_share_a_plan_receive_different_jobs() -> None:
 @spec("Z1")
 def test_a_candidate_that_is_not_ready_is_passed_over() -> None:
     waiting, ready = jobs(2)
-    waiting = replace(waiting, run_at=Instant(NOW + 1))
+    waiting = replace(waiting, run_at=Instant(NOW + 1), not_before=Instant(NOW + 1))
 
     found = plan([request(limit=2)], [waiting, ready])
 
@@ -277,7 +277,7 @@ def test_a_grant_remembers_which_claim_asked_for_it() -> None:
 
 def test_reclaimable_jobs_are_candidates_like_any_other() -> None:
     driver = lives.reclaimable(Policy(on_lost=lives.RECLAIM.on_lost))
-    job = replace(driver.job, run_at=NOW, updated_at=NOW)
+    job = replace(driver.job, run_at=NOW, not_before=AT_ONCE, updated_at=NOW)
 
     (answer,) = plan([request()], [job]).answers
 

@@ -217,8 +217,8 @@ def test_every_listed_field_is_really_changed_by_some_life() -> None:
     # An end clears what is set while a job waits, also where it can only happen to one that does
     # not: one list for all ends keeps the store's statements few.
     assert {kind.value: names for kind, names in unseen.items() if names} == {
-        "succeeded": {"run_at", "stall_cause"},
-        "failed": {"run_at", "stall_cause"},
+        "succeeded": {"run_at", "not_before", "stall_cause"},
+        "failed": {"run_at", "not_before", "stall_cause"},
     }
 
 

@@ -1,17 +1,19 @@
 """Leases, outage credits and what a sweep records, in virtual time."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
 from tenure.conformance import lives
 from tenure.conformance.spec import spec
-from tenure.core.commands import Outage
+from tenure.core.commands import Command, Outage
 from tenure.core.deadlines import is_suspect, revocation
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Applied
 from tenure.core.policy import Backoff, Policy
-from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, VerdictKind
+from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, ReleaseKind, VerdictKind
 from tenure.ports import Record
 from tenure.verify.leases import budget_is_kept
 from tests.support.jobs import (
@@ -528,6 +530,68 @@ def test_events_never_run_backwards_and_expiries_are_reckoned_from_them() -> Non
     assert [event.ts for event in driver.events[-3:]] == [latest] * 3
     assert driver.events[-3].lease_expires_at == latest + seconds(60)
     assert driver.job.run_at == latest + seconds(100)
+
+
+AT_ONCE_LIVES: dict[str, Callable[[], Driver]] = {
+    "enqueued": lives.queued,
+    "released": lambda: _then(lives.running(), lambda driver: driver.release()),
+    "undelivered": lambda: _then(lives.claimed(), lambda driver: driver.undelivered()),
+    "let go by an operator": lambda: _then(lives.held(), lambda driver: driver.requeue()),
+    "a compensation": lives.compensation,
+}
+HELD_BACK_LIVES: dict[str, Callable[[], Driver]] = {
+    "delayed": lambda: _delayed(),
+    "failed": lambda: _then(lives.running(), lambda driver: driver.fail()),
+    "expired": lives.requeued,
+    "snoozed": lambda: _then(
+        lives.running(), lambda driver: driver.release(ReleaseKind.SNOOZE, delay_s=20)
+    ),
+    "waiting for a reclaim": lambda: lives.held(lives.RECLAIM),
+}
+
+
+def _then(driver: Driver, command: Callable[[Driver], Command]) -> Driver:
+    driver.do(command(driver))
+    return driver
+
+
+def _delayed() -> Driver:
+    driver = Driver(policy=Policy())
+    driver.do(driver.enqueue(delay_s=20))
+    return driver
+
+
+@spec("Z6")
+@pytest.mark.parametrize("build", AT_ONCE_LIVES.values(), ids=AT_ONCE_LIVES.keys())
+def test_a_job_that_was_ready_is_not_held_back_by_a_clock_that_steps_back(
+    build: Callable[[], Driver],
+) -> None:
+    driver = build()
+    assert driver.job.run_at is not None
+    driver.advance(-3600)
+
+    outcome = applied(driver.do(driver.claim()))
+
+    assert outcome.rule == "T2"
+
+
+@spec("Z6")
+@pytest.mark.parametrize("build", HELD_BACK_LIVES.values(), ids=HELD_BACK_LIVES.keys())
+def test_a_job_with_a_delay_waits_for_the_clock_also_after_a_step_back(
+    build: Callable[[], Driver],
+) -> None:
+    driver = build()
+    ready_at = driver.job.run_at
+    assert ready_at is not None
+    driver.now = ready_at
+    assert isinstance(driver.ask(driver.claim()), Applied)
+
+    driver.advance(-3600)
+    too_early = driver.ask(driver.claim())
+
+    assert not isinstance(too_early, Applied)
+    driver.now = ready_at
+    assert isinstance(driver.ask(driver.claim()), Applied)
 
 
 @spec("E2", "L3")

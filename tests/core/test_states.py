@@ -9,7 +9,7 @@ from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.ids import Epoch, LeaseId, WorkerId, epoch_of, fence
 from tenure.core.instants import Instant
-from tenure.core.job import Job, JobError, row_violations
+from tenure.core.job import AT_ONCE, Job, JobError, row_violations
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
     EventCause,
@@ -161,6 +161,9 @@ BROKEN: list[tuple[str, Callable[[], Job], dict[str, object], str]] = [
     ("queued with a claim", lambda: lives.queued().job, {"claimed_at": SOON}, "claimed_at"),
     ("queued and started", lambda: lives.queued().job, {"started_at": SOON}, "started_at"),
     ("queued without run_at", lambda: lives.queued().job, {"run_at": None}, "run_at"),
+    ("queued without a bound", lambda: lives.queued().job, {"not_before": None}, "not_before"),
+    ("ready, and held back", lambda: lives.queued().job, {"not_before": SOON}, "not_before"),
+    ("delayed, and ready", lambda: lives.requeued().job, {"not_before": AT_ONCE}, "not_before"),
     ("queued with a result", lambda: lives.queued().job, {"result": b"1"}, "result"),
     ("queued with an error", lambda: lives.queued().job, {"error": NO_ERROR}, "error"),
     ("queued and finished", lambda: lives.queued().job, {"finished_at": SOON}, "finished_at"),
@@ -179,6 +182,7 @@ BROKEN: list[tuple[str, Callable[[], Job], dict[str, object], str]] = [
     ("claimed without an end", lambda: lives.claimed().job, {"due_at": None}, "due_at"),
     ("claimed and started", lambda: lives.claimed().job, {"started_at": SOON}, "started_at"),
     ("claimed and ready", lambda: lives.claimed().job, {"run_at": SOON}, "run_at"),
+    ("claimed and held back", lambda: lives.claimed().job, {"not_before": SOON}, "not_before"),
     ("claimed, wrong end", lambda: lives.claimed().job, {"due_at": SOON}, "due_at"),
     ("running without a start", lambda: lives.running().job, {"started_at": None}, "started_at"),
     ("running and ready", lambda: lives.running().job, {"run_at": SOON}, "run_at"),

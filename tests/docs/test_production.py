@@ -12,7 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tenure.core.instants import parse_duration
+from tenure.coordinator.sweeper import JUMP_THRESHOLD, SWEEP_INTERVAL
+from tenure.core.instants import parse_duration, seconds
+from tenure.core.policy import Policy
+from tenure.core.retry import LONGEST_SPREAD
+from tenure.core.settling import MAX_OUTAGE_CREDITS
 from tenure.observing.catalogue import METRICS
 from tenure.worker.stats import Stats
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
@@ -157,3 +161,17 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
     assert set(asked) <= {metric.name for metric in METRICS}
     assert events
     assert set(events) <= set(Stats.__struct_fields__)
+
+
+def test_what_a_step_of_the_clock_does_is_told_with_the_numbers_of_the_code() -> None:
+    [section] = re.findall(r"^### The clock$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    [threshold_s] = re.findall(r"\*\*Ahead by more than (\d+) s\*\*", section)
+    [interval_s] = re.findall(r"waits ([0-9.]+) s for a second reading", section)
+    [(step_s, lease_s)] = re.findall(r"a step of (\d+) s ends no lease\s+of (\d+) s", section)
+
+    policy = Policy(lease_us=seconds(int(lease_s)))
+    assert seconds(int(threshold_s)) == JUMP_THRESHOLD
+    assert seconds(float(interval_s)) == SWEEP_INTERVAL
+    assert policy.lease_us - policy.heartbeat_us > seconds(int(step_s))
+    assert seconds(60) == LONGEST_SPREAD, "within a minute"
+    assert MAX_OUTAGE_CREDITS == 3, "three times per job at most"

@@ -327,7 +327,7 @@ def _grant(state: State, outcome: Applied) -> Iterator[Violation]:
     may = job.status is JobStatus.QUEUED or (
         job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.RECLAIM
     )
-    if not may or job.run_at is None or job.run_at > state.now:
+    if not may or job.run_at is None or job.run_at > state.now:  # here no clock is set back
         yield Violation("grant", f"granted while {job.status}, run_at {job.run_at}")
     if state.cancel_heard or job.cancel_requested_at is not None:
         yield Violation("cancel", "granted after its cancellation was acknowledged [I14]")

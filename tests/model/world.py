@@ -226,7 +226,7 @@ def key_of(state: State) -> bytes:
         job.stall_cause,
         job.reason_code,
         job.last_error is None,
-        _left(job.run_at, now),
+        _left(job.not_before, now),
         _left(job.lease_expires_at, now),
         _left(job.cancel_deadline, now),
         start_limit,

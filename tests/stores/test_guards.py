@@ -216,13 +216,16 @@ def test_tables_are_not_truncated(postgres_hand: PostgresHand) -> None:
 
 def test_sqlite_refuses_to_replace_a_row(sqlite_hand: SqliteHand) -> None:
     job = _finished(sqlite_hand)
-    columns = "id, namespace, queue, kind, priority, status, rev, run_at, enqueued_at, updated_at"
+    columns = (
+        "id, namespace, queue, kind, priority, status, rev, run_at, not_before, enqueued_at,"
+        " updated_at"
+    )
     zeros = "attempt, failures, releases, outage_credits, hb_seq, renewals, was_started"
 
     with pytest.raises(Refused, match="replaced"):
         sqlite_hand.run(
             f"INSERT OR REPLACE INTO {{t}}job ({columns}, {zeros}, policy, payload) VALUES"
-            f" ('{job.id}', 'default', 'mail', 'send', 0, 'queued', 1, 1, 1, 1,"
+            f" ('{job.id}', 'default', 'mail', 'send', 0, 'queued', 1, 1, 0, 1, 1,"
             " 0, 0, 0, 0, 0, 0, 0, '[]', 'null')"
         )
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, new_job_id
 from tenure.core.instants import Instant
-from tenure.core.job import Job, row_violations
+from tenure.core.job import AT_ONCE, Job, row_violations
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus, OnLost
 from tests.stores.hands import ForeignHand, PostgresHand, SqliteHand
@@ -57,6 +57,7 @@ def _accepted(hand: ForeignHand, guards: str) -> set[_Row]:
         for place, name in enumerate(_COLUMNS)
     ]
     request = 1 << _COLUMNS.index("cancel_requested_at")
+    run_at = 1 << _COLUMNS.index("run_at")
     lease = f"present & {_WHOLE}"
     statuses = ", ".join([f"('{each}')" for each in JobStatus])
     found = hand.run(
@@ -66,6 +67,7 @@ def _accepted(hand: ForeignHand, guards: str) -> set[_Row]:
         f" p(policy) AS (VALUES ('{_REQUEUE}'), ('{_RECLAIM}'))"
         f" SELECT present, status, policy FROM (SELECT present, status, policy,"
         f" {', '.join(columns)}, CASE WHEN present & {request} > 0 THEN 1 END AS cancel_deadline,"
+        f" CASE WHEN present & {run_at} > 0 THEN {AT_ONCE} END AS not_before,"
         f" 1 AS rev, 1 AS attempt, 0 AS failures, 0 AS releases, 0 AS outage_credits,"
         f" 0 AS renewals, 0 AS priority, 0 AS was_started, CAST(NULL AS text) AS origin_cause"
         f" FROM n, s, p WHERE {lease} IN ({', '.join(map(str, _LEASES))})"
@@ -82,13 +84,15 @@ def _lawful() -> Iterator[_Row]:
     blank = Job(
         new_job_id(Instant(1), bytes(16)), DEFAULT_NAMESPACE, QueueName("q"), Kind("k"), 0,
         b"null", Policy(), None, None, None, None, None, Instant(1), JobStatus.QUEUED, 1,
-        Instant(1), None, attempt=1,
+        Instant(1), None, None, attempt=1,
     )  # fmt: skip
     policies = {_REQUEUE: blank.policy, _RECLAIM: Policy(on_lost=OnLost.RECLAIM)}
     for present, status, policy in _rows():
         there = {name: 1 for place, name in enumerate(_COLUMNS) if present & 1 << place}
         if "cancel_requested_at" in there:
             there["cancel_deadline"] = 1
+        if "run_at" in there:
+            there["not_before"] = AT_ONCE
         job = replace(blank, **there, status=status, policy=policies[policy])
         if not row_violations(job):
             yield present, status, policy

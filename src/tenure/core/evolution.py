@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tenure.core.events import Event, digest
 from tenure.core.ids import is_worker
 from tenure.core.instants import Instant
-from tenure.core.job import LEASE_FIELDS, Job, due_at
+from tenure.core.job import LEASE_FIELDS, Job, due_at, not_before
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 
 _ALWAYS = ("status", "rev", "updated_at")
@@ -23,13 +23,14 @@ _ATTEMPT_END = (
     "renewals",
     "started_at",
     "run_at",
+    "not_before",
     "stall_cause",
     "last_owner",
     "last_lease_expires_at",
 )
 
 TOUCHES: dict[EventType, tuple[str, ...]] = {
-    EventType.CLAIMED: (*_ALWAYS, *LEASE_FIELDS, "attempt", "run_at", "stall_cause"),
+    EventType.CLAIMED: (*_ALWAYS, *LEASE_FIELDS, "attempt", "run_at", "not_before", "stall_cause"),
     EventType.STARTED: (*_ALWAYS, "started_at", "lease_expires_at", "due_at", "was_started"),
     EventType.LEASE_RENEWED: (
         "rev",
@@ -65,7 +66,7 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
         "releases",
         "outage_credits",
     ),
-    EventType.REQUEUED: (*_ALWAYS, "run_at", "stall_cause"),
+    EventType.REQUEUED: (*_ALWAYS, "run_at", "not_before", "stall_cause"),
     EventType.SUCCEEDED: (*_ATTEMPT_END, "result", "finished_at"),
     EventType.FAILED: (*_ATTEMPT_END, "error", "last_error", "failures", "finished_at"),
     EventType.CANCELLED: (*_ATTEMPT_END, "last_error", "cancel_reason", "finished_at"),
@@ -127,6 +128,7 @@ def _born(event: Event, body: bytes | None) -> Job:
         rev=event.seq,
         updated_at=event.ts,
         run_at=facts.run_at,
+        not_before=not_before(facts.run_at, queued_at=event.ts),
     )
 
 
@@ -139,6 +141,7 @@ def _claimed(job: Job, event: Event, _: bytes | None) -> Job:
         updated_at=event.ts,
         attempt=event.attempt,
         run_at=None,
+        not_before=None,
         stall_cause=None,
         lease_id=event.lease_id,
         owner=event.owner,
@@ -245,6 +248,7 @@ def _ended(job: Job, event: Event) -> Job:
         renewals=0,
         started_at=None,
         run_at=None,
+        not_before=None,
         stall_cause=None,
     )
 
@@ -254,6 +258,7 @@ def _stalled(job: Job, event: Event, _: bytes | None) -> Job:
     return replace(
         _ended(job, event),
         run_at=facts.run_at,
+        not_before=not_before(facts.run_at, queued_at=event.ts),
         stall_cause=event.cause,
         progress=None,
         last_error=facts.error or job.last_error,
@@ -295,6 +300,7 @@ def _requeued(job: Job, event: Event, _: bytes | None) -> Job:
         rev=event.seq,
         updated_at=event.ts,
         run_at=event.payload.run_at,
+        not_before=not_before(event.payload.run_at, queued_at=event.ts),
         stall_cause=None,
     )
 

@@ -84,6 +84,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     rev: int
     updated_at: Instant
     run_at: Instant | None
+    not_before: Instant | None  # what the clock must show before a claim; `AT_ONCE`: anything
     attempt: int = 0
     failures: int = 0
     releases: int = 0
@@ -154,6 +155,15 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return self.origin_id if self.origin_cause is EventCause.COMPENSATION else None
 
 
+AT_ONCE = Instant(0)
+
+
+def not_before(run_at: Instant | None, *, queued_at: Instant) -> Instant | None:
+    """Until when the clock holds back a job that was queued at `queued_at`. One that was ready
+    then stays ready, also if the clock is set back afterwards. [Z6]"""
+    return run_at if run_at is None or run_at > queued_at else AT_ONCE
+
+
 def waits_for_start(*, started_at: Instant | None, renewals: int) -> bool:
     """Whether nothing was heard from an attempt's worker since the claim.
 
@@ -215,6 +225,8 @@ def row_violations(job: Job) -> list[str]:
     )
     if claimable != (job.run_at is not None):
         found.append(f"run_at is {job.run_at} while {job.status}")
+    if job.not_before != not_before(job.run_at, queued_at=job.updated_at):
+        found.append(f"not_before is {job.not_before}, run_at {job.run_at}")
     if (job.status is JobStatus.STALLED) != (job.stall_cause is not None):
         found.append(f"stall_cause is {job.stall_cause} while {job.status}")
     if job.cancel_requested_at is not None and job.status is JobStatus.QUEUED:

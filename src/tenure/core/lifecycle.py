@@ -61,8 +61,8 @@ def decide(
 
 
 def is_ready(job: Job, now: Instant) -> bool:
-    """Whether a job may be granted now, its queue permitting. [T2] [T22]"""
-    if job.run_at is None or job.run_at > now or job.cancel_requested_at is not None:
+    """Whether a job may be granted now, its queue permitting. [T2] [T22] [Z6]"""
+    if job.not_before is None or job.not_before > now or job.cancel_requested_at is not None:
         return False
     if job.status is _QUEUED:
         return True

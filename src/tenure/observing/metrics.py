@@ -201,7 +201,8 @@ def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:
     yield catalogue.DELAYED, [(at, each.delayed) for at, each in queues]
     yield catalogue.RUNNING, [(at, each.leased) for at, each in queues]
     ages = [
-        (at, 0 if each.oldest_ready_at is None else measures.now - each.oldest_ready_at)
+        # A job that was ready before the clock was set back has a `run_at` in the future.
+        (at, 0 if each.oldest_ready_at is None else max(0, measures.now - each.oldest_ready_at))
         for at, each in queues
     ]
     yield catalogue.OLDEST, [(at, age_us / MICROSECONDS_PER_SECOND) for at, age_us in ages]

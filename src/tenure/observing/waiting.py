@@ -16,8 +16,8 @@ def why_waiting(serving: Administration, job: Job) -> str | None:
     if job.status is not JobStatus.QUEUED:
         return None
     now = serving.now()
-    if job.run_at is not None and job.run_at > now:
-        return f"it is not due before {iso(job.run_at)}"
+    if job.not_before is not None and job.not_before > now:
+        return f"it is not due before {iso(job.not_before)}"
     try:
         for queue in serving.list_queues(job.namespace):
             if queue.name == job.queue and queue.paused:

@@ -29,7 +29,7 @@ from tenure.core.ids import (
     shown_lease,
 )
 from tenure.core.instants import Instant
-from tenure.core.job import Job, JobError, Progress
+from tenure.core.job import Job, JobError, Progress, not_before
 from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
@@ -204,6 +204,9 @@ def job_of(record: JobRecord) -> Job:
         **_fields(record, _ERRORS, error_of),
         enqueued_at=instant(record.enqueued_at),
         updated_at=instant(record.updated_at),
+        not_before=not_before(
+            optional_instant(record.run_at), queued_at=instant(record.updated_at)
+        ),
         policy=policy_of(record.policy),
         payload=body_or_null(record.payload),
         result=body_of(record.result),

@@ -218,6 +218,7 @@ def grant_of(record: GrantRecord) -> Grant:
         rev=record.rev,
         updated_at=enqueued_at,
         run_at=None,
+        not_before=None,
         attempt=record.attempt,
         failures=record.failures,
         hb_seq=record.hb_seq,

@@ -279,8 +279,8 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
             ready = [
                 job
                 for job in self._jobs.values()
-                if job.run_at is not None
-                and job.run_at <= now
+                if job.not_before is not None
+                and job.not_before <= now
                 and job.namespace == scope.namespace
                 and job.queue == name
                 and (scope.kinds is None or job.kind in scope.kinds)

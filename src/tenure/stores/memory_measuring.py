@@ -56,16 +56,18 @@ class MemoryMeasuring(ABC):
             job for job in self._jobs.values() if (job.namespace, job.queue) == (namespace, queue)
         ]
         waiting = sorted((job for job in here if job.run_at is not None), key=claim_order)
-        counted = [job.run_at for job in waiting[:most] if job.run_at is not None]
-        ready = sum(run_at <= now for run_at in counted)
-        oldest = min((job.run_at for job in waiting if job.run_at is not None), default=None)
+        counted = waiting[:most]
+        ready = [job for job in counted if job.not_before is not None and job.not_before <= now]
+        due = [job for job in waiting if job.run_at is not None and job.run_at <= now]
         return QueueMeasure(
             namespace=namespace,
             queue=queue,
-            ready=ready,
-            delayed=len(counted) - ready,
+            ready=len(ready),
+            delayed=len(counted) - len(ready),
             leased=min(most, sum(job.lease_id is not None for job in here)),
-            oldest_ready_at=oldest if oldest is not None and oldest <= now else None,
+            oldest_ready_at=min(
+                (job.run_at for job in [*ready, *due] if job.run_at is not None), default=None
+            ),
         )
 
     def _count_dead_letters(self, namespace: Namespace, most: int) -> int:

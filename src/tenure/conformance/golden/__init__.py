@@ -15,7 +15,7 @@ from tenure.core.job import Job
 
 FOLDER = Path(__file__).parent
 
-_ADDED_LATER = frozenset({"claimed_run_at"})
+_ADDED_LATER = frozenset({"claimed_run_at", "not_before"})
 """Fields of a row that follow from its log and are younger than the first golden files."""
 
 

@@ -10,8 +10,9 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.retention import REPEATABLE, Retention
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
-from tenure.core.instants import seconds
+from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, OnLost
+from tenure.ports import QueueMeasure
 
 OTHER_QUEUE = QueueName("other")
 OTHER_KIND = Kind("other")
@@ -31,6 +32,42 @@ def test_a_claim_receives_jobs_by_priority_then_run_at_then_id(kit: Kit) -> None
     granted = kit.claimed(limit=10)
 
     assert ids(granted) == ids([first_by_id, second_by_id, early, late, low])
+
+
+@spec("Z6", "Z1", "T2")
+def test_jobs_that_were_ready_stay_ready_when_the_clock_is_set_back(kit: Kit) -> None:
+    early = kit.enqueue()
+    kit.advance(seconds=1)
+    running = kit.running_job(queue=OTHER_QUEUE)
+    kit.advance(seconds=1)
+    late = kit.enqueue()
+    kit.enqueue(delay_s=5)
+    kit.enqueue(run_at=Instant(kit.now() + seconds(5)))
+    kit.fail(kit.running_job(queue=OTHER_QUEUE))
+    kit.release(running)
+
+    kit.step_back(seconds=45)
+    queue, other = _depths(kit)
+    granted = kit.claimed(limit=10, queues=(QUEUE, OTHER_QUEUE))
+
+    assert (queue.ready, queue.delayed, queue.oldest_ready_at) == (2, 2, early.run_at)
+    assert (other.ready, other.delayed, other.oldest_ready_at) == (1, 1, running.enqueued_at)
+    assert ids(granted) == ids([early, running, late])
+
+
+@spec("Z6")
+def test_a_job_that_is_enqueued_after_a_step_back_is_ready_at_once(kit: Kit) -> None:
+    before = kit.enqueue()
+    kit.step_back(seconds=45)
+    after = kit.enqueue()
+
+    assert set(ids(kit.claimed(limit=10))) == {before.id, after.id}
+
+
+def _depths(kit: Kit) -> tuple[QueueMeasure, ...]:
+    return tuple(
+        sorted(kit.store.measure(queues=10, jobs=10).queues, key=lambda each: each.queue != QUEUE)
+    )
 
 
 @spec("Z1")

@@ -15,7 +15,7 @@ from tenure.core.commands import Cancel, Command, DeadLetter
 from tenure.core.events import Observation
 from tenure.core.ids import Epoch, Kind, QueueName, RequestId
 from tenure.core.instants import Instant
-from tenure.core.job import Progress
+from tenure.core.job import AT_ONCE, Progress
 from tenure.core.outcomes import Change
 from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
@@ -301,7 +301,10 @@ BROKEN_ROWS: dict[str, Callable[[Change], Change]] = {
     "no result": lambda change: _with(change, result=None),
     "not finished": lambda change: _with(change, finished_at=None),
     "still leased": lambda change: _with(change, lease_id="1-" + "0" * 32),
-    "still claimable": lambda change: _with(change, run_at=change.job.updated_at),
+    "still claimable": lambda change: _with(
+        change, run_at=change.job.updated_at, not_before=AT_ONCE
+    ),
+    "held back by the clock without a place": lambda change: _with(change, not_before=AT_ONCE),
     "an event twice": lambda change: replace(
         change, events=tuple(replace(event, seq=1) for event in change.events)
     ),

@@ -91,7 +91,7 @@ SELECT count(*) FROM {t}job
 -- Columns are qualified: a bare `id` in ORDER BY would name the output column and force a sort.
 SELECT {job_columns} FROM {t}job AS j
  WHERE j.namespace = :namespace AND j.queue = :queue
-   AND j.run_at IS NOT NULL AND j.run_at <= (SELECT {t}clock()) {kinds}
+   AND j.run_at IS NOT NULL AND j.not_before <= (SELECT {t}clock()) {kinds}
  ORDER BY j.priority DESC, j.run_at, j.id
  LIMIT :wanted {skip_locked};
 
@@ -433,8 +433,9 @@ SELECT m.is_empty, m.name FROM (
 SELECT count(*) FROM {t}queue {where};
 
 -- name: count_waiting
-SELECT count(*), count(CASE WHEN w.run_at <= (SELECT {t}clock()) THEN 1 END) FROM (
-    SELECT j.run_at FROM {t}job AS j
+SELECT count(*), count(CASE WHEN w.not_before <= (SELECT {t}clock()) THEN 1 END),
+       min(CASE WHEN w.not_before <= (SELECT {t}clock()) THEN w.run_at END) FROM (
+    SELECT j.run_at, j.not_before FROM {t}job AS j
      WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
      ORDER BY j.priority DESC, j.run_at, j.id LIMIT :jobs) AS w;
 

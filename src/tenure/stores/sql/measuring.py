@@ -84,12 +84,17 @@ class Measuring(Transactional):
 def _measure(
     namespace: Namespace, queue: QueueName, answers: Sequence[Sequence[Row]], now: int
 ) -> QueueMeasure:
-    [(waiting, ready)], [(leased,)], [(oldest,)] = answers
+    [(waiting, ready, oldest_counted)], [(leased,)], [(oldest,)] = answers
+    # Of the jobs that were not counted, those whose time has come. The counted ones may also be
+    # ready before it, if the clock was set back. [Z6]
+    ready_since = [] if oldest_counted is None else [oldest_counted]
+    if oldest is not None and oldest <= now:
+        ready_since.append(oldest)
     return QueueMeasure(
         namespace=namespace,
         queue=queue,
         ready=ready,
         delayed=waiting - ready,
         leased=leased,
-        oldest_ready_at=oldest if oldest is not None and oldest <= now else None,
+        oldest_ready_at=min(ready_since, default=None),
     )

@@ -74,6 +74,7 @@ CREATE TABLE {t}job (
     enqueued_at           bigint   NOT NULL,
     updated_at            bigint   NOT NULL,
     run_at                bigint,
+    not_before            bigint,
     claimed_at            bigint,
     lease_expires_at      bigint,
     due_at                bigint,
@@ -150,7 +151,8 @@ CREATE TABLE {t}job (
     CONSTRAINT job_waits_is_leased_or_has_ended CHECK (
         CASE WHEN stall_cause IS NULL OR run_at IS NULL
              THEN num_nonnulls(run_at, stall_cause, lease_id, finished_at) = 1
-             ELSE num_nonnulls(lease_id, finished_at) = 0 AND policy LIKE '%"reclaim"%' END),
+             ELSE num_nonnulls(lease_id, finished_at) = 0 AND policy LIKE '%"reclaim"%' END
+        AND num_nonnulls(run_at, not_before) <> 1),
     CONSTRAINT job_lease_is_whole CHECK (
         CASE WHEN lease_id IS NULL
              THEN num_nonnulls(
@@ -177,8 +179,9 @@ CREATE TABLE {t}job (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- In claim order; not_before comes last, so that a claim passes by delayed jobs within the index.
 CREATE INDEX job_claimable
-    ON {t}job (namespace, queue, priority DESC, run_at, id) WHERE run_at IS NOT NULL;
+    ON {t}job (namespace, queue, priority DESC, run_at, id, not_before) WHERE run_at IS NOT NULL;
 CREATE INDEX job_leased
     ON {t}job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 CREATE UNIQUE INDEX job_dedupe

@@ -29,6 +29,7 @@ CREATE TABLE tenure_job (
     status                TEXT    NOT NULL,
     rev                   INTEGER NOT NULL,
     run_at                INTEGER,
+    not_before            INTEGER,
     enqueued_at           INTEGER NOT NULL,
     updated_at            INTEGER NOT NULL,
     attempt               INTEGER NOT NULL,
@@ -73,6 +74,7 @@ CREATE TABLE tenure_job (
         AND releases >= 0 AND outage_credits >= 0 AND renewals >= 0
         AND priority BETWEEN -32768 AND 32767),
     CONSTRAINT job_cancel_request CHECK ((cancel_requested_at IS NULL) = (cancel_deadline IS NULL)),
+    CONSTRAINT job_waits CHECK ((run_at IS NULL) = (not_before IS NULL)),
     CONSTRAINT job_words CHECK (
         (origin_cause IS NULL OR origin_cause IN ('redrive', 'rerun', 'compensation', 'follow_up'))
         AND (stall_cause IS NULL OR stall_cause IN (
@@ -133,8 +135,10 @@ CREATE TABLE tenure_job (
         ELSE FALSE END)
 ) STRICT;
 
+-- In claim order; not_before comes last, so that a claim passes by delayed jobs within the index.
 CREATE INDEX tenure_job_claimable
-    ON tenure_job (namespace, queue, priority DESC, run_at, id) WHERE run_at IS NOT NULL;
+    ON tenure_job (namespace, queue, priority DESC, run_at, id, not_before)
+ WHERE run_at IS NOT NULL;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 CREATE UNIQUE INDEX tenure_job_dedupe
