@@ -27,7 +27,7 @@ def limited(tmp_path: Path) -> Iterator[Limited]:
     site.close()
 
 
-@spec("H41")
+@spec("D6", "H41")
 def test_what_holds_a_key_out_of_sight_is_said_to_be_that(limited: Limited) -> None:
     ann, bob = limited
     job_id = ann("enqueue", "mail", "-q", "mine", "--key", "k").stdout.strip()

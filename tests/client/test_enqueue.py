@@ -218,7 +218,7 @@ def test_a_kind_of_text_counts_as_the_text_it_is(app: Application) -> None:
     assert app.enqueue(Markup("mail")).refresh().queue == "letters"
 
 
-@spec("D1")
+@spec("D5")
 def test_a_key_held_by_a_live_job_gives_that_job_flagged(scene: Scene, app: Application) -> None:
     @app.job(queue="work")
     def index(page: int) -> None: ...

@@ -191,7 +191,7 @@ def test_a_job_is_rolled_back_with_the_transaction(door: tuple[str, Door]) -> No
         assert not work.enqueue(8, key="seven").deduplicated
 
 
-@spec("D1")
+@spec("D5")
 def test_a_held_key_gives_the_holder_within_the_transaction(door: tuple[str, Door]) -> None:
     url, opened = door
     with working(url) as (_, work):

@@ -195,7 +195,7 @@ class SweepsInAnyOrder(MemoryStore):
 
 
 class SharesKeysAcrossKinds(MemoryStore):
-    """Compares dedupe keys and forgets the kind. [D1]"""
+    """Compares dedupe keys and forgets the kind. [D5]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
         taken = {job.dedupe_key for job in self._jobs.values() if job.finished_at is None}

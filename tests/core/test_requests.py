@@ -85,7 +85,7 @@ def test_the_job_id_is_looked_at_before_the_dedupe_key() -> None:
     assert not again.deduplicated
 
 
-@spec("D1", "T1")
+@spec("D5", "T1")
 def test_an_enqueue_that_meets_the_holder_of_its_key_gets_that_job() -> None:
     driver = Driver()
     driver.do(driver.enqueue(dedupe_key="k"))

@@ -266,7 +266,34 @@ def test_a_job_is_made_again_whose_compensation_is_in_scope(stage: Stage, verb: 
     assert made.status == 201
 
 
-@spec("H41")
+@spec("D6", "D5")
+@pytest.mark.parametrize("is_batch", [False, True], ids=["alone", "in a batch"])
+def test_a_key_that_is_held_out_of_scope_is_a_conflict_without_details(
+    stage: Stage, is_batch: bool
+) -> None:
+    theirs = stage.token(Role.CLIENT, "theirs", queues=(QueueName("q1"),))
+    mine = stage.token(Role.CLIENT, "mine", queues=(QueueName("q2"),))
+    delayed = {"job_id": JOB.format(1), "queue": "q1", "kind": "k", "dedupe_key": "invoice-7"}
+    late = {**delayed, "delay_s": 11 * 24 * 3600}
+    assert stage.ask("POST", "/v1/jobs", late, token=theirs).status == 201
+
+    new = {**delayed, "job_id": JOB.format(2), "queue": "q2"}
+    path, message = ("/v1/jobs/batch", {"jobs": [new]}) if is_batch else ("/v1/jobs", new)
+    hidden = stage.ask("POST", path, message, token=mine)
+    seen = stage.ask("POST", "/v1/jobs", new, token=stage.of(Role.CLIENT))
+    free = stage.ask("POST", "/v1/jobs", {**new, "kind": "other"}, token=mine)
+
+    [told] = hidden.json["replies"] if is_batch else [hidden.json]
+    assert hidden.status == (200 if is_batch else 409)
+    assert (told["job"], told["cause"]) == (None, "dedupe_key_held")
+    assert not told["deduplicated"]
+    assert JOB.format(1).encode() not in hidden.body
+    assert b"q1" not in hidden.body
+    assert (seen.status, seen.json["deduplicated"], seen.json["job"]["queue"]) == (200, True, "q1")
+    assert free.status == 201
+
+
+@spec("D6", "H41")
 @pytest.mark.parametrize("verb", ["redrive", "rerun"])
 def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for(
     stage: Stage, verb: str
@@ -280,6 +307,7 @@ def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for
 
     heard = stage.ask("POST", path, message, token=limited)
 
+    assert (heard.status, heard.json["cause"]) == (409, "dedupe_key_held")
     assert heard.json["job"] is None
     assert b"secret" not in heard.body
 

@@ -176,7 +176,7 @@ def test_words_and_numbers_outside_their_sets_are_refused(
         hand.run("UPDATE {t}job SET rev = rev + 1, " + assignment)
 
 
-@spec("I17", "D1")
+@spec("I17", "D5")
 def test_two_live_jobs_cannot_be_given_one_key(hand: ForeignHand) -> None:
     enqueue(hand.store, 2)
 

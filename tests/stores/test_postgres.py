@@ -198,7 +198,7 @@ def _together(count: int, work: Callable[[int], object]) -> list[object]:
     return answers
 
 
-@spec("I17", "D1")
+@spec("I17", "D5")
 def test_of_two_equal_keys_in_one_batch_one_sticks(postgres_store: PostgresStore) -> None:
     changes = enqueue_changes(postgres_store, 2, dedupe_key="k")
 

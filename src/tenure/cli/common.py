@@ -31,6 +31,8 @@ from tenure.wiring import (
     url_from_environment,
 )
 
+KEY_IS_HELD = "its dedupe key is held by a job out of this token's scope"  # [D6]
+
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -221,6 +223,8 @@ def accepted(
     assert isinstance(answer, Reply)
     if answer.cause is Cause.UNKNOWN_JOB:
         refuse(str(UnknownJob(job_id)))
+    if answer.cause is Cause.DEDUPE_KEY_HELD:
+        refuse(f"job {job_id}: {KEY_IS_HELD}")
     if answer.cause is not None:
         state = "" if answer.job is None else f"; it is {answer.job.status}, rev {answer.job.rev}"
         if answer.resolution is not None:

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from tenure.cli.common import (
+    KEY_IS_HELD,
     REFUSED,
     administration,
     find_job,
@@ -355,8 +356,7 @@ def _done(command: Command, reply: Answer) -> Done:
             cause=reply.cause,
             resolution=resolution_record(reply.resolution),
         )
-    if reply.job is None:  # whoever holds its dedupe key is not for this token to see [H41]
-        return Done(job_id=command.job_id, held_by="(out of this token's scope)")
+    assert reply.job is not None
     if isinstance(command, Discard):
         return Done(job_id=command.job_id)
     if reply.deduplicated:
@@ -385,6 +385,8 @@ def _why(refused: Done) -> str:
     if refused.cause is None:
         return f"its dedupe key is held by job {refused.held_by}"
     before = refused.resolution
+    if refused.cause is Cause.DEDUPE_KEY_HELD:
+        return KEY_IS_HELD
     if refused.cause is Cause.UNKNOWN_JOB:
         return f"{refused.cause.value}; {UnknownJob(refused.job_id).hint}"
     if before is None:

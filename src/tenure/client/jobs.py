@@ -47,7 +47,7 @@ class Job(Generic[R]):
     ) -> None:
         self.id = job_id
         self.deduplicated = deduplicated
-        """Whether this is an earlier job that already held the dedupe key. [D1]"""
+        """Whether this is an earlier job that already held the dedupe key. [D5]"""
         self._channel = channel
         self._record = record
         self._decode = decode
@@ -245,6 +245,8 @@ class Job(Generic[R]):
 _HINTS = {
     Cause.IDEMPOTENCY_KEY_REUSE: "this job id was used for another request; make a new one",
     Cause.JOB_FINISHED: "it has ended, and ended jobs do not change",
+    Cause.DEDUPE_KEY_HELD: "a job that this token may not see holds the dedupe key; keys are unique"
+    " within a namespace and a kind, whatever the queue",
     Cause.COMPENSATION_PROTECTED: "a compensation cannot be cancelled",
 }
 

@@ -117,7 +117,7 @@ def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause
 
 
 def already_there(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
-    """A new job met an old one: a replay, a reused id, or a duplicate by its key. [D1] [D3]"""
+    """A new job met an old one: a replay, a reused id, or a duplicate by its key. [D5] [D3]"""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if job.id != wanted:
         return Replayed(answer=Reply(job=job, deduplicated=True))

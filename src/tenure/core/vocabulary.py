@@ -135,6 +135,7 @@ class Cause(StrEnum):
     NOT_FINISHED = "not_finished"
     NOT_HELD = "not_held"
     NOT_READY = "not_ready"
+    DEDUPE_KEY_HELD = "dedupe_key_held"
     COMPENSATION_PROTECTED = "compensation_protected"
     COMPENSATION_PENDING = "compensation_pending"
     REVISION_MISMATCH = "revision_mismatch"

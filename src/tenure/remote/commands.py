@@ -139,7 +139,7 @@ class _Made(NamedTuple):
 
 def _made(command: Enqueue, reply: Reply) -> _Made:
     """The payload of a new job is the one that was sent, and so is that of a repeated request.
-    What else there may be, attempts have added. [D1]"""
+    What else there may be, attempts have added. [D5]"""
     job = reply.job
     if job is None:
         return _Made(reply, is_whole=True)

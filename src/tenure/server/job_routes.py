@@ -139,9 +139,12 @@ async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = ""
 
 
 def _shown(call: Call, reply: Reply) -> Reply:
-    """A reply without a job that is not the caller's to see: an id that is taken elsewhere."""
+    """A reply without a job that is not the caller's to see: an id that is taken elsewhere, or
+    the holder of a dedupe key, of which the caller hears that there is one. [D6]"""
     if reply.job is None or call.principal.sees(reply.job):
         return reply
+    if reply.deduplicated:
+        return Reply(job=None, cause=Cause.DEDUPE_KEY_HELD)
     return msgspec.structs.replace(reply, job=None)
 
 
@@ -208,7 +211,8 @@ async def _decided(call: Call, command: Command) -> Response:
     if reply.job is not None and reply.job.status is JobStatus.QUEUED:
         call.services.desk.enqueued(reply.job.namespace, [reply.job.queue])
     # What is told of may be another job than the one that was asked about: a redrive's. [H41]
-    shown = job_reply(_shown(call, reply), now=await call.services.now(), bodies=bodies)
+    reply = _shown(call, reply)
+    shown = job_reply(reply, now=await call.services.now(), bodies=bodies)
     return answer(shown, _status(call, reply))
 
 

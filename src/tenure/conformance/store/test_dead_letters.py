@@ -201,7 +201,7 @@ def _moved(kit: Kit, change: Change, *, to: JobId) -> Change:
     )
 
 
-@spec("B17", "D1")
+@spec("B17", "D5")
 def test_a_redrive_that_only_finds_the_holder_of_its_key_resolves_nothing(kit: Kit) -> None:
     job = kit.dead_letter_job(dedupe_key="k")
     kit.enqueue(dedupe_key="k")

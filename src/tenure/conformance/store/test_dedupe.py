@@ -5,13 +5,13 @@ import pytest
 from tenure.conformance.harness import KIND, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.batches import MAX_TRIES
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, ErrorClass, JobStatus, OnLost
 from tenure.ports import DedupeKey
 
 
-@spec("D1", "T1")
+@spec("D5", "T1")
 def test_a_key_held_by_a_live_job_answers_with_that_job(kit: Kit) -> None:
     holder = kit.enqueue(dedupe_key="k")
     command = kit.new(dedupe_key="k", payload=b'"other"')
@@ -24,7 +24,7 @@ def test_a_key_held_by_a_live_job_answers_with_that_job(kit: Kit) -> None:
     assert kit.events(holder)[-1].seq == 1
 
 
-@spec("D1")
+@spec("D5")
 def test_the_same_key_is_free_under_another_kind_or_namespace(kit: Kit) -> None:
     kit.enqueue(dedupe_key="k")
 
@@ -33,7 +33,16 @@ def test_the_same_key_is_free_under_another_kind_or_namespace(kit: Kit) -> None:
     assert kit.reply(kit.new(dedupe_key="k")).deduplicated
 
 
-@spec("D1")
+@spec("D5")
+def test_a_key_is_held_across_the_queues_of_its_kind(kit: Kit) -> None:
+    holder = kit.enqueue(dedupe_key="k")
+
+    reply = kit.reply(kit.new(dedupe_key="k", queue=QueueName("another")))
+
+    assert (reply.deduplicated, reply.job) == (True, holder)
+
+
+@spec("D5")
 @pytest.mark.parametrize("other", ["K", "k ", " k", "k\u0301", "ḱ", "k%", "k_"])
 def test_keys_are_compared_character_by_character(kit: Kit, other: str) -> None:
     kit.enqueue(dedupe_key="k")
@@ -42,7 +51,7 @@ def test_keys_are_compared_character_by_character(kit: Kit, other: str) -> None:
     assert kit.reply(kit.new(dedupe_key=other)).deduplicated
 
 
-@spec("D1")
+@spec("D5")
 def test_a_key_is_held_in_every_live_status(kit: Kit) -> None:
     claimed = kit.claimed_job(dedupe_key="claimed")
     running = kit.running_job(dedupe_key="running")
@@ -163,7 +172,7 @@ def test_a_deduplicated_id_sent_again_after_the_holder_ended_creates_the_job(kit
     assert reply.job.id == command.job_id
 
 
-@spec("D1")
+@spec("D5")
 def test_many_enqueues_with_one_key_in_one_batch_make_one_job(kit: Kit) -> None:
     commands = [kit.new(dedupe_key="k") for _ in range(5 * MAX_TRIES)]
 

@@ -272,7 +272,7 @@ def test_a_repeated_redrive_makes_one_job(kit: Kit) -> None:
     assert kit.reload(first) == first
 
 
-@spec("T27", "D1")
+@spec("T27", "D5")
 def test_a_redrive_meets_the_holder_of_its_key(kit: Kit) -> None:
     job = kit.running_job(dedupe_key="k")
     kit.cancel_hard(job)

@@ -186,7 +186,7 @@ def test_a_completion_succeeds_however_a_soft_cancel_races_it(kit: Kit) -> None:
         assert reply.is_ok == (EventType.CANCEL_REQUESTED in kit.types(job))
 
 
-@spec("D1", "I17")
+@spec("D5", "I17")
 def test_racing_enqueues_with_one_key_make_one_job(kit: Kit) -> None:
     rivals = [kit.rival() for _ in range(CLAIMERS)]
 

@@ -213,7 +213,7 @@ def test_an_insert_under_the_id_of_a_finished_job_does_not_stick(kit: Kit) -> No
     assert kit.reload(job) == before
 
 
-@spec("D1", "K1")
+@spec("D5", "K1")
 def test_of_two_inserts_with_one_key_in_a_batch_the_first_sticks(kit: Kit) -> None:
     first, second = (kit.change(kit.new(dedupe_key="same")) for _ in range(2))
     other = kit.change(kit.new(dedupe_key="other"))
