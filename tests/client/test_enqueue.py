@@ -166,7 +166,7 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
         ({"delay": True}, "^delay=…: bool"),
         ({"delay": float("nan")}, "delay"),
         ({"delay": -1}, "^delay=…: -1 s is outside 0 to 366 days"),
-        ({"lease": "400d"}, "^lease=…: 3.456e.07 s is outside 0 to 366 days"),
+        ({"lease": "400d"}, "^lease=…: 400 days is outside 0 to 366 days"),
         ({"run_at": datetime(2040, 1, 1)}, "time zone"),  # noqa: DTZ001 - naive is the point here
         ({"run_at": 1_700_000_000}, "microseconds"),
         ({"run_at": "tomorrow"}, "aware datetime"),
@@ -197,6 +197,17 @@ def test_a_wrong_option_is_named_and_nothing_is_written(
 
     with pytest.raises(InvalidInput, match=match):
         work.enqueue(**options)
+
+
+def test_an_option_of_a_compensation_is_named_as_its_own(app: Application) -> None:
+    @app.job(lease="5s")
+    def undo(job_id: str, kind: str, status: str, payload: dict[str, int]) -> None: ...
+
+    @app.job(compensate=undo)
+    def work() -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"^lease=… of the compensation: 5 s is outside"):
+        work.enqueue()
 
 
 def test_a_kind_of_text_counts_as_the_text_it_is(app: Application) -> None:

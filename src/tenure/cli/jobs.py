@@ -95,7 +95,8 @@ def list_jobs(
     """List jobs, newest first.
 
     In the order of their ids, which begin with the time they were made. A job that was redriven,
-    rerun or compensates has an id derived from its origin's: it stands beside its origin.
+    rerun, enqueued by a handler or compensates has an id derived from its origin's: it stands
+    beside its origin.
     """
     try:
         statuses = tuple(parse_status(word) for word in status)

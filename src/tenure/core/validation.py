@@ -208,9 +208,15 @@ def check_duration(field: str, value: object) -> None:
     if type(value) is not int:
         raise InvalidInput(field, f"{type(value).__name__} is not a duration in microseconds")
     if not 0 <= value <= MAX_DURATION:
-        is_shown = abs(value) < 2**80  # a float cannot hold every integer
-        length = f"{value / MICROSECONDS_PER_SECOND:g} s" if is_shown else "a huge integer"
-        raise InvalidInput(field, f"{length} is outside 0 to 366 days")
+        raise InvalidInput(field, f"{_length(value)} is outside 0 to 366 days")
+
+
+def _length(duration_us: int) -> str:
+    """A duration that is out of bounds, as people say it."""
+    if abs(duration_us) > 2**80:
+        return "a huge integer"  # a float could not hold it
+    length_s = duration_us / MICROSECONDS_PER_SECOND
+    return f"{length_s / 86400:g} days" if length_s > 86400 else f"{length_s:g} s"
 
 
 def _check_word(field: str, value: object, words: type[StrEnum]) -> None:
