@@ -101,7 +101,7 @@ class OverHttp:
         row = self._store.load([job.id]).jobs.get(job.id)
         if row is None or row.rev != job.rev:
             return answer
-        shown = replace(job, lease_id=row.lease_id)
+        shown = replace(job, lease_id=row.lease_id, claimed_run_at=row.claimed_run_at)
         assert shown == row
         return replace(answer, job=shown)
 
@@ -173,10 +173,11 @@ class RemoteKit(Kit):
         return operator.put_queue(DEFAULT_NAMESPACE, queue, paused=paused, limit=limit)
 
     def reload(self, job: Job) -> Job:
-        """The row; what a client is shown of it is the same."""
+        """The row; what a client is shown of it is the same, but for the lease's id and the place
+        it was claimed from."""
         row = super().reload(job)
         [shown] = self.far.of(OPERATOR, row.namespace).load_jobs([row.id]).values()
-        assert replace(shown, lease_id=row.lease_id) == row
+        assert replace(shown, lease_id=row.lease_id, claimed_run_at=row.claimed_run_at) == row
         return row
 
     def close(self) -> None:
