@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from tenure.client.jobs import Job
     from tenure.client.options import Retry
     from tenure.core.vocabulary import JobStatus
-    from tenure.handlers import Context
+    from tenure.handlers import Call, Context, Enqueued
     from tenure.wiring import Tenure
 
 _LAZY = {
+    "Call": "tenure.handlers",
     "Context": "tenure.handlers",
+    "Enqueued": "tenure.handlers",
     "Job": "tenure.client.jobs",
     "JobFunction": "tenure.client.functions",
     "JobStatus": "tenure.core.vocabulary",
@@ -51,11 +53,13 @@ _LAZY = {
 }
 
 __all__ = [
+    "Call",
     "Cancelled",
     "Closed",
     "Conflict",
     "Contended",
     "Context",
+    "Enqueued",
     "InvalidInput",
     "Job",
     "JobCancelled",

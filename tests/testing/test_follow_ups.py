@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,9 @@ import pytest
 
 from tenure import Context, InvalidInput, JobFunction, Retry, Tenure, ValidationError
 from tenure.conformance.spec import spec
-from tenure.testing import FakeContext, Inline, inline
-from tenure.verify import assert_holds
+from tenure.testing import FakeContext, Inline
 
 QUICK = Retry(max_attempts=4, initial="1s")
-
-
-@pytest.fixture
-def app() -> Tenure:
-    return Tenure("sqlite:////nonexistent/never-opened.db")
-
-
-@pytest.fixture
-def jobs(app: Tenure) -> Iterator[Inline]:
-    with inline(app) as made:
-        yield made
-        assert_holds(made.store)
 
 
 @spec("D9")

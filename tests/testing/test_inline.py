@@ -24,19 +24,6 @@ from tenure import (
 )
 from tenure.core.instants import seconds
 from tenure.testing import FakeContext, Inline, inline
-from tenure.verify import assert_holds
-
-
-@pytest.fixture
-def app() -> Tenure:
-    return Tenure("sqlite:////nonexistent/never-opened.db")
-
-
-@pytest.fixture
-def jobs(app: Tenure) -> Iterator[Inline]:
-    with inline(app) as made:
-        yield made
-        assert_holds(made.store)
 
 
 def test_a_drained_job_has_its_result(app: Tenure, jobs: Inline) -> None:

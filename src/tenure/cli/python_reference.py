@@ -44,6 +44,8 @@ here, may change at any time.
 A duration is `"250ms"`, `"90s"`, `"5m"`, `"2h"`, `"7d"`, a `timedelta` or a number of seconds.
 """
 
+_CLASSES = ("JobFunction", "Prepared", "Retry", "Job", "JobStatus", "Context", "Call", "Enqueued")
+
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Context": {
         "job_id": "The job's id.",
@@ -66,6 +68,12 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "logged": "Lines, in order.",
         "completed": "Results of committed `ctx.transaction` blocks.",
         "artifacts": "Files by name.",
+        "enqueued": "Calls given to `enqueue`, in order.",
+    },
+    "Enqueued": {
+        "id": "The job's id.",
+        "is_new": "Whether this call made it: not if an earlier attempt did, or if another job has"
+        " the key.",
     },
 }
 """Attributes that only an instance has, or that have no docstring."""
@@ -87,7 +95,7 @@ def page() -> str:
     lines += _options("Options of `@app.job`", JobOptions)
     lines += _options("Options of `enqueue`, `prepare` and `using`", EnqueueOptions)
     lines += [_BY_USING, ""]
-    for name in ("JobFunction", "Prepared", "Retry", "Job", "JobStatus", "Context"):
+    for name in _CLASSES:
         lines += _class(name, "## ")
     lines += ["## Errors", "", *_errors(errors), ""]
     lines += ["## `tenure.testing`", "", _paragraph(testing), ""]
