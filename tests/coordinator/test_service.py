@@ -25,6 +25,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Duration
+from tenure.core.job import Progress
 from tenure.core.outcomes import Change
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Reply, Verdict
@@ -211,7 +212,7 @@ def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore
     assert len(store.loads) == loads
 
 
-@spec("L3", "L8")
+@spec("L15", "L8")
 def test_a_lease_is_not_granted_by_a_clock_that_was_heard_late(
     world: World, store: ScriptedStore
 ) -> None:
@@ -340,7 +341,13 @@ def test_many_commands_about_one_job_do_not_hold_up_the_others(
 ) -> None:
     grant = world.running()
     beats = [
-        Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=number)
+        Heartbeat(
+            job_id=grant.job_id,
+            lease_id=grant.lease_id,
+            actor=W1,
+            hb_seq=number,
+            progress=Progress(done=number),
+        )
         for number in range(1, MAX_PER_JOB + 1)
     ]
     taken, go_on = Signal(), Signal()

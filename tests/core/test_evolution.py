@@ -230,7 +230,7 @@ def every_life() -> list[Driver]:
             driver = lives.running(replace(policy, max_attempts=2))
             driver.advance(1)
             driver.do(driver.heartbeat(progress=Progress(done=1), checkpoint=b"[1]"))
-            driver.advance(1)
+            driver.advance(5)
             driver.do(driver.heartbeat())
             if end in ("sweep", "outage"):
                 driver.advance(60)
@@ -347,6 +347,7 @@ def test_lease_renewed_and_heartbeat_are_renewals_and_all_others_transitions() -
 def test_the_end_of_an_attempt_keeps_what_its_renewals_said() -> None:
     driver = lives.running()
     driver.do(driver.heartbeat(hb_seq=3, progress=Progress(done=1), checkpoint=b"[1]"))
+    driver.advance(10)
     driver.do(driver.heartbeat(hb_seq=9))
     expiry = driver.job.lease_expires_at
 

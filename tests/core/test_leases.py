@@ -63,7 +63,7 @@ def test_each_attempt_has_a_lease_of_its_own() -> None:
     assert len(leases) == 5
 
 
-@spec("L3")
+@spec("L15")
 def test_claim_start_and_heartbeat_set_the_expiry_to_now_plus_ttl() -> None:
     driver = lives.queued()
     expiries = []
@@ -77,7 +77,7 @@ def test_claim_start_and_heartbeat_set_the_expiry_to_now_plus_ttl() -> None:
     assert expiries == [seconds(60)] * 4
 
 
-@spec("L3", "N3")
+@spec("L15", "N3")
 def test_nothing_else_moves_the_expiry() -> None:
     driver = lives.running()
     driver.do(driver.heartbeat(hb_seq=3))
@@ -594,7 +594,7 @@ def test_a_job_with_a_delay_waits_for_the_clock_also_after_a_step_back(
     assert isinstance(driver.ask(driver.claim()), Applied)
 
 
-@spec("E2", "L3")
+@spec("E2", "L15")
 def test_a_claim_after_a_step_back_is_reckoned_from_the_last_event() -> None:
     driver = lives.queued()
     driver.advance(5)

@@ -360,7 +360,7 @@ def _starts(before: Job, action: str, outcome: Applied) -> Iterator[Violation]:
 
 
 def _deadlines(state: State, action: str, outcome: Applied) -> Iterator[Violation]:
-    """[L3]: claim, start and newer heartbeats set the expiry; nothing else moves it."""
+    """[L15]: claim, start and newer heartbeats set the expiry; nothing else moves it."""
     before, after = state.job, outcome.change.job
     if not after.status.is_leased:
         return

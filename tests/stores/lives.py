@@ -17,7 +17,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Instant
-from tenure.core.job import Job
+from tenure.core.job import Job, Progress
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
 from tenure.ports import Saved, Store
@@ -119,7 +119,13 @@ def heartbeat(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
     def renew(job: Job) -> Heartbeat:
         assert job.lease_id is not None
-        return Heartbeat(job_id=job.id, lease_id=job.lease_id, actor=WORKER, hb_seq=job.hb_seq + 1)
+        return Heartbeat(
+            job_id=job.id,
+            lease_id=job.lease_id,
+            actor=WORKER,
+            hb_seq=job.hb_seq + 1,
+            progress=Progress(done=job.hb_seq),  # without news it would be early [L15]
+        )
 
     return _led(store, jobs, renew)
 

@@ -132,7 +132,9 @@ def _is_kept(record: Record, ack: Ack) -> bool:
         case Op.HEARTBEAT:
             if not _has(record, EventType.CLAIMED, lease_id=ack.lease_id):
                 return False  # nobody can have renewed a lease that was never granted
-            return ack.settled or ack.hb_seq is None or ack.hb_seq <= _last_hb_seq(record, ack)
+            if ack.settled or ack.replayed or ack.hb_seq is None:
+                return True
+            return ack.hb_seq <= _last_hb_seq(record, ack)
         case Op.COMPLETE | Op.FAIL | Op.RELEASE:
             return bool(_settle_events(record, ack))
         case Op.CANCEL:

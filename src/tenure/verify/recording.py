@@ -71,6 +71,7 @@ def heard(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
             hb_seq=line.hb_seq,
             answer=answer.kind,
             settled=answer.settled,
+            replayed=answer.replayed and isinstance(command, Heartbeat),
             cause=answer.cause,
         )
     shown = answer.job if answer.is_ok else None

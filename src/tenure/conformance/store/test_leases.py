@@ -175,7 +175,7 @@ def test_a_lease_ends_at_its_cancel_deadline(kit: Kit) -> None:
     assert kit.events(job)[-1].cause is EventCause.GRACE_OVER
 
 
-@spec("L3", "T4")
+@spec("L15", "T4")
 def test_a_heartbeat_renews_and_stores_progress_and_checkpoint(kit: Kit) -> None:
     job = kit.running_job(lease_s=60)
     kit.advance(seconds=20)
@@ -202,7 +202,7 @@ def test_an_old_heartbeat_writes_nothing(kit: Kit) -> None:
     assert kit.reload(job) == before
 
 
-@spec("T3", "L3")
+@spec("T3", "L15")
 def test_a_start_renews_the_lease(kit: Kit) -> None:
     job = kit.claimed_job(lease_s=60)
     kit.advance(seconds=30)
@@ -384,3 +384,37 @@ def test_every_report_is_judged_at_the_write(kit: Kit) -> None:
     assert {getattr(verdict, "kind", None) for verdict in verdicts} == {VerdictKind.CANCELLED}
     for job in (*jobs.values(), claimed):
         assert kit.reload(job) == job
+
+
+@spec("L15", "L8")
+def test_an_early_heartbeat_without_news_is_answered_and_not_recorded(kit: Kit) -> None:
+    job = kit.running_job()  # 60 s, so that the interval is 15 s
+    kit.advance(seconds=4)
+    first = kit.heartbeat(job, 1)
+    before, log = kit.reload(job), kit.types(job)
+
+    kit.advance(seconds=3)
+    early = [kit.heartbeat(job, number) for number in range(2, 30)]
+
+    assert (first.ttl_us, first.replayed) == (seconds(60), False)
+    assert {(each.kind, each.ttl_us, each.replayed) for each in early} == {
+        (VerdictKind.OK, seconds(57), True)
+    }
+    assert (kit.reload(job), kit.types(job)) == (before, log)
+    assert kit.now() + seconds(57) == before.lease_expires_at, "as long as the worker was told"
+
+
+@spec("L15")
+def test_a_heartbeat_is_recorded_when_it_is_first_has_news_or_is_due(kit: Kit) -> None:
+    job = kit.claimed_job()
+
+    kit.heartbeat(job, 1)  # within the same instant as the claim
+    kit.heartbeat(job, 2)
+    kit.heartbeat(job, 3, progress=Progress(done=1))
+    kit.heartbeat(job, 4, checkpoint=b"[1]")
+    kit.advance(seconds=3.75)
+    kit.heartbeat(job, 5)
+
+    recorded = [event.payload.hb_seq for event in kit.events(job)][2:]
+    assert recorded == [1, 3, 4, 5]
+    assert kit.reload(job).lease_expires_at == kit.now() + seconds(60)

@@ -30,7 +30,7 @@ UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
 def _renewed(kit: Kit, times: int = 3) -> Job:
     job = kit.running_job(lease_s=60)
     for beat in range(1, times + 1):
-        kit.advance(seconds=1)
+        kit.advance(seconds=4)
         kit.heartbeat(job, hb_seq=beat, checkpoint=str(beat).encode() if beat == 2 else None)
     return job
 
@@ -133,6 +133,7 @@ def test_what_lives_is_passed_by_whatever_the_page(kit: Kit, limit: int) -> None
     kit.advance(seconds=20)
     (again,) = kit.claimed()
     for beat in (1, 2, 3):
+        kit.advance(seconds=4)
         kit.heartbeat(again, hb_seq=beat)
     kit.complete(jobs[4])
 

@@ -420,6 +420,7 @@ def test_after_a_lost_race_the_coordinator_decides_again(kit: Kit) -> None:
 
     def rival(_: object) -> None:
         if next(losses, False):
+            kit.advance(seconds=4)
             kit.heartbeat(job, hb_seq=kit.reload(job).hb_seq + 1)
 
     verdict = kit.interpose(rival).execute(kit.completion(job))

@@ -37,6 +37,8 @@ from tenure.core.vocabulary import (
 
 LAST = Policy(max_attempts=1)
 SEEN_HB_SEQ = 5
+AFTER_A_RENEWAL_S = 4
+"""Long enough that the next heartbeat is not early. [L15]"""
 START_ID = "start-of-the-first"
 NEVER_ISSUED = "0" * 32
 UNREADABLE = JobError(
@@ -104,6 +106,7 @@ def _claimed(policy: Policy | None = None) -> Driver:
     driver.do(driver.claim())
     driver.advance(1)
     driver.do(driver.heartbeat(hb_seq=SEEN_HB_SEQ))
+    driver.advance(AFTER_A_RENEWAL_S)
     return driver
 
 
@@ -111,6 +114,7 @@ def _running(policy: Policy | None = None) -> Driver:
     driver = _claimed(policy)
     driver.advance(1)
     driver.do(driver.start(request_id=START_ID))
+    driver.advance(AFTER_A_RENEWAL_S)
     return driver
 
 
