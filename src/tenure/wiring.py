@@ -46,6 +46,7 @@ from tenure.observing.metrics import (
     counts_of,
     require_prometheus,
 )
+from tenure.observing.security import security_log
 from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration, Store
 from tenure.protocol import URL_VARIABLE
@@ -555,10 +556,12 @@ def run_server(
         created = ", created" if is_new(url) else ""
         counts = _counts()
         with open_coordinator(url, shown=counts) as coordinator, _kept(coordinator, keeping):
-            metrics = Metrics(counts, gauge=_gauge(coordinator.store))
+            security = security_log(options.security_log)
+            gauge = _gauge(coordinator.store)
+            metrics = Metrics(counts, gauge=gauge, security=security.counts)
 
             def begun(address: str) -> None:  # one that cannot listen says that and nothing else
                 _log.info("store %s%s", shown_url(url), created)
                 announce(address)
 
-            serve(coordinator, options, announce=begun, metrics=metrics.text)
+            serve(coordinator, options, announce=begun, metrics=metrics.text, security=security)

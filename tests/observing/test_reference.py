@@ -10,6 +10,7 @@ from tenure.observing.catalogue import METRICS, Sort
 from tenure.observing.counts import Counts
 from tenure.observing.metrics import Gauge, Metrics
 from tenure.observing.reference import page
+from tenure.observing.security import SecurityLog
 from tenure.worker.stats import Stats
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
@@ -26,6 +27,7 @@ def test_what_is_exposed_is_what_the_table_says() -> None:
         counts,
         gauge=Gauge(lambda namespace: kit.store.measure(queues=1, jobs=1)),
         worker=lambda: dict.fromkeys(Stats.__struct_fields__, 0),
+        security=SecurityLog().counts,
     )
 
     families = {

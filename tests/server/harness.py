@@ -16,6 +16,7 @@ from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, Token, mint
 from tenure.core.vocabulary import Role
 from tenure.deadlines import CALL_TIMEOUT_S
+from tenure.observing.security import SecurityLog
 from tenure.protocol.routes import BY_NAME
 from tenure.server.app import make_app
 from tenure.server.services import Services
@@ -93,7 +94,11 @@ class Stage:
         self.coordinator = Coordinator(self.store, monotonic=self.clock, timeout_s=timeout_s)
         self._runner = asyncio.Runner()
         self._numbers = count(1)
-        given = {} if metrics is None else {"metrics": metrics}
+        self.noted: list[str] = []
+        security = SecurityLog(self.noted.append, clock=lambda: 1.8e9)
+        given: dict[str, Any] = {"security": security}
+        if metrics is not None:
+            given["metrics"] = metrics
         self.services: Services = self.run(_make(self.coordinator, settings, self.clock, given))
         self.app = make_app(self.services, authenticated=authenticated)
         self._everybody: dict[Role, str] = {}

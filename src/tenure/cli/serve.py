@@ -30,6 +30,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tls-cert", type=_FILE, help="Serve TLS with this certificate chain.")
 @click.option("--tls-key", type=_FILE, help="Its key, if it is not in the same file.")
 @click.option("--tls-client-ca", type=_FILE, help="Only for clients with a certificate of this CA.")
+@click.option(
+    "--security-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append security events to this file; without it they go to stderr, as JSON lines.",
+)
 @keep_finished_option
 @log_format_option
 def serve(
@@ -40,6 +45,7 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    security_log: Path | None,
     keep_finished: str | None,
     log_format: str,
 ) -> None:
@@ -60,6 +66,7 @@ def serve(
             tls_certificate=tls_cert,
             tls_key=tls_key,
             tls_client_ca=tls_client_ca,
+            security_log=security_log,
         )
         log_to_stderr(LogFormat(log_format))
         keeping = retention_of(keep_finished)

@@ -22,6 +22,7 @@ class Source(StrEnum):
     PROCESS = "this process"
     STORE = "the store"
     WORKER = "this worker"
+    SERVER = "this server"
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +197,15 @@ WORKER_EVENTS = Metric(
     query='sum by (event) (increase(tenure_worker_events_total{event=~"crashes|fenced"}[1h]))',
 )
 
+SECURITY_EVENTS = Metric(
+    name="tenure_security_events_total",
+    sort=Sort.COUNTER,
+    source=Source.SERVER,
+    labels=("event",),
+    help="What the security log of this server has a line for, and what was left out of it.",
+    query="sum by (event) (increase(tenure_security_events_total[1h]))",
+)
+
 METRICS: tuple[Metric, ...] = (
     TRANSITIONS,
     CLAIMS,
@@ -218,4 +228,5 @@ METRICS: tuple[Metric, ...] = (
     STORE_UP,
     LOSSES,
     WORKER_EVENTS,
+    SECURITY_EVENTS,
 )

@@ -86,10 +86,12 @@ class Metrics:
         *,
         gauge: Gauge | None = None,
         worker: Callable[[], Mapping[str, int]] | None = None,
+        security: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self._counts = counts
         self._gauge = gauge
         self._worker = worker
+        self._security = security
 
     def text(self, namespace: Namespace | None = None) -> bytes:
         """Everything; with a namespace, nothing of the others. [OB2]"""
@@ -127,6 +129,9 @@ class Metrics:
         if self._worker is not None:
             seen = self._worker()
             yield catalogue.WORKER_EVENTS, [((name,), number) for name, number in seen.items()]
+        if self._security is not None:
+            noted = self._security()
+            yield catalogue.SECURITY_EVENTS, [((name,), number) for name, number in noted.items()]
 
 
 class _Reading:

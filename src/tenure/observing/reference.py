@@ -48,6 +48,7 @@ _TITLES = {
     Source.PROCESS: "Of this process",
     Source.STORE: "Of the store",
     Source.WORKER: "Of this worker",
+    Source.SERVER: "Of this server",
 }
 
 

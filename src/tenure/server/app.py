@@ -32,6 +32,7 @@ from tenure.protocol.words import Word
 from tenure.server import job_routes, problems, system_routes, worker_routes
 from tenure.server.calls import SMALL_BYTES, Call
 from tenure.server.memory import Held
+from tenure.server.noting import Noted
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
@@ -178,22 +179,27 @@ class _Address:
 
     async def _answer(self, http: Request, request_id: str, asked: Asked, held: Held) -> Response:
         route = self._routes.get("GET" if http.method == "HEAD" else http.method)
+        noted = Noted(self._services.security, route, http, request_id)
         try:
             if route is None:
                 raise _not_allowed(self._routes)
             if not self._authenticated:
                 check_local(http.headers.get("host", ""), http.headers.get("origin"))
             async with self._in_time(is_read=True):
-                principal = await self._principal(route, http)
-            call = await _read(route, self._services, principal, http, request_id, asked, held)
+                principal = await self._principal(route, http, noted)
+            call = await _read(
+                route, self._services, principal, http, request_id, asked, held, noted
+            )
             more_s = getattr(call.body, "wait_s", 0.0)
             async with self._in_time(is_read=route.only_reads, more_s=more_s):
                 answer = await HANDLERS[route.name](call)
+            noted.answered(answer.status_code)
             held.answer(len(answer.body), can_refuse=route.only_reads)
             return answer
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as problem:  # every failure has its answer, and only that
+            noted.refused(problem)
             return problems.response(problem, request_id)
 
     @asynccontextmanager
@@ -210,13 +216,13 @@ class _Address:
                 raise
             raise late(timeout_s, is_known=is_read) from problem
 
-    async def _principal(self, route: Route, http: Request) -> Principal:
+    async def _principal(self, route: Route, http: Request, noted: Noted) -> Principal:
         if route.is_public or not self._authenticated:
-            return Principal()
+            return noted.principal
         shown = http.headers.get("authorization")
-        principal = await self._services.authenticator.principal(shown)
-        principal.check_route(route)
-        return principal
+        noted.principal = await self._services.authenticator.principal(shown)
+        noted.principal.check_route(route)
+        return noted.principal
 
 
 def _not_allowed(methods: Iterable[str]) -> Refused:
@@ -237,6 +243,7 @@ async def _read(
     request_id: str,
     asked: Asked,
     held: Held,
+    noted: Noted,
 ) -> Call:
     _check_version(http.headers.get(VERSION_HEADER))
     path = {
@@ -259,6 +266,7 @@ async def _read(
         request_id=request_id,
         asked=asked,
         held=held,
+        noted=noted,
         is_small=len(body) <= SMALL_BYTES,
     )
 

@@ -25,6 +25,7 @@ from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
 from tenure.server.memory import Held
+from tenure.server.noting import Noted
 from tenure.server.principals import Principal
 from tenure.server.problems import wire_field
 from tenure.server.services import Services
@@ -62,6 +63,7 @@ class Call:
         request_id: str,
         asked: Asked,
         held: Held,
+        noted: Noted,
         is_small: bool = True,
     ) -> None:
         self.route = route
@@ -72,6 +74,7 @@ class Call:
         self.request_id = request_id
         self.asked = asked
         self.held = held
+        self.noted = noted
         self.is_small = is_small
         self._query = query
         self._body = body
@@ -151,6 +154,9 @@ class Call:
             some = ids[begin : begin + at_once]
             found = await self.services.blocking(partial(load, some))
             here = [found[each] for each in some if each in found]
+            hidden = [job for job in here if not self.principal.sees(job)]
+            if hidden:
+                self.noted.hidden_job(hidden[0].id, number=len(hidden))
             seen += self._kept([job for job in here if self.principal.sees(job)])
         return seen
 

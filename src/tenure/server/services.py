@@ -6,6 +6,7 @@ from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
+from tenure.observing.security import SecurityLog
 from tenure.server.authentication import Authenticator
 from tenure.server.blocking import Blocking
 from tenure.server.memory import Memory
@@ -30,11 +31,13 @@ class Services:
         settings: ServerSettings,
         *,
         metrics: Callable[[Namespace | None], bytes] = no_metrics,
+        security: SecurityLog | None = None,
         monotonic: Monotonic = host_monotonic,
     ) -> None:
         self.coordinator = coordinator
         self.settings = settings
         self.metrics = metrics
+        self.security = security or SecurityLog()
         self.blocking = Blocking(settings.blocking_calls)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)

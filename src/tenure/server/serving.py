@@ -17,6 +17,7 @@ import uvicorn
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.errors import InvalidInput, TenureError
+from tenure.observing.security import SecurityLog
 from tenure.protocol.hosts import is_loopback
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
@@ -38,6 +39,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    security_log: Path | None = None
+    """Where security events are written; to stderr if there is no path. [OB11]"""
     settings: ServerSettings = ServerSettings()
 
 
@@ -73,13 +76,15 @@ def serve(
     *,
     announce: Callable[[str], None],
     metrics: Callable[[Namespace | None], bytes] = no_metrics,
+    security: SecurityLog | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. `announce` is told the address once it can be reached."""
     check_exposure(options, coordinator)
     _allow_files(options.settings.max_connections + SPARE_FILES)
     listening = listen(options)
     try:
-        asyncio.run(_serve(coordinator, options, listening, announce, metrics))
+        noted = security or SecurityLog()
+        asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted))
     finally:
         listening.close()
 
@@ -90,11 +95,12 @@ async def _serve(
     listening: socket.socket,
     announce: Callable[[str], None],
     metrics: Callable[[Namespace | None], bytes],
+    security: SecurityLog,
 ) -> None:
     settings = options.settings
     # What anybody can cause from outside, such as a request that is no HTTP, is no line of the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    services = Services(coordinator, settings, metrics=metrics)
+    services = Services(coordinator, settings, metrics=metrics, security=security)
     app = make_app(services, authenticated=options.authenticated)
     config = uvicorn.Config(
         app,

@@ -218,6 +218,13 @@ async def _verdicts(
     )
     answers = await call.decide(commands, within=within)
     verdicts = [verdict for verdict in answers if isinstance(verdict, Verdict)]
+    foreign = [
+        command
+        for command, verdict in zip(commands, verdicts, strict=True)
+        if verdict.cause is Cause.INVALID_LEASE
+    ]
+    if foreign:
+        call.noted.foreign_lease(foreign[0].job_id, foreign[0].lease_id, number=len(foreign))
     causes = await _seen_from_here(
         call,
         [
@@ -241,11 +248,10 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
     ids = sorted(set(job_ids))
     jobs = await call.services.blocking(lambda: call.store.load_without_bodies(ids))
     now = await call.services.now()
-    return {
-        job.id: new_job_id(now, os.urandom(ENTROPY_BYTES))
-        for job in jobs.values()
-        if not call.principal.sees(job)
-    }
+    hidden = [job.id for job in jobs.values() if not call.principal.sees(job)]
+    if hidden:
+        call.noted.hidden_job(hidden[0], number=len(hidden))
+    return {each: new_job_id(now, os.urandom(ENTROPY_BYTES)) for each in hidden}
 
 
 def _decidable(message: _M, hidden: Mapping[JobId, JobId]) -> _M:
@@ -271,8 +277,10 @@ async def _seen_from_here(
     ]
 
 
-async def _check_known(call: Call, job_id: JobId, cause: Cause | None) -> None:
+async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Cause | None) -> None:
     """Raise `UnknownJob` if that is what the caller has to hear."""
+    if cause is Cause.INVALID_LEASE:
+        call.noted.foreign_lease(job_id, lease_id, number=1)
     [seen] = await _seen_from_here(call, [(job_id, cause)])
     if seen is Cause.UNKNOWN_JOB:
         raise UnknownJob(job_id)
@@ -293,7 +301,7 @@ async def upload_artifact(call: Call) -> Response:
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
     staging = await call.services.blocking(lambda: call.coordinator.stage_artifact(upload))
-    await _check_known(call, call.job_id, staging.cause)
+    await _check_known(call, call.job_id, upload.lease_id, staging.cause)
     return answer(staging_reply(staging))
 
 
@@ -303,7 +311,7 @@ async def output(call: Call) -> Response:
     hidden = await hidden_jobs(call, [message.job_id])
     kept = attempt_output(_decidable(message, hidden), call.actor)
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
-    await _check_known(call, message.job_id, cause)
+    await _check_known(call, message.job_id, message.lease_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 

@@ -1,0 +1,206 @@
+"""The security log: what a refused token, a foreign lease or an operator leaves behind."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import Namespace, QueueName
+from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
+from tenure.core.vocabulary import Role
+from tenure.observing.security import MAX_LINES_PER_S, SecurityEvent, SecurityLog, security_log
+from tests.server.harness import JOB, Stage
+from tests.server.processes import House, until
+from tests.server.test_roles import EXAMPLES
+
+C, P, W, O, V = Role  # noqa: E741 - as in the table
+
+
+def noted(stage: Stage) -> list[dict[str, Any]]:
+    """The lines since the last time."""
+    lines = [json.loads(line) for line in stage.noted]
+    stage.noted.clear()
+    return lines
+
+
+@spec("OB11")
+@pytest.mark.parametrize("shown", ["missing", "nonsense", "unknown", "wrong secret", "revoked"])
+def test_a_refused_token_leaves_a_line_without_its_secret(stage: Stage, shown: str) -> None:
+    known, text = stage.new_token(C, "app")
+    unknown = mint(bytes([200]) * TOKEN_ENTROPY_BYTES)[2]
+    tokens = {
+        "missing": None,
+        "nonsense": "hello",
+        "unknown": unknown,
+        "wrong secret": text[:-4] + "ffff",
+        "revoked": text,
+    }
+    if shown == "revoked":
+        stage.store.revoke_token(known.id)
+
+    heard = stage.ask("GET", "/v1/jobs", token=tokens[shown])
+
+    [line] = noted(stage)
+    assert heard.status == 401
+    assert (line["log"], line["event"], line["route"]) == ("security", "token_refused", "jobs")
+    assert (line["request_id"], line["address"]) == (heard.json["request_id"], "127.0.0.1")
+    assert "actor" not in line
+    is_token = shown in ("unknown", "wrong secret", "revoked")
+    assert line.get("token_id") == (str(tokens[shown]).split("_")[1] if is_token else None)
+    for secret in (text, unknown, text[:-4] + "ffff"):
+        assert secret.rpartition("_")[2] not in json.dumps(line)
+
+
+@spec("OB11")
+def test_a_scope_violation_leaves_a_line_with_who_it_was(stage: Stage) -> None:
+    limited = {"namespace": Namespace("shop"), "queues": (QueueName("mine"),)}
+    token, text = stage.new_token(C, "app", **limited)
+    job_id = stage.enqueue(1, queue="q")
+
+    stage.ask("POST", "/v1/jobs", {"queue": "q", "kind": "k"}, token=text)
+    by_queue = noted(stage)
+    stage.ask("POST", "/v1/queues/q/pause", token=text)
+    by_role = noted(stage)
+    stage.ask("GET", f"/v1/jobs/{job_id}", token=text)
+    by_job = noted(stage)
+    stage.ask("GET", f"/v1/jobs/{JOB.format(9)}", token=text)
+
+    assert noted(stage) == [], "a job that nobody has is no violation"
+    for [line] in (by_queue, by_role, by_job):
+        assert line["event"] == "scope_violation"
+        assert (line["actor"], line["namespace"]) == ("client:shop/app", "shop")
+        assert line["token_id"] == token.id
+    assert by_queue[0]["field"] == "queue"
+    assert by_role[0]["route"] == "pause"
+    assert by_job[0]["job_id"] == job_id
+
+
+@spec("OB11")
+@pytest.mark.parametrize("name", ["complete", "heartbeat", "upload-artifact", "output"])
+def test_a_foreign_lease_leaves_a_line_without_its_id(stage: Stage, name: str) -> None:
+    lease = stage.leased(1)
+    thief = stage.token(W, "thief")
+    message: dict[str, Any] = {**lease, "request_id": "r"}
+    more: dict[str, Any] = {}
+    method, path = "POST", f"/v1/{name}"
+    if name == "heartbeat":
+        message = {"leases": [{**lease, "hb_seq": 1}]}
+    elif name == "output":
+        message = {**lease, "text": "hello"}
+    elif name == "upload-artifact":
+        method, path = "PUT", f"/v1/jobs/{lease['job_id']}/artifacts/a"
+        more = {"headers": {"Tenure-Lease": lease["lease_id"]}, "pieces": [b"x"]}
+
+    stage.ask(method, path, None if more else message, token=thief, **more)
+
+    [line] = noted(stage)
+    assert (line["event"], line["actor"]) == ("foreign_lease", "worker:thief")
+    assert (line["job_id"], line["number"]) == (lease["job_id"], 1)
+    assert lease["lease_id"] not in json.dumps(line)
+
+
+@spec("OB11")
+def test_what_operators_do_leaves_a_line_and_what_they_look_at_does_not(stage: Stage) -> None:
+    job_id = stage.enqueue(1)
+    stage.call("alive", EXAMPLES["alive"], role=W, worker="w")
+    noted(stage)
+
+    stage.call("pause", role=O, queue="q")
+    stage.call("limit", {"limit": 3}, role=O, queue="q")
+    stage.call("drain", role=O, worker="w")
+    stage.call("cancel", {"request_id": "c", "mode": "hard"}, role=O, job_id=job_id)
+    stage.call("requeue", {"request_id": "r"}, role=O, job_id=job_id)
+    actions = noted(stage)
+    stage.call("jobs", role=O)
+    stage.call("job", role=O, job_id=job_id)
+    stage.call("cancel", {"request_id": "d"}, role=C, job_id=job_id)
+
+    assert noted(stage) == []
+    assert [(line["event"], line["route"], line["status"]) for line in actions] == [
+        ("operator_action", "pause", 200),
+        ("operator_action", "limit", 200),
+        ("operator_action", "drain", 200),
+        ("operator_action", "cancel", 200),
+        ("operator_action", "requeue", 409),
+    ]
+    assert {line["actor"] for line in actions} == {"operator:operator-1"}
+    assert (actions[0]["queue"], actions[2]["worker"]) == ("q", "w")
+    assert actions[3]["job_id"] == job_id
+
+
+@spec("OB11")
+def test_what_is_allowed_leaves_nothing(stage: Stage) -> None:
+    lease = stage.leased(1)
+    stage.call("start", {**lease, "request_id": "s"}, role=W)
+    stage.call("complete", {**lease, "request_id": "c"}, role=W)
+    stage.call("complete", {**lease, "request_id": "c"}, role=W)
+    stage.ask("GET", "/healthz")
+    stage.ask("GET", "/nothing")
+
+    assert noted(stage) == []
+
+
+@spec("OB11")
+def test_a_flood_is_counted_and_its_lines_are_limited() -> None:
+    now, lines = [100.0], list[str]()
+    log = SecurityLog(lines.append, clock=lambda: now[0])
+
+    for _ in range(1000):
+        log.note(SecurityEvent.TOKEN_REFUSED, {"address": "192.0.2.1"})
+    log.note(SecurityEvent.FOREIGN_LEASE, {})
+    now[0] = 101.0
+    log.note(SecurityEvent.TOKEN_REFUSED, {"address": "192.0.2.1"})
+
+    assert len(lines) == MAX_LINES_PER_S + 2
+    assert json.loads(lines[-1])["left_out"] == 1000 - MAX_LINES_PER_S
+    assert log.counts() == {
+        "token_refused": 1001,
+        "scope_violation": 0,
+        "foreign_lease": 1,
+        "operator_action": 0,
+    }
+
+
+@spec("OB11")
+def test_a_line_is_one_line_whatever_is_in_it() -> None:
+    lines = list[str]()
+
+    SecurityLog(lines.append).note(SecurityEvent.SCOPE_VIOLATION, {"reason": 'a\n{"x":1}\u2028'})
+
+    assert [line.count("\n") for line in lines] == [1]
+    assert json.loads(lines[0])["reason"] == 'a\n{"x":1}\u2028'
+
+
+def test_the_file_of_the_log_is_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "security.log"
+
+    security_log(path).note(SecurityEvent.TOKEN_REFUSED, {})
+    security_log(path).note(SecurityEvent.TOKEN_REFUSED, {})
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_text().splitlines()) == 2
+
+
+@spec("OB11")
+def test_a_server_writes_its_log_and_shows_its_counters(tmp_path: Path) -> None:
+    house = House(f"sqlite:///{tmp_path / 'house.db'}", tmp_path)
+    path = tmp_path / "security.log"
+    operator, client = house.token("operator"), house.token("client")
+    server = house.serve("--security-log", str(path))
+
+    server.ask("GET", "/v1/jobs", token=client[:-4] + "0000")
+    server.ask("POST", "/v1/queues/mail/pause", token=client)
+    server.ask("POST", "/v1/queues/mail/pause", token=operator)
+    shown = server.ask("GET", "/metrics", token=operator).body.decode()
+    until(lambda: len(path.read_text().splitlines()) == 3, "three lines")
+    server.stop()
+    house.close()
+
+    events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    assert events == ["token_refused", "scope_violation", "operator_action"]
+    for event in events:
+        assert f'tenure_security_events_total{{event="{event}"}} 1.0' in shown
+    assert "security" not in server.log
