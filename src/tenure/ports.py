@@ -264,7 +264,7 @@ class Coordination(Protocol):
         """One of them with its body; None if there is none of this name."""
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep what a handler wrote; None, or why it was not kept. [B11]
+        """Keep what a handler wrote; None, or why it was not kept. [B20]
         Raises `InvalidInput` for what is over a limit."""
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
@@ -457,8 +457,8 @@ class Store(TokenStore, Protocol):
         attempts that did not succeed. [B10]"""
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep the output of the attempt that this lease was issued for, unless there is some
-        already; None, or why it was not kept. [B11]"""
+        """Keep the output of the attempt that this lease was issued for, unless it has some of the
+        same or a higher part already; None, or why it was not kept. [B20]"""
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order. [B26]"""

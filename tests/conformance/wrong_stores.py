@@ -289,10 +289,10 @@ class CollectsTheSeen(MemoryStore):
 
 
 class TakesTheLatestOutput(MemoryStore):
-    """Overwrites what an attempt said before. [B11]"""
+    """Overwrites what an attempt said before. [B20]"""
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        self._logs.clear()
+        self._log_parts.clear()
         return super().put_attempt_log(output)
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +25,19 @@ followers.add_to(app, lease=CALM, retry=QUICK)
 def add(one: int, two: int) -> int:
     """Well behaved."""
     return one + two
+
+
+@app.job(lease=CALM, retry=QUICK)
+def chat(name: str, note: str) -> None:
+    """Says something in pieces, waits for a note, and says something more."""
+    for number in range(20):
+        for piece in (f"{name} ", f"says {number}", "\n"):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+            time.sleep(0.005)
+    while not Path(note).exists():
+        time.sleep(0.02)
+    sys.stdout.write(f"{name} is done")
 
 
 @app.job(lease=CALM, retry=QUICK)

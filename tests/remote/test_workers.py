@@ -53,6 +53,26 @@ def test_a_worker_completes_retries_and_leaves_files(site: RemoteSite) -> None:
     assert [each.name for each in site.store.list_artifacts(written)] == ["paper-2"]
 
 
+@spec("B20")
+def test_the_output_of_a_running_job_can_be_read_through_a_server(
+    site: RemoteSite, tmp_path: Path
+) -> None:
+    server, note = site.serve(), tmp_path / "note"
+    operator = site.token("operator", "ops")
+    job_id = site.enqueue("chat", name="ada", note=str(note))
+    site.work("worker", server.address)
+
+    def logs() -> str:
+        return site.ask(server.address, operator, "jobs", "logs", job_id).stdout
+
+    site.until(lambda: "ada says 19" in logs(), "its output is there")
+    status = site.job(job_id).status
+    note.touch()
+    site.until(lambda: logs().endswith("ada says 19\nada is done\n"), "all of it is there")
+
+    assert status is JobStatus.RUNNING
+
+
 @spec("D9", "D12")
 def test_a_handler_without_a_token_enqueues_through_its_worker(site: RemoteSite) -> None:
     server = site.serve()

@@ -23,7 +23,7 @@ OFTEN = seconds(0.05)
 ACTOR = worker_actor(WorkerId("w"))
 
 
-@spec("B11")
+@spec("B20")
 def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
     worker = shop.start(output_sink=None)
 

@@ -328,7 +328,10 @@ def _fetch_artifact(serving: Administration, job: Job, name: str, output: Path |
 @click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
 @click.argument("job_id", metavar="ID")
 def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -> None:
-    """Show what a job's handler wrote, attempt by attempt."""
+    """Show what a job's handler wrote, attempt by attempt.
+
+    Of an attempt that runs it is what it has written so far, a few seconds ago.
+    """
     with administration(url) as serving:
         job = find_job(serving, job_id)
         logs = [
@@ -339,11 +342,35 @@ def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -
     if as_json:
         print_json([output_record(log) for log in logs])
         return
+    if not logs:
+        click.echo(f"tenure: {_why_no_output(job, attempt)}", err=True)
     for log in logs:
         left_out = f", {log.left_out_bytes} bytes left out" if log.left_out_bytes else ""
-        click.secho(f"attempt {log.attempt}{left_out}", bold=True, err=True)
+        so_far = ", so far" if _is_running(job, log.attempt) else ""
+        click.secho(f"attempt {log.attempt}{so_far}{left_out}", bold=True, err=True)
         for line in log.text.splitlines():
             click.echo(printable(line))
+
+
+def _is_running(job: Job, attempt: int) -> bool:
+    return job.lease is not None and job.attempt == attempt
+
+
+def _why_no_output(job: Job, attempt: int | None) -> str:
+    """Why there is nothing to show, of one attempt or of all."""
+    asked_for = attempt or job.attempt
+    if job.attempt == 0:
+        return f"job {job.id} is {job.status} and has not been attempted yet"
+    if asked_for > job.attempt:
+        return f"job {job.id} has had {job.attempt} attempts; there is no attempt {asked_for} yet"
+    if _is_running(job, asked_for):
+        return (
+            f"attempt {asked_for} of job {job.id} runs on {job.owner} and has written nothing so"
+            " far; what it writes can be read a few seconds later"
+        )
+    if attempt is None and job.attempt > 1:
+        return f"the {job.attempt} attempts of job {job.id} have written nothing"
+    return f"attempt {asked_for} of job {job.id} has written nothing"
 
 
 @jobs.command(name="cancel")

@@ -1,6 +1,7 @@
 """`tenure worker MODULE:APP`: run jobs until told to stop."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 import click
@@ -29,9 +30,10 @@ from tenure.wiring import (
     run_worker,
     url_from_environment,
 )
-from tenure.worker import WorkerOptions
+from tenure.worker import OutputLine, WorkerOptions
 
 _log = logging.getLogger("tenure.worker")
+_output_log = logging.getLogger("tenure.output")
 
 
 def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[QueueName, int]:
@@ -54,11 +56,19 @@ def _queues_of_the_project() -> tuple[str, ...]:
         raise CouldNotRun(str(problem)) from problem
 
 
-def _echo(output: bytes) -> None:
+def _print_line(line: OutputLine) -> None:
     """To the terminal, as far as it can do no harm there."""
-    lines = output.decode("utf-8", "backslashreplace").split("\n")
     with suppress(OSError):  # whoever read it is gone; that must not cost a job
-        click.echo("\n".join(printable(line.expandtabs()) for line in lines), nl=False, err=True)
+        click.echo(printable(line.text.expandtabs()), err=True)
+
+
+def _log_line(line: OutputLine) -> None:
+    """As a log line, so that stderr stays JSON. [OB23]"""
+    _output_log.info("%s", line.text, extra=dict(line.about))
+
+
+def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
+    return _log_line if form is LogFormat.JSON else _print_line
 
 
 @click.command()
@@ -179,7 +189,7 @@ def worker(
             namespace=Namespace(namespace) if namespace else namespace_of(application),
             worker_id=None if name is None else WorkerId(name),
             tells_every_end=verbose,
-            echo=_echo if show_output else None,
+            echo=_shown_as(LogFormat(log_format)) if show_output else None,
         )
         chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
         if keep_finished and is_server(chosen):

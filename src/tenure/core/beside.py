@@ -28,6 +28,7 @@ from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, ResolutionKind, 
 MAX_ARTIFACT_BYTES = 16 << 20
 MAX_ARTIFACTS_PER_ATTEMPT = 100
 MAX_ATTEMPT_LOG_BYTES = 64 << 10
+MAX_OUTPUT_PARTS = 2**31 - 1  # one every two seconds for a century
 MAX_SHOWN_LOGS = 100
 """Attempts whose output is read at once: the latest ones. [B26]"""
 SILENT_AFTER = seconds(60)
@@ -133,13 +134,16 @@ def is_leftover(attempt: int, *, of: int | None, leased: bool, status: JobStatus
 
 
 class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a handler wrote to its standard streams during one attempt, sent under its lease."""
+    """What a handler wrote to its standard streams during one attempt, sent under its lease.
+
+    It may be sent again while the attempt runs, whole and with a higher `part`. [B20]"""
 
     job_id: JobId
     lease_id: LeaseId
     actor: Actor
     text: str
     left_out_bytes: int = 0
+    part: int = 0
 
 
 class AttemptLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -188,6 +192,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uptime_us: Duration
     kinds: tuple[Kind, ...] = ()
     is_ending: bool = False  # its last word: it is not listed any more [B13]
+    instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
 
 
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):

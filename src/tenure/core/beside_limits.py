@@ -9,6 +9,7 @@ import re
 from tenure.core.beside import (
     MAX_ARTIFACT_BYTES,
     MAX_ATTEMPT_LOG_BYTES,
+    MAX_OUTPUT_PARTS,
     ArtifactUpload,
     AttemptOutput,
     HeldLease,
@@ -74,7 +75,7 @@ def check_upload(upload: ArtifactUpload) -> None:
 
 
 def check_output(output: AttemptOutput) -> None:
-    """Raise `InvalidInput` unless the output of an attempt is within its limits. [B11]"""
+    """Raise `InvalidInput` unless the output of an attempt is within its limits. [B20]"""
     check_job_id("job_id", output.job_id)
     _check_lease_id(output.lease_id)
     _check_actor(output.actor)
@@ -87,6 +88,7 @@ def check_output(output: AttemptOutput) -> None:
             hint="leave out the middle, and say how much in left_out_bytes",
         )
     _check_integer("left_out_bytes", output.left_out_bytes, low=0, high=MAX_EXACT_INTEGER)
+    _check_integer("part", output.part, low=0, high=MAX_OUTPUT_PARTS)
 
 
 def check_process(process: WorkerProcess, limits: Limits) -> None:
@@ -101,3 +103,5 @@ def check_process(process: WorkerProcess, limits: Limits) -> None:
     _check_integer("concurrency", process.concurrency, low=0, high=MAX_COUNT)
     _check_label("version", process.version, most=MAX_NAME)
     _check_integer("uptime_us", process.uptime_us, low=0, high=MAX_INSTANT)
+    if process.instance:
+        check_name("instance", process.instance)

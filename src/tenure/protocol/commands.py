@@ -208,6 +208,7 @@ def attempt_output(message: OutputMessage, actor: Actor) -> AttemptOutput:
         actor=actor,
         text=message.text,
         left_out_bytes=message.left_out_bytes,
+        part=message.part,
     )
 
 
@@ -218,6 +219,7 @@ def output_message(output: AttemptOutput) -> OutputMessage:
         lease_id=output.lease_id,
         text=output.text,
         left_out_bytes=output.left_out_bytes,
+        part=output.part,
     )
 
 
@@ -237,6 +239,7 @@ def worker_process(
         uptime_us=seconds(message.uptime_s),
         kinds=message.kinds,
         is_ending=message.ending,
+        instance=message.instance,
     )
 
 
@@ -252,6 +255,7 @@ def alive_message(process: WorkerProcess) -> AliveMessage:
         kinds=process.kinds,
         namespace=process.namespace,
         ending=process.is_ending,
+        instance=process.instance,
     )
 
 

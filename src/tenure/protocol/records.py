@@ -357,7 +357,7 @@ def _with_ts(artifact: Artifact | ArtifactRecord, ts: object) -> dict[str, Any]:
 
 
 class OutputRecord(Record, frozen=True, kw_only=True):
-    """The kept output of one attempt. [B11]"""
+    """The kept output of one attempt. [B20]"""
 
     job_id: JobId
     attempt: int

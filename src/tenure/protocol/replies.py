@@ -415,7 +415,7 @@ def staging_of(reply: StagingReply) -> Staging:
 
 
 class KeptReply(Record, frozen=True, kw_only=True):
-    """Whether an attempt's output was kept, or why not. [B11]"""
+    """Whether an attempt's output was kept, or why not. [B20]"""
 
     verdict: VerdictKind
     cause: Cause | None = None

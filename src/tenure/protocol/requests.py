@@ -9,9 +9,9 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.validation import MAX_INSTANT
+from tenure.core.validation import MAX_INSTANT, MAX_NAME
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -192,12 +192,13 @@ class ReportsMessage(Request, frozen=True, kw_only=True):
 
 
 class OutputMessage(Request, frozen=True, kw_only=True):
-    """What a handler wrote to its standard streams, under its lease. [B11]"""
+    """What a handler wrote to its standard streams, under its lease. [B20]"""
 
     job_id: JobIdField
     lease_id: LeaseIdField
     text: Annotated[str, Meta(max_length=MAX_ATTEMPT_LOG_BYTES)]
     left_out_bytes: Exact = 0
+    part: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_PARTS)] = 0
 
 
 class AliveMessage(Request, frozen=True, kw_only=True):
@@ -212,6 +213,7 @@ class AliveMessage(Request, frozen=True, kw_only=True):
     kinds: tuple[KindField, ...] = ()
     namespace: NamespaceField | None = None
     ending: bool = False
+    instance: Annotated[str, Meta(max_length=MAX_NAME)] = ""
 
 
 # --- Clients and operators ---------------------------------------------------------------------

@@ -306,7 +306,7 @@ async def upload_artifact(call: Call) -> Response:
 
 
 async def output(call: Call) -> Response:
-    """Leave what a handler wrote. [B11]"""
+    """Leave what a handler wrote. [B20]"""
     message = call.message(OutputMessage)
     hidden = await hidden_jobs(call, [message.job_id])
     kept = attempt_output(_decidable(message, hidden), call.actor)

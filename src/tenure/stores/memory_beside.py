@@ -46,7 +46,9 @@ class MemoryBeside(ABC):
         self._artifacts: dict[_ArtifactKey, StoredArtifact] = {}
         self._last_looked_at: _ArtifactKey | None = None
         self._logs: dict[tuple[JobId, int], AttemptLog] = {}
+        self._log_parts: dict[tuple[JobId, int], int] = {}
         self._processes: dict[tuple[str, str, str], WorkerSeen] = {}
+        self._instances: dict[tuple[str, str, str], str] = {}
         self._handed: list[tuple[Instant, bytes]] = []
 
     @abstractmethod
@@ -73,6 +75,7 @@ class MemoryBeside(ABC):
             self._resolutions.pop(job_id, None)
         self._artifacts = {k: v for k, v in self._artifacts.items() if k[0] not in gone}
         self._logs = {k: v for k, v in self._logs.items() if k[0] not in gone}
+        self._log_parts = {k: v for k, v in self._log_parts.items() if k[0] not in gone}
 
     # --- resolutions ---------------------------------------------------------------------------
 
@@ -167,21 +170,24 @@ class MemoryBeside(ABC):
                     and event.lease_id == output.lease_id
                     and event.actor == output.actor
                 ):
-                    self._logs.setdefault(
-                        (output.job_id, event.attempt),
-                        AttemptLog(
-                            job_id=output.job_id,
-                            attempt=event.attempt,
-                            text=output.text,
-                            left_out_bytes=output.left_out_bytes,
-                        ),
-                    )
+                    self._keep_output(output, event.attempt)
                     return None
             return why_not_on_record(
                 output.lease_id,
                 is_known_job=output.job_id in self._jobs,
                 epoch=self._epoch,
                 is_settling=False,
+            )
+
+    def _keep_output(self, output: AttemptOutput, attempt: int) -> None:
+        key = (output.job_id, attempt)
+        if output.part > self._log_parts.get(key, -1):
+            self._log_parts[key] = output.part
+            self._logs[key] = AttemptLog(
+                job_id=output.job_id,
+                attempt=attempt,
+                text=output.text,
+                left_out_bytes=output.left_out_bytes,
             )
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
@@ -204,6 +210,9 @@ class MemoryBeside(ABC):
                 if before and (before.host, before.pid) == (process.host, process.pid):
                     del self._processes[key]
                 return False
+            began = Instant(now - process.uptime_us)
+            is_known = process.instance and process.instance == self._instances.get(key)  # [B21]
+            self._instances[key] = process.instance
             seen = WorkerSeen(
                 namespace=process.namespace,
                 worker=process.worker,
@@ -214,7 +223,7 @@ class MemoryBeside(ABC):
                 kinds=process.kinds,
                 concurrency=process.concurrency,
                 version=process.version,
-                started_at=Instant(now - process.uptime_us),
+                started_at=before.started_at if before and is_known else began,
                 seen_at=now,
                 drain_requested_at=None if before is None else before.drain_requested_at,
             )

@@ -25,6 +25,7 @@ from tenure.worker.staging import Left, stage
 from tenure.worker.wire import Staged
 
 MAX_WAITING = 500
+MAX_WAITING_WITH_EARLY_OUTPUT = 20
 MAX_STAGING_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
 SIGN, LOOK = "a sign of life", "a look at its leases"
@@ -93,7 +94,10 @@ class Attendant:
         return True
 
     def keep(self, output: AttemptOutput, actor: Actor) -> None:
-        """Store what a handler printed."""
+        """Store what a handler printed. What it has printed so far is left for later if much is
+        waiting: the store is slow, and has more important things to do."""
+        if not output.is_last and self._tasks.qsize() >= MAX_WAITING_WITH_EARLY_OUTPUT:
+            return
         kept = fitting(output, actor)
         if kept is not None:
             what = f"keeping the output of job {output.job_id}"
@@ -200,4 +204,5 @@ def fitting(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
         actor=actor,
         text=text,
         left_out_bytes=left_out,
+        part=output.part,
     )

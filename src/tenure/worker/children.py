@@ -17,7 +17,7 @@ import msgspec
 
 from tenure.handlers import Isolation
 from tenure.worker.clock import Boot
-from tenure.worker.output import BoundedOutput
+from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.wire import (
     FRAME_OVERHEAD_BYTES,
     READ_BYTES,
@@ -47,9 +47,9 @@ class Child:
         output_bytes: int,
         selector: selectors.BaseSelector,
         turn: Callable[["Child"], None],
-        echo: Callable[[bytes], None] | None = None,
+        wrote: Callable[["Child", bytes], None] = lambda child, data: None,
     ) -> None:
-        """`echo` hears all that it writes once it is ready."""
+        """`wrote` hears all that it writes once it is ready."""
         self.lane: Isolation = setup.lane
         self.is_ready = False
         self.is_retiring = False
@@ -65,7 +65,8 @@ class Child:
         self._outgoing = bytearray()
         self._wants_to_write = False
         self._turn = turn
-        self._echo = echo
+        self._wrote = wrote
+        self.lines = Lines()
         self._process, self._sock = _spawn(environment)
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
@@ -130,8 +131,8 @@ class Child:
                     self._unwatch(self._pipe)
                     return
                 self.output.write(data)
-                if self._echo is not None and self.is_ready:
-                    self._echo(data)
+                if self.is_ready:
+                    self._wrote(self, data)
 
     # --- ending --------------------------------------------------------------------------------
 

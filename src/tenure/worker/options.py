@@ -27,6 +27,16 @@ class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes
     left_out_bytes: int = 0
     lease_id: LeaseId | None = None
+    part: int = 0
+    is_last: bool = True  # else the attempt runs, and this is what it has written so far
+
+
+class OutputLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a handler wrote, and what it is about."""
+
+    text: str
+    about: Mapping[str, object] = msgspec.field(default_factory=dict)
+    """The ids of its job, as a log line carries them; empty between two jobs."""
 
 
 OutputSink = Callable[[AttemptOutput], None]
@@ -63,5 +73,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int = MAX_ATTEMPT_LOG_BYTES - 1024  # room for the note on what is left out
     output_sink: OutputSink | None = None  # None: the coordinator keeps it
     tells_every_end: bool = False  # a line in the log for each attempt, not only for failed ones
-    echo: Callable[[bytes], None] | None = None  # hears what handlers write, as they write it
+    sends_output_early: bool = False  # the sink hears output of attempts that run, too
+    echo: Callable[[OutputLine], None] | None = None  # hears what handlers write, line by line
     limits: Limits = Limits()

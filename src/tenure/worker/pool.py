@@ -31,9 +31,9 @@ from tenure.worker.messages import (
     ProgressMade,
     SelfCompleted,
 )
-from tenure.worker.options import AttemptOutput, WorkerOptions
+from tenure.worker.options import AttemptOutput, OutputLine, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
-from tenure.worker.output import BoundedOutput
+from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.staging import Left, Parts
 from tenure.worker.stats import Stats
 from tenure.worker.wire import (
@@ -72,6 +72,11 @@ KEEPER_DELAY = seconds(0.1)
 """How much later than the supervisor the keeper kills. Less than a lease's margin."""
 SHOWN_OUTPUT = 4000
 
+FIRST_OUTPUT_AFTER = seconds(1)  # so that short jobs send theirs once, at the end
+OUTPUT_INTERVAL = seconds(2)
+OUTPUT_BYTES_PER_S = 8 * 1024
+"""What a chatty job may cost its store: all of its 64 KiB every eight seconds."""
+
 _log = logging.getLogger("tenure.worker")
 
 
@@ -93,6 +98,9 @@ class _Place:
         self.is_staging = False  # an artifact of it is being stored
         self.is_enqueueing = False  # a follow-up of it is being stored
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
+        self.lines = Lines()
+        self.sent_parts = 0  # of its output
+        self.sent_output_at = Boot(0)
 
 
 class Pool:
@@ -125,6 +133,7 @@ class Pool:
         self._keeper: Keeper | None = None
         self._children: list[Child] = []
         self._places: dict[int, _Place] = {}
+        self._output_due: dict[int, Boot] = {}  # runs with new output, and when to send it
         self._failed_starts = 0
         self._shown_failure: str | None = None
         self._restart_at = Boot(0)
@@ -259,9 +268,9 @@ class Pool:
             place.is_announced = True
             self._emit(Prepared(place.run))
         elif place.frame is not None and not place.is_sent:
+            place.child.drain_output()
             place.is_sent = True
             place.child.jobs_begun += 1
-            place.child.drain_output()
             place.child.output.take()  # of imports and of threads between two jobs: nobody's
             place.child.send(place.frame)
             if place.reason is not None:
@@ -288,27 +297,80 @@ class Pool:
             child.doomed.pop(place.run, None)
             self._set_deadline(child)
         if place.is_sent:
-            self._hand_over_output(place)
+            self._show(self._lines_of(place).end(), place)
+            self._hand_over_output(place, is_last=True)
+        self._output_due.pop(place.run, None)
         self._emit(Finished(place.run, outcome))
 
-    def _hand_over_output(self, place: _Place) -> None:
+    # --- output --------------------------------------------------------------------------------
+
+    def _output_of(self, place: _Place) -> BoundedOutput:
         assert place.child is not None
+        return place.child.output if place.lane is Isolation.PROCESS else place.output
+
+    def _lines_of(self, place: _Place) -> Lines:
+        assert place.child is not None
+        return place.child.lines if place.lane is Isolation.PROCESS else place.lines
+
+    def _wrote(self, child: Child, data: bytes) -> None:
+        """A child wrote to its own streams: of its only job, or between two, or of none of many."""
+        is_alone = child.lane is Isolation.PROCESS
+        sent = [self._places[run] for run in child.runs if is_alone and self._places[run].is_sent]
+        place = sent[0] if sent else None
+        self._show(child.lines.feed(data), place)
+        if place is not None:
+            self._has_output(place)
+
+    def _said(self, place: _Place, text: bytes) -> None:
+        place.output.write(text)
+        self._show(place.lines.feed(text), place)
+        self._has_output(place)
+
+    def _show(self, lines: Sequence[str], place: _Place | None) -> None:
+        if self._options.echo is None:
+            return
+        about = {} if place is None or place.frame is None else _ids(place.frame)
+        for line in lines:
+            self._options.echo(OutputLine(text=line, about=about))
+
+    def _has_output(self, place: _Place) -> None:
+        """Have it sent soon. The more there is, the less often: it is sent whole each time."""
+        if not self._options.sends_output_early or place.run in self._output_due:
+            return
+        size_bytes = min(self._output_of(place).written_bytes, self._options.output_bytes)
+        pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
+        due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, place.sent_output_at + pause))
+        self._output_due[place.run] = due
+        self._next_at = min(self._next_at, due)
+
+    def _send_due_output(self, now: Boot) -> None:
+        for run in [run for run, due in self._output_due.items() if now >= due]:
+            del self._output_due[run]
+            place = self._places[run]
+            place.sent_output_at = now
+            self._hand_over_output(place, is_last=False)
+        self._next_at = min(self._next_at, *self._output_due.values(), NEVER)
+
+    def _hand_over_output(self, place: _Place, *, is_last: bool) -> None:
         assert place.frame is not None
-        is_alone = place.child.lane is Isolation.PROCESS
-        text, left_out = (place.child.output if is_alone else place.output).take()
+        output = self._output_of(place)
+        text, left_out = output.take() if is_last else output.look()
         sink = self._options.output_sink
         if not text or sink is None:
             return
-        output = AttemptOutput(
+        output_so_far = AttemptOutput(
             job_id=JobId(place.frame.job_id),
             attempt=place.frame.attempt,
             text=text,
             left_out_bytes=left_out,
             lease_id=place.lease_id,
+            part=place.sent_parts,
+            is_last=is_last,
         )
+        place.sent_parts += 1
         try:
             with tracing.within(tracing.concerning([place.frame])):
-                sink(output)
+                sink(output_so_far)
         except Exception:  # a sink must not cost a job; said in the log
             _log.exception("the output of job %s could not be kept", place.frame.job_id)
 
@@ -366,11 +428,6 @@ class Pool:
                 _log.warning("an event loop stood still for %.1f s", took_s, extra=below)
             case _:
                 assert_never(message)
-
-    def _said(self, place: _Place, text: bytes) -> None:
-        place.output.write(text)
-        if self._options.echo is not None:
-            self._options.echo(text)
 
     def _left(self, place: _Place, end: ArtifactEnd) -> None:
         if place.frame is None or place.lease_id is None:
@@ -489,7 +546,7 @@ class Pool:
             output_bytes=self._options.output_bytes,
             selector=self._selector,
             turn=self._turn,
-            echo=self._options.echo,
+            wrote=self._wrote,
         )
         if self._keeper is not None:
             self._keeper.watch(child.pid)
@@ -507,6 +564,7 @@ class Pool:
             self._keeper.keep()
         for child in list(self._children):
             self._keep_child(child, now)
+        self._send_due_output(now)
         if self._is_closing:
             return
         if now < self._restart_at:
@@ -565,3 +623,9 @@ class Pool:
         until = time.monotonic() + LEAVE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
             time.sleep(LOOK_AGAIN_S)
+
+
+def _ids(frame: Run) -> dict[str, object]:
+    """What a log line about this attempt carries."""
+    names = ("job_id", "kind", "queue", "attempt", "correlation_id", "trace_id")
+    return {name: getattr(frame, name) for name in names}

@@ -58,25 +58,15 @@ class Worker:
         self.id = options.worker_id or new_worker_id()
         self.actor = options.actor or worker_actor(self.id)
         self.stats = stats or Stats()
-        settings = ClaimSettings(
-            namespace=options.namespace,
-            worker=self.id,
-            actor=self.actor,
-            queues=dict(options.queues),
-            kinds={handler.kind: handler.concurrency for handler in registry},
-            # A worker id may be used again after a restart, and claim_seq may only rise.
-            first_claim_seq=time.time_ns() // 1_000_000,
-            shortest_poll_us=options.shortest_poll_us,
-            longest_poll_us=options.longest_poll_us,
-        )
         session = Session(
-            settings,
+            self._claim_settings(registry, options),
             concurrency=options.concurrency,
             random=random.SystemRandom().random,
             stats=self.stats,
         )
         self._coordination, self._registry, self._options = coordination, registry, options
         self._began = boot_now()
+        self._instance = os.urandom(8).hex()
         self._attendant = Attendant(
             coordination,
             self._describe,
@@ -88,12 +78,27 @@ class Worker:
             coordination,
             registry,
             session,
-            options if options.output_sink else replace(options, output_sink=self._keep),
+            options
+            if options.output_sink
+            else replace(options, output_sink=self._keep, sends_output_early=True),
             app=app,
             environment=host_environment(options.url),
             stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
             follow=self._follow,
             look=lambda look, answer: self._attendant.look(look, self.actor, answer),
+        )
+
+    def _claim_settings(self, registry: Registry, options: WorkerOptions) -> ClaimSettings:
+        return ClaimSettings(
+            namespace=options.namespace,
+            worker=self.id,
+            actor=self.actor,
+            queues=dict(options.queues),
+            kinds={handler.kind: handler.concurrency for handler in registry},
+            # A worker id may be used again after a restart, and claim_seq may only rise.
+            first_claim_seq=time.time_ns() // 1_000_000,
+            shortest_poll_us=options.shortest_poll_us,
+            longest_poll_us=options.longest_poll_us,
         )
 
     def run(self) -> int:
@@ -149,6 +154,7 @@ class Worker:
             version=_version(),
             uptime_us=Duration(boot_now() - self._began),
             kinds=self._registry.kinds(),
+            instance=self._instance,
         )
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The output of attempts: kept once each, for whoever held the lease."""
+"""The output of attempts: the latest of each is kept, for whoever held the lease."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _put(kit: Kit, job: Job, text: str = "hello", **fields: Any) -> Cause | None
     return kit.coordinator.put_attempt_log(AttemptOutput(text=text, **(lease | fields)))
 
 
-@spec("B11")
+@spec("B20")
 def test_the_output_of_each_attempt_is_kept_also_after_its_end(kit: Kit) -> None:
     first = kit.running_job()
     kit.fail(first)
@@ -36,16 +36,21 @@ def test_the_output_of_each_attempt_is_kept_also_after_its_end(kit: Kit) -> None
     ]
 
 
-@spec("B11")
-def test_the_first_output_of_an_attempt_stays(kit: Kit) -> None:
+@spec("B20")
+def test_the_output_of_an_attempt_with_the_highest_part_stays(kit: Kit) -> None:
     job = kit.running_job()
 
-    assert (_put(kit, job, "first"), _put(kit, job, "second")) == (None, None)
+    def kept_after(text: str, part: int, left_out_bytes: int = 0) -> list[tuple[str, int]]:
+        assert _put(kit, job, text, part=part, left_out_bytes=left_out_bytes) is None
+        return [(log.text, log.left_out_bytes) for log in kit.store.load_attempt_logs(job.id)]
 
-    assert [log.text for log in kit.store.load_attempt_logs(job.id)] == ["first"]
+    assert kept_after("so far", 0) == [("so far", 0)]
+    assert kept_after("the same part again", 0) == [("so far", 0)]
+    assert kept_after("so far, and more", 2, 7) == [("so far, and more", 7)]
+    assert kept_after("late", 1) == [("so far, and more", 7)]
 
 
-@spec("B11")
+@spec("B20")
 def test_output_under_a_lease_that_is_not_the_callers_is_refused(kit: Kit) -> None:
     job, other = kit.running_job(), kit.running_job()
 
@@ -60,7 +65,7 @@ def test_output_under_a_lease_that_is_not_the_callers_is_refused(kit: Kit) -> No
     assert kit.store.load_attempt_logs(job.id) == []
 
 
-@spec("B11", "R2")
+@spec("B20", "R2")
 def test_output_under_a_lease_whose_record_may_be_lost_is_refused_as_such(kit: Kit) -> None:
     job = kit.running_job()
     kit.store.raise_epoch()
@@ -72,7 +77,7 @@ def test_output_under_a_lease_whose_record_may_be_lost_is_refused_as_such(kit: K
     assert _put(kit, job, "what it wrote") is None
 
 
-@spec("B11", "J6")
+@spec("B20", "J6")
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
@@ -80,6 +85,7 @@ def test_output_under_a_lease_whose_record_may_be_lost_is_refused_as_such(kit: K
         ("text", {"text": "ü" * (MAX_ATTEMPT_LOG_BYTES // 2 + 1)}),
         ("text", {"text": "\x00"}),
         ("left_out_bytes", {"left_out_bytes": -1}),
+        ("part", {"part": -1}),
         ("lease_id", {"lease_id": ""}),
     ],
 )

@@ -57,6 +57,20 @@ def test_a_worker_is_listed_with_what_it_last_said(kit: Kit) -> None:
     ]
 
 
+@spec("B21")
+def test_a_process_has_one_start_however_late_its_signs_of_life_are(kit: Kit) -> None:
+    def start_after(uptime_s: float, instance: str) -> Instant:
+        _see(kit, uptime_s=uptime_s, instance=instance)
+        [seen] = kit.store.list_workers(DEFAULT_NAMESPACE)
+        return seen.started_at
+
+    began = kit.now()
+    assert start_after(0, "one") == began
+    kit.advance(seconds=10)
+    assert start_after(9.5, "one") == began
+    assert start_after(0.5, "two") == began + seconds(9.5)
+
+
 @spec("B13")
 def test_workers_are_listed_by_name_within_their_namespace(kit: Kit) -> None:
     for name in ("b", "a"):

@@ -186,7 +186,7 @@ class BesideTheLog(Transactional):
     # --- the output of attempts ----------------------------------------------------------------
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep the output of the attempt that this lease was issued for. [B11]"""
+        """Keep the output of the attempt that this lease was issued for. [B20]"""
         return self._write(lambda tx: self._keep_output(tx, output))
 
     def _keep_output(self, tx: Transaction, output: AttemptOutput) -> Cause | None:
@@ -213,6 +213,7 @@ class BesideTheLog(Transactional):
             attempt=attempts[0][0],
             text=output.text,
             left_out_bytes=output.left_out_bytes,
+            part=output.part,
         )
         tx.fetch(kept, last=True)
         return None

@@ -293,8 +293,11 @@ SELECT attempt FROM {t}job_event
  WHERE job_id = :job_id AND type = 'claimed' AND lease_id = :lease_id AND actor = :actor;
 
 -- name: keep_attempt_log
-INSERT INTO {t}attempt_log ({log_columns}) VALUES (:job_id, :attempt, :text, :left_out_bytes)
-    ON CONFLICT DO NOTHING;
+INSERT INTO {t}attempt_log ({log_columns}, part)
+VALUES (:job_id, :attempt, :text, :left_out_bytes, :part)
+    ON CONFLICT (job_id, attempt) DO UPDATE
+   SET text = excluded.text, left_out_bytes = excluded.left_out_bytes, part = excluded.part
+ WHERE excluded.part > {t}attempt_log.part;
 
 -- name: load_attempt_logs
 SELECT {log_columns} FROM {t}attempt_log WHERE job_id = :job_id
@@ -304,15 +307,20 @@ SELECT {log_columns} FROM {t}attempt_log WHERE job_id = :job_id
 DELETE FROM {t}attempt_log WHERE job_id {among_ids};
 
 -- name: see_worker
-INSERT INTO {t}worker_process ({process_columns})
+-- The start is worked out anew with every sign of life, and varies with how long that took to
+-- arrive: of one process the first is kept. [B21]
+INSERT INTO {t}worker_process ({process_columns}, instance)
 SELECT :namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency, :version,
-       seen.at - :uptime_us, seen.at, NULL
+       seen.at - :uptime_us, seen.at, NULL, :instance
   FROM (SELECT {t}clock() AS at) AS seen
  WHERE TRUE
     ON CONFLICT (namespace, worker, actor) DO UPDATE
    SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, kinds = excluded.kinds,
        concurrency = excluded.concurrency, version = excluded.version,
-       started_at = excluded.started_at, seen_at = excluded.seen_at
+       started_at = CASE
+           WHEN excluded.instance <> '' AND excluded.instance = {t}worker_process.instance
+           THEN {t}worker_process.started_at ELSE excluded.started_at END,
+       seen_at = excluded.seen_at, instance = excluded.instance
 RETURNING {process_columns};
 
 -- name: dismiss_worker

@@ -34,6 +34,7 @@ CREATE TABLE {t}artifact (
 CREATE TABLE {t}attempt_log (
     job_id         uuid    NOT NULL,
     left_out_bytes bigint  NOT NULL CHECK (left_out_bytes >= 0),
+    part           integer NOT NULL CHECK (part >= 0),
     attempt        integer NOT NULL,
     text           text    NOT NULL COLLATE "C",
     PRIMARY KEY (job_id, attempt)
@@ -52,5 +53,6 @@ CREATE TABLE {t}worker_process (
     started_at         bigint  NOT NULL,
     seen_at            bigint  NOT NULL,
     drain_requested_at bigint,
+    instance           text    NOT NULL COLLATE "C",
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);

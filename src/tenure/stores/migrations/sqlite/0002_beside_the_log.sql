@@ -36,6 +36,7 @@ CREATE TABLE tenure_attempt_log (
     job_id         TEXT    NOT NULL,
     attempt        INTEGER NOT NULL,
     left_out_bytes INTEGER NOT NULL CHECK (left_out_bytes >= 0),
+    part           INTEGER NOT NULL CHECK (part >= 0),
     text           TEXT    NOT NULL,
     PRIMARY KEY (job_id, attempt)
 ) STRICT;
@@ -53,5 +54,6 @@ CREATE TABLE tenure_worker_process (
     started_at         INTEGER NOT NULL,
     seen_at            INTEGER NOT NULL,
     drain_requested_at INTEGER,
+    instance           TEXT    NOT NULL,
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
