@@ -128,3 +128,4 @@ def test_a_second_sigterm_ends_the_worker_at_once_and_costs_no_budget(
     assert worker.returncode == 0
     assert all(map(is_gone, pids))
     assert (job.status, job.failures, job.releases) == (JobStatus.QUEUED, 0, 1)
+    assert job.run_at == job.enqueued_at  # the place it had [Z5]
