@@ -90,3 +90,25 @@ def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> 
     answer = stage.ask("POST", "/v1/claim", message, token=token)
 
     assert (answer.status, answer.code) == (503, "store_unavailable")
+
+
+@spec("H34")
+def test_lists_that_take_long_hold_up_no_other_read(stage: Stage, hang: Any) -> None:
+    job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
+    hang("list_jobs")
+    more_than_threads = 2 * (
+        stage.services.settings.blocking_calls + stage.services.settings.listing_calls
+    )
+
+    async def ask_together() -> Answer:
+        lists = [
+            asyncio.create_task(stage.aask("GET", "/v1/jobs", token=token))
+            for _ in range(more_than_threads)
+        ]
+        await asyncio.sleep(0)  # they come first
+        job = await stage.aask("GET", f"/v1/jobs/{job_id}", token=token)
+        assert not any(each.done() for each in lists)
+        await together(*lists)
+        return job
+
+    assert stage.run(ask_together()).status == 200

@@ -14,7 +14,6 @@ from tenure.core.vocabulary import JobStatus
 from tenure.ports import JobFilter
 from tenure.stores.sql.postgres import PostgresStore
 from tenure.stores.sql.sqlite import SqliteStore
-from tenure.stores.sql.statements import Asked
 from tests.stores.hands import ForeignHand, Refused
 from tests.stores.lives import claim, complete, enqueue, start
 
@@ -72,25 +71,9 @@ def test_an_artifact_whose_size_is_not_its_bodys_is_refused(hand: ForeignHand) -
 # --- Plans ---------------------------------------------------------------------------------------
 
 
-def _listing(store: PostgresStore | SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """The statement by which a store lists dead letters."""
-    asked: list[Asked] = []
-    rows = store._rows
-
-    def remember(each: Asked) -> list[tuple[object, ...]]:
-        asked.append(each)
-        return rows(each)
-
-    monkeypatch.setattr(store, "_rows", remember)
-    store.list_jobs(DEAD)
-    return asked[0]
-
-
-def test_sqlite_finds_dead_letters_by_their_index(
-    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
-    asked = _listing(store, monkeypatch)
+    asked = store._ask_jobs(DEAD)
 
     with closing(sqlite3.connect(sqlite_path)) as raw:
         rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
@@ -101,12 +84,10 @@ def test_sqlite_finds_dead_letters_by_their_index(
     assert "TEMP B-TREE" not in plan
 
 
-def test_postgres_finds_dead_letters_by_their_index(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgres_finds_dead_letters_by_their_index(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     enqueue(store, 2000)
-    asked = _listing(store, monkeypatch)
+    asked = store._ask_jobs(DEAD)
 
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job")

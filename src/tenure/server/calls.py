@@ -170,7 +170,7 @@ class Call:
         while len(page) < wanted.limit:
             limit = min(JOBS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, before=before, limit=limit, bodies=False)
-            found = await self.services.blocking(partial(self.store.list_jobs, part))
+            found = await self.services.listing(partial(self.store.list_jobs, part))
             page += found if bodies else self._kept(found)
             if len(found) < limit:
                 break
@@ -187,7 +187,7 @@ class Call:
         while len(page) < wanted.limit:
             limit = min(EVENTS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, after_seq=after, limit=limit)
-            found = await self.services.blocking(partial(self.store.list_events, part))
+            found = await self.services.listing(partial(self.store.list_events, part))
             self.held.read(sum(map(_event_bytes, found)))
             page += found
             if len(found) < limit:

@@ -39,6 +39,7 @@ class Services:
         self.metrics = metrics
         self.security = security or SecurityLog()
         self.blocking = Blocking(settings.blocking_calls)
+        self.listing = Blocking(settings.listing_calls)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self.desk = ClaimDesk(coordinator, settings)
@@ -63,3 +64,4 @@ class Services:
     def close(self) -> None:
         """Let go of the threads."""
         self.blocking.close()
+        self.listing.close()

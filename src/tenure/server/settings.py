@@ -34,3 +34,5 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens not yet known that may wait for that; past it nobody waits. [H30]"""
     blocking_calls: int = 8
     """Threads for reads that wait for the store."""
+    listing_calls: int = 4
+    """Threads for lists and metrics, which may take long: they hold up no other read. [H34]"""

@@ -21,7 +21,7 @@ from tenure.server.worker_routes import Handler
 async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
     namespace = call.namespace()
-    found = await call.services.blocking(lambda: call.store.queues(namespace))
+    found = await call.services.listing(lambda: call.store.queues(namespace))
     return await call.large_answer(
         lambda: QueuesReply(
             queues=tuple(
@@ -61,7 +61,7 @@ async def _put(call: Call, *, paused: bool | None = None, limit: int | None = No
 async def workers(call: Call) -> Response:
     """List workers within the caller's scope."""
     namespace = call.namespace()
-    found = await call.services.blocking(lambda: call.store.list_workers(namespace))
+    found = await call.services.listing(lambda: call.store.list_workers(namespace))
     now = await call.services.now()
     return await call.large_answer(
         lambda: WorkersReply(
@@ -106,7 +106,7 @@ def _description() -> bytes:
 async def metrics(call: Call) -> Response:
     """What Prometheus collects."""
     namespace = call.principal.measured_namespace()
-    text = await call.services.blocking(lambda: call.services.metrics(namespace))
+    text = await call.services.listing(lambda: call.services.metrics(namespace))
     return Response(text, 200, media_type=CONTENT_TYPE)
 
 

@@ -241,7 +241,8 @@ class BesideTheLog(Transactional):
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
-        return [_worker(row) for row in self._rows(self._ask("list_workers", namespace=namespace))]
+        asked = self._ask("list_workers", namespace=namespace)
+        return [_worker(row) for row in self._rows(asked, listing=True)]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop; whether there is one. [B12]"""

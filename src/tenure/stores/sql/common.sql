@@ -24,7 +24,7 @@ SELECT {job_columns} FROM {t}job
    AND finished_at IS NULL;
 
 -- name: load_leased
-SELECT {job_columns} FROM {t}job
+SELECT {job_columns} FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL
    AND principal = :actor AND owner = :worker
  ORDER BY id;
@@ -84,7 +84,7 @@ SELECT name, paused, concurrency_limit FROM {t}queue
  WHERE namespace = :namespace AND name {among_queues};
 
 -- name: count_live
-SELECT count(*) FROM {t}job
+SELECT count(*) FROM {t}job {by_leases}
  WHERE namespace = :namespace AND queue = :queue AND lease_id IS NOT NULL;
 
 -- name: candidates
@@ -115,7 +115,7 @@ UPDATE {t}queue SET concurrency_limit = :concurrency_limit
 SELECT name, paused, concurrency_limit FROM {t}queue WHERE namespace = :namespace ORDER BY name;
 
 -- name: count_live_by_queue
-SELECT queue, count(*) FROM {t}job
+SELECT queue, count(*) FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL GROUP BY queue;
 
 -- name: load_tick
@@ -205,7 +205,7 @@ DELETE FROM {t}job_event WHERE job_id {among_ids};
 DELETE FROM {t}observation WHERE job_id {among_ids};
 
 -- name: list_jobs
-SELECT {columns} FROM {t}job WHERE namespace = :namespace {clauses}
+SELECT {columns} FROM {t}job {index} WHERE namespace = :namespace {clauses}
  ORDER BY id DESC LIMIT :limit;
 
 -- name: list_events
@@ -389,7 +389,7 @@ RETURNING id;
 UPDATE {t}token SET last_used_at = {t}clock() WHERE id = :token_id;
 
 -- name: count_leases
-SELECT count(*) FROM {t}job
+SELECT count(*) FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;
 
 -- name: measured_namespaces
@@ -414,11 +414,11 @@ WITH RECURSIVE waiting (queue, nth) AS (
              ORDER BY j.queue LIMIT 1), q.nth + 1
       FROM waiting AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
 leased (queue, nth) AS (
-    SELECT (SELECT j.queue FROM {t}job AS j
+    SELECT (SELECT j.queue FROM {t}job AS j {by_leases}
              WHERE j.namespace = :namespace AND j.lease_id IS NOT NULL
              ORDER BY j.queue LIMIT 1), 1
      UNION ALL
-    SELECT (SELECT j.queue FROM {t}job AS j
+    SELECT (SELECT j.queue FROM {t}job AS j {by_leases}
              WHERE j.namespace = :namespace AND j.lease_id IS NOT NULL AND j.queue > q.queue
              ORDER BY j.queue LIMIT 1), q.nth + 1
       FROM leased AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
@@ -449,7 +449,7 @@ SELECT count(*), count(CASE WHEN w.not_before <= (SELECT {t}clock()) THEN 1 END)
 
 -- name: count_leased
 SELECT count(*) FROM (
-    SELECT 1 FROM {t}job AS j
+    SELECT 1 FROM {t}job AS j {by_leases}
      WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
      LIMIT :jobs) AS w;
 

@@ -23,7 +23,7 @@ class Measuring(Transactional):
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""
-        return self._read(lambda tx: self._measured(tx, queues, jobs, namespace))
+        return self._read(lambda tx: self._measured(tx, queues, jobs, namespace), listing=True)
 
     def _measured(
         self, tx: Transaction, queues: int, jobs: int, only: Namespace | None

@@ -59,10 +59,13 @@ from tenure.stores.sql.postgres_schema import migrate as migrate_schema
 from tenure.stores.sql.postgres_wire import Exchange, NoAnswer, Prepared
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
-from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
+from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
 
 _log = logging.getLogger("tenure.stores")
+
+LISTING_CONNECTIONS = 2
+"""For lists and measures, beside those for everything else: a slow list holds up no heartbeat."""
 
 MAX_TRIES = 5
 """How often a transaction is run that PostgreSQL gave up for the sake of another."""
@@ -81,6 +84,7 @@ WORDS = COLUMN_WORDS | {
     "bytes": "bytea",
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "by_leases": "",  # the planner knows that this index is small
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
         f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
@@ -199,9 +203,11 @@ class _PostgresTransaction:
             with suppress(psycopg.Error):
                 self._say(_ROLLBACK)
 
-    def forget_prepared(self) -> None:
-        """Let the server forget all that this connection has prepared."""
-        self._say(_DEALLOCATE)
+    def make_room(self) -> None:
+        """Let the server forget what this connection has prepared, if that has become too much."""
+        if self._prepared is not None and self._prepared.is_full:
+            self._say(_DEALLOCATE)
+            self._prepared.forget()
 
     def _say(self, asked: Asked) -> None:
         """One statement by itself, waited for no longer than the others."""
@@ -243,6 +249,7 @@ class PostgresStore(SqlStore):
         self._memory = Memory()
         self._accepts_restored = accept_restored
         self._pool = Pool(self._connect, size=pool_size)
+        self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
         self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
         self._prepares = True
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -260,12 +267,13 @@ class PostgresStore(SqlStore):
         """What is true of the server now, and what to do about it."""
         asked = [self._ask(name, schema=self._schema) for name in QUESTIONS]
         asked_at = host_clock()
-        answers = self._read(lambda tx: tx.fetch(*asked, last=True))
+        answers = self._read(lambda tx: tx.fetch(*asked, last=True), listing=True)
         return postgres_facts(answers, asked_at=asked_at, heard_at=host_clock())
 
     def close(self) -> None:
         """Close every connection."""
         self._pool.close()
+        self._listing_pool.close()
 
     # --- failover ------------------------------------------------------------------------------
 
@@ -330,7 +338,7 @@ class PostgresStore(SqlStore):
         self._memory.checked(result)
         log_check(result)
         if asked.server is not None and asked.server != result.found.server:
-            self._pool.drop_idle()  # those lead to the old server
+            self._drop_idle()  # those lead to the old server
 
     def _saw_epoch(self, epoch: Epoch) -> None:
         self._memory.saw(epoch)
@@ -386,32 +394,36 @@ class PostgresStore(SqlStore):
 
     # --- transactions --------------------------------------------------------------------------
 
-    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
-        return self._transact(_BEGIN_SNAPSHOT if snapshot else _BEGIN_READING, work)
+    def _read(
+        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+    ) -> _T:
+        begin = _BEGIN_SNAPSHOT if snapshot else _BEGIN_READING
+        return self._transact(begin, work, listing=listing)
 
     def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
         return self._transact(_BEGIN, work, all_or_nothing=all_or_nothing)
 
     def _transact(
-        self, begin: str, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False
+        self,
+        begin: str,
+        work: Callable[[Transaction], _T],
+        *,
+        all_or_nothing: bool = False,
+        listing: bool = False,
     ) -> _T:
         """Run work in a transaction; again, in time, where nothing of it was written. [K6]"""
-        until = deadline(self._timeout_s)
+        pool = self._listing_pool if listing else self._pool
+        until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
         tries = 0
         while True:
             tries += 1
-            with self._pool.connection(until) as connection:
+            with pool.connection(until) as connection:
                 prepared = self._prepared_on(connection)
                 timeline = self._memory.timeline
                 tx = self._transaction(connection, begin, until, timeline, prepared)
                 try:
-                    if prepared is not None and prepared.is_full:
-                        tx.forget_prepared()
-                        prepared.forget()
-                    result = tx.run(work)
-                    if begin == _BEGIN and timeline != self._memory.timeline:
-                        raise _unknown("another PostgreSQL server took over while committing")
-                    return result
+                    tx.make_room()
+                    return self._run_on(tx, work, timeline)
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
                     tx.undo()
                     if tries >= MAX_TRIES or until.has_passed:
@@ -425,7 +437,7 @@ class PostgresStore(SqlStore):
                         if problem.sqlstate == _OTHER_TIMELINE and tries < MAX_TRIES:
                             # A pooler hid a failover, or these lead to an old primary.
                             connection.close()
-                            self._pool.drop_idle()
+                            self._drop_idle()
                             continue
                         is_in_the_way = all_or_nothing and problem.sqlstate == _UNIQUE_VIOLATION
                         if is_in_the_way or problem.sqlstate == _VETO:
@@ -435,7 +447,7 @@ class PostgresStore(SqlStore):
                         raise _unknown(
                             "the connection to PostgreSQL was lost while committing"
                         ) from problem
-                    self._pool.drop_idle()
+                    self._drop_idle()
                     if tries > 1 or isinstance(problem, NoAnswer):
                         raise translate(problem) from problem
                 except BaseException:
@@ -467,6 +479,19 @@ class PostgresStore(SqlStore):
             lock_timeout=f"{lock_ms}ms",
             idle_timeout=f"{whole_ms}ms",
         )
+
+    def _drop_idle(self) -> None:
+        """Close what nobody uses: a connection was found dead, or leads to the wrong server."""
+        self._pool.drop_idle()
+        self._listing_pool.drop_idle()
+
+    def _run_on(
+        self, tx: _PostgresTransaction, work: Callable[[Transaction], _T], timeline: int | None
+    ) -> _T:
+        result = tx.run(work)
+        if tx.may_have_written and timeline != self._memory.timeline:
+            raise _unknown("another PostgreSQL server took over while committing")
+        return result
 
     def _prepared_on(self, connection: Connection) -> Prepared | None:
         """What the connection has prepared; None where nothing is."""

@@ -54,7 +54,12 @@ class BorrowedPostgresStore(PostgresStore):
         self._borrowed = _Borrowed(fetch)
 
     def _transact(
-        self, begin: str, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False
+        self,
+        begin: str,
+        work: Callable[[Transaction], _T],
+        *,
+        all_or_nothing: bool = False,
+        listing: bool = False,
     ) -> _T:
         return work(self._borrowed)
 

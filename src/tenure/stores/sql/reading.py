@@ -12,7 +12,7 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
 from tenure.stores.sql.rows import Row, event_from, job_from, observation_from
-from tenure.stores.sql.statements import Shape
+from tenure.stores.sql.statements import Asked, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 KEYS_PER_PAGE = 1000
@@ -21,8 +21,9 @@ KEYS_PER_PAGE = 1000
 # does not.
 _JOB_CLAUSES = {
     "statuses": "AND status {among_statuses}",
-    "queue": "AND queue = :queue",
-    "kind": "AND kind = :kind",
+    # As the indexes for lists have them.
+    "queue": "AND queue || '' = :queue",
+    "kind": "AND kind || '' = :kind",
     "correlation_id": "AND correlation_id = :correlation_id",
     "reason_code": "AND reason_code = :reason_code",
     "stage": "AND stage = :stage",
@@ -46,6 +47,9 @@ class Reading(Transactional):
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
+        return [job_from(row) for row in self._rows(self._ask_jobs(wanted), listing=True)]
+
+    def _ask_jobs(self, wanted: JobFilter) -> Asked:
         given = {
             "statuses": self._pack([status.value for status in wanted.statuses])
             if wanted.statuses
@@ -61,15 +65,22 @@ class Reading(Transactional):
         clauses.append(_JOB_FLAGS[wanted.resolved])
         if wanted.statuses == (JobStatus.DEAD_LETTERED,):
             clauses.append("AND reason_code IS NOT NULL")  # there is an index for these
-        asked = self._ask(
+        index = ""
+        if wanted.statuses and all(status.is_leased for status in wanted.statuses):
+            # There is one for these, too: few jobs, which are then sorted.
+            clauses.append("AND lease_id IS NOT NULL")
+            index = "{by_leases}"
+        return self._ask(
             "list_jobs",
-            (("columns", _JOB_COLUMNS[wanted.bodies]), ("clauses", " ".join(clauses))),
+            (
+                ("columns", _JOB_COLUMNS[wanted.bodies]),
+                ("clauses", " ".join(clauses)),
+                ("index", index),
+            ),
             namespace=wanted.namespace,
             limit=wanted.limit,
             **given,
         )
-        rows = self._rows(asked)
-        return [job_from(row) for row in rows]
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""
@@ -88,7 +99,7 @@ class Reading(Transactional):
             ("order", "ts, job_id, seq" if wanted.job_id is None else "seq"),
         )
         asked = self._ask("list_events", shape, limit=wanted.limit, **given)
-        rows = self._rows(asked)
+        rows = self._rows(asked, listing=True)
         return [event_from(row) for row in rows]
 
     def records(self, *, page_size: int) -> Iterator[Record]:

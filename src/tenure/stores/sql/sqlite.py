@@ -18,7 +18,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
-from tenure.deadlines import CALL_TIMEOUT_S
+from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError, StoreRefused
 from tenure.ports import Clock, HealthFact, Saved
 from tenure.stores.memory import host_clock
@@ -36,10 +36,13 @@ from tenure.stores.sql.sqlite_file import (
 from tenure.stores.sql.sqlite_health import sqlite_facts
 from tenure.stores.sql.sqlite_writer import LOCK_SLICE_S, Writer
 from tenure.stores.sql.statements import Asked, Statements, fill
-from tenure.stores.sql.store import COLUMN_WORDS, SqlStore
+from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
 
 MAX_IDLE_READERS = 4
+
+STEPS_BETWEEN_LOOKS = 20_000
+"""Of SQLite's virtual machine, before it looks at the clock: about a millisecond."""
 
 WORDS = COLUMN_WORDS | {
     "t": "tenure_",
@@ -48,6 +51,8 @@ WORDS = COLUMN_WORDS | {
     # One writer at a time needs no row locks.
     "lock": "",
     "skip_locked": "",
+    # Leases are few, but without statistics SQLite takes another index that begins alike.
+    "by_leases": "INDEXED BY tenure_job_leased",
     # SQLite has no arrays: a list travels as one JSON document.
     **{
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
@@ -144,9 +149,12 @@ class SqliteStore(SqlStore):
 
     # --- transactions --------------------------------------------------------------------------
 
-    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+    def _read(
+        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+    ) -> _T:
         self._check()
-        with translated(self._path), self._reader() as connection:
+        until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
+        with translated(self._path), self._reader(until) as connection:
             # A transaction for all: rows and clock of one call belong together, and a deferred
             # transaction that only reads can neither wait nor be refused in WAL mode.
             connection.execute("BEGIN")
@@ -155,11 +163,13 @@ class SqliteStore(SqlStore):
             return result
 
     @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
+    def _reader(self, until: Deadline) -> Iterator[sqlite3.Connection]:
         with self._readers_lock:
             connection = self._readers.pop() if self._readers else None
         if connection is None:
             connection = connect(self._path, self._clock, self._timeout_s, reader=True)
+        # A read ends in time as well: SQLite has no time-out for statements of its own. [K6]
+        connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_LOOKS)
         try:
             yield connection
         except BaseException:

@@ -47,7 +47,9 @@ class BorrowedSqliteStore(SqliteStore):
         self._registered_in = lender._registered_in
         self._tx = _SqliteTransaction(cast(sqlite3.Connection, _Plain(connection)))
 
-    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
+    def _read(
+        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+    ) -> _T:
         return work(self._tx)
 
     def _write(self, work: Callable[[Transaction], _T]) -> _T:

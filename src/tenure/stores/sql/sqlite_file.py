@@ -176,6 +176,10 @@ def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
             raise StoreUnavailable(
                 f"{path} is read-only", hint="check the permissions of file and directory"
             ) from problem
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise StoreUnavailable(
+                f"{path} was not read in time", hint="ask for less, or narrow it down"
+            ) from problem
         if committing and code != sqlite3.SQLITE_BUSY:
             raise OutcomeUnknown(
                 f"{path} failed while committing: {problem}", hint="send the same request again"

@@ -52,6 +52,9 @@ from tenure.stores.sql.tokens import COLUMN_WORDS as WORDS_OF_TOKENS
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
 
+LISTING_SHARE = 0.5
+"""Of the time of a call: so long may a list take. [B24]"""
+
 MAX_CLAIM_RESTARTS = 10
 """How often a claim starts again because the settings of its queues changed under it."""
 
@@ -421,7 +424,8 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
                 self._ask("load_queues", namespace=namespace),
                 self._ask("count_live_by_queue", namespace=namespace),
                 last=True,
-            )
+            ),
+            listing=True,
         )
         live: dict[str, int] = {row[0]: row[1] for row in counts}
         return [_with_live(_queue_state(*row), live.get(row[0], 0)) for row in settings]

@@ -25,8 +25,12 @@ class Transactional(ABC):
         self._ask = statements.ask
 
     @abstractmethod
-    def _read(self, work: Callable[[Transaction], _T], *, snapshot: bool = False) -> _T:
-        """Run reading work; with `snapshot` all its statements see one state of the store."""
+    def _read(
+        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+    ) -> _T:
+        """Run reading work; with `snapshot` all its statements see one state of the store. A
+        `listing` may take long on a large store: it has connections of its own, and less time.
+        [B24]"""
 
     @abstractmethod
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
@@ -36,6 +40,6 @@ class Transactional(ABC):
     def _pack(self, values: Sequence[str]) -> str:
         """A list as one parameter for `{among_...}`."""
 
-    def _rows(self, asked: Asked) -> list[Row]:
-        [rows] = self._read(lambda tx: tx.fetch(asked, last=True))
+    def _rows(self, asked: Asked, *, listing: bool = False) -> list[Row]:
+        [rows] = self._read(lambda tx: tx.fetch(asked, last=True), listing=listing)
         return rows

@@ -188,7 +188,14 @@ CREATE UNIQUE INDEX job_dedupe
     ON {t}job (namespace, kind, dedupe_key)
  WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_finished ON {t}job (finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX job_correlation ON {t}job (correlation_id, id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX job_correlation
+    ON {t}job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;
+-- For lists, newest first. None of these columns ever changes, so no update touches them. Queue and
+-- kind are expressions that only lists use: a claim that was planned without statistics took the
+-- plain columns' index and sorted the whole queue.
+CREATE INDEX job_listed ON {t}job (namespace, id);
+CREATE INDEX job_listed_by_queue ON {t}job (namespace, (queue || ''), id);
+CREATE INDEX job_listed_by_kind ON {t}job (namespace, (kind || ''), id);
 CREATE INDEX job_compensation ON {t}job (origin_id) WHERE origin_cause = 'compensation';
 
 -- (job_id, ts) needs no index of its own: within a job ts never falls, so the key's order is also

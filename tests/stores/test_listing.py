@@ -1,0 +1,159 @@
+"""Lists go by an index whatever they are filtered by, and a slow one holds up nobody."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
+from tenure.core.vocabulary import JobStatus, ReasonCode
+from tenure.deadlines import deadline
+from tenure.errors import StoreUnavailable
+from tenure.ports import JobFilter
+from tenure.stores.sql.postgres import LISTING_CONNECTIONS, PostgresStore
+from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sql.statements import Asked
+from tests.stores.lives import QUEUE, claim, enqueue
+from tests.support.postgres import PostgresServer
+
+HERE = DEFAULT_NAMESPACE
+DEAD = (JobStatus.DEAD_LETTERED,)
+
+FILTERS = {
+    "another namespace": (JobFilter(namespace=Namespace("nobody")), ("listed",)),
+    "no such queue": (JobFilter(namespace=HERE, queue=QueueName("nosuch")), ("listed_by_queue",)),
+    "no such kind": (JobFilter(namespace=HERE, kind=Kind("nosuch")), ("listed_by_kind",)),
+    "queue and kind": (
+        JobFilter(namespace=HERE, queue=QUEUE, kind=Kind("nosuch")),
+        ("listed_by_kind", "listed_by_queue"),
+    ),
+    "correlation": (JobFilter(namespace=HERE, correlation_id="order-1"), ("correlation",)),
+    "running": (JobFilter(namespace=HERE, statuses=(JobStatus.RUNNING,)), ("leased",)),
+    "failed of a kind": (
+        JobFilter(namespace=HERE, kind=Kind("nosuch"), statuses=(JobStatus.FAILED,)),
+        ("listed_by_kind",),
+    ),
+    "dead for a reason": (
+        JobFilter(namespace=HERE, statuses=DEAD, reason_code=ReasonCode.TIMEOUT),
+        ("dead_letter",),
+    ),
+}
+"""Filters, and the indexes of which one has to be used."""
+
+
+@pytest.fixture(scope="module")
+def full_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
+    url = postgres.create_database()
+    with closing(PostgresStore(url, migrate=True)) as store:
+        for _ in range(3):
+            enqueue(store, 1000)
+        claim(store, 20)
+        with psycopg.connect(url, autocommit=True) as raw:
+            raw.execute("ANALYZE tenure.job")
+        yield store, url
+    postgres.drop_database(url)
+
+
+@spec("B25")
+@pytest.mark.parametrize("name", FILTERS)
+def test_postgres_lists_by_an_index(full_store: tuple[PostgresStore, str], name: str) -> None:
+    store, url = full_store
+    wanted, indexes = FILTERS[name]
+    asked = store._ask_jobs(wanted)
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
+        settings = store._settings(deadline(10), None)
+        raw.execute(settings.text, settings.parameters)
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+    plan = "\n".join(row[0] for row in rows)
+
+    assert any(f" job_{index} " in plan for index in indexes), plan
+    assert "Seq Scan" not in plan
+
+
+@spec("B25")
+@pytest.mark.parametrize("name", FILTERS)
+def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "tenure.db"
+    wanted, indexes = FILTERS[name]
+    with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path)) as raw:
+        asked = store._ask_jobs(wanted)
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    plan = "\n".join(row[3] for row in rows)
+
+    assert any(f"INDEX tenure_job_{index} " in plan for index in indexes), plan
+    assert "SCAN tenure_job" not in plan
+
+
+@spec("B24")
+def test_slow_lists_end_soon_and_hold_up_nothing_on_postgres(postgres_url: str) -> None:
+    sleep = Asked("SELECT pg_sleep(20)", ())
+    crowd = 3 * LISTING_CONNECTIONS
+    with (
+        closing(PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=4.0)) as store,
+        ThreadPoolExecutor(crowd) as callers,
+    ):
+        began = time.monotonic()
+        slow = [callers.submit(store._rows, sleep, listing=True) for _ in range(crowd)]
+        loaded_s = []
+        while not any(each.done() for each in slow):
+            asked = time.monotonic()
+            store.load([])
+            store.tick()
+            loaded_s.append(time.monotonic() - asked)
+        problems = [each.exception() for each in slow]
+        took_s = time.monotonic() - began
+
+    assert all(isinstance(problem, StoreUnavailable) for problem in problems)
+    assert len(loaded_s) > 1  # many were answered while all lists slept
+    assert took_s < 15.0  # none slept for long
+
+
+@spec("B24", "K6")
+def test_a_slow_list_ends_in_time_on_sqlite(tmp_path: Path) -> None:
+    endless = Asked(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n", ()
+    )
+    with closing(SqliteStore(tmp_path / "tenure.db", timeout_s=0.4)) as store:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="in time"):
+            store._rows(endless, listing=True)
+        took_s = time.monotonic() - began
+
+        assert store.load([]).epoch == 1  # on a connection that waits for nothing
+    assert took_s < 5.0
+
+
+LEASED = {
+    "load_leased": {"namespace": "default", "actor": "a", "worker": "w"},
+    "count_live": {"namespace": "default", "queue": "q"},
+    "count_live_by_queue": {"namespace": "default"},
+    "count_leases": {"namespace": "default", "actor": "a"},
+}
+"""Statements about live leases, and what they are asked with."""
+
+
+@pytest.mark.parametrize("name", LEASED)
+def test_leases_are_found_among_leases_whatever_is_there_for_lists(
+    full_store: tuple[PostgresStore, str], tmp_path: Path, name: str
+) -> None:
+    store, url = full_store
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
+        asked = store._ask(name, **LEASED[name])
+        settings = store._settings(deadline(10), None)
+        raw.execute(settings.text, settings.parameters)
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+    on_postgres = "\n".join(row[0] for row in rows)
+    path = tmp_path / "tenure.db"
+    with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
+        asked = file._ask(name, **LEASED[name])
+        rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    on_sqlite = "\n".join(row[3] for row in rows)
+
+    assert " job_leased" in on_postgres
+    assert "INDEX tenure_job_leased" in on_sqlite
