@@ -61,6 +61,22 @@ def test_a_limited_worker_makes_follow_ups_only_within_its_limits(
     assert follow(stage, lease, token=limited).status == 201
 
 
+@spec("D6")
+def test_a_follow_up_whose_key_a_hidden_job_holds_is_a_conflict_without_details(
+    stage: Stage,
+) -> None:
+    limited = stage.token(Role.WORKER, "limited", queues=(QueueName("q"),))
+    stage.enqueue(1)
+    [lease] = stage.claim(token=limited)
+    hidden = stage.enqueue(2, queue="other", dedupe_key="d")
+
+    refused = follow(stage, lease, token=limited, dedupe_key="d")
+
+    assert (refused.status, refused.json["cause"]) == (409, "dedupe_key_held")
+    assert refused.json["job"] is None
+    assert hidden.encode() not in refused.body
+
+
 @spec("D10")
 def test_a_stolen_lease_makes_nothing(stage: Stage) -> None:
     lease = stage.leased()

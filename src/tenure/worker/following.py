@@ -22,6 +22,7 @@ from tenure.worker.answers import Answers
 from tenure.worker.wire import FollowUpAnswer, FollowUpWanted, ToSupervisor
 
 _MAY_BE_SAID_AGAIN = "another attempt enqueues it under the same id"
+_NEEDS_NO_KEY = "leave key out: the id of a job that a handler enqueues makes it one job already"
 
 # --- in the child ------------------------------------------------------------------------------
 
@@ -100,13 +101,19 @@ def _judge(answer: FollowUpAnswer, call: Call, parent: JobId) -> Enqueued:
         raise TransientError(answer.failure, dependency_unavailable=True)
     if answer.problem:
         raise as_option(InvalidInput(answer.field, answer.problem, hint=answer.hint))
+    if answer.cause is Cause.DEDUPE_KEY_HELD:
+        raise InvalidInput(
+            "key",
+            f"a job that the worker's token may not see holds the key {call.dedupe_key!a}",  # [D6]
+            hint=_NEEDS_NO_KEY,
+        )
     if answer.cause is not None or answer.job_id is None:
         raise LeaseConflictError(f"the attempt has lost its authority ({answer.cause})")
     if answer.job_id == parent:
         raise InvalidInput(
             "key",
             f"this job holds the key {call.dedupe_key!a} itself until it ends",
-            hint="leave key out: the id of a job that a handler enqueues makes it one job already",
+            hint=_NEEDS_NO_KEY,
         )
     return Enqueued(id=answer.job_id, is_new=answer.is_new)
 

@@ -1,0 +1,40 @@
+"""What a handler is told of a job that it enqueues."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.validation import Limits
+from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import Cause
+from tenure.errors import InvalidInput, LeaseConflictError
+from tenure.handlers import Call
+from tenure.worker.following import FollowUps, told
+from tenure.worker.wire import FollowUpWanted, ToSupervisor
+
+PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
+CALL = Call(kind=Kind("ship"), queue=QueueName("q"), payload=b"7", dedupe_key="order-7")
+
+
+def follow_ups_refused_for(cause: Cause) -> FollowUps:
+    """The child's end of a supervisor that refuses every follow-up."""
+
+    def send(message: ToSupervisor) -> None:
+        assert isinstance(message, FollowUpWanted)
+        refused.heard(told(message, Reply(job=None, cause=cause)))
+
+    refused = FollowUps(1, PARENT, send, still_mine=lambda: True, limits=Limits())
+    return refused
+
+
+@spec("D6")
+def test_a_key_that_a_hidden_job_holds_fails_the_handler_which_still_has_its_lease() -> None:
+    with pytest.raises(InvalidInput, match="may not see holds the key 'order-7'"):
+        follow_ups_refused_for(Cause.DEDUPE_KEY_HELD).enqueue(CALL, "")
+
+
+@spec("D10")
+@pytest.mark.parametrize("cause", [Cause.LEASE_EXPIRED, Cause.INVALID_LEASE, Cause.EPOCH_CHANGED])
+def test_a_lost_lease_is_a_conflict_of_the_lease(cause: Cause) -> None:
+    with pytest.raises(LeaseConflictError, match=cause.value):
+        follow_ups_refused_for(cause).enqueue(CALL, "")
