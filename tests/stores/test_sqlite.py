@@ -16,6 +16,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.claims import QueueState
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
+from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from tenure.stores.memory import host_clock
 from tenure.stores.sql import sqlite_writer
@@ -291,6 +292,35 @@ def test_a_log_that_cannot_be_folded_back_leaves_the_writers_patience_as_it_was(
     writer.close()
 
     assert [each for each in asked if "busy_timeout" in each][-1] == "PRAGMA busy_timeout = 500"
+
+
+def test_a_failed_commit_of_work_that_nobody_waits_for_does_not_end_the_writer(
+    sqlite_path: Path,
+) -> None:
+    has_given_up, has_failed = threading.Event(), threading.Event()
+
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            if statement == "COMMIT" and not has_failed.is_set():
+                has_failed.set()
+                raise sqlite3.OperationalError("disk I/O error")
+            cursor = super().execute(statement, *parameters)
+            if statement == "BEGIN IMMEDIATE" and not has_failed.is_set():
+                assert has_given_up.wait(PATIENCE_S)
+            return cursor
+
+    writer = sqlite_writer.Writer(
+        lambda: sqlite3.connect(":memory:", factory=Failing, isolation_level=None),
+        path=sqlite_path,
+        timeout_s=PATIENCE_S,
+    )
+
+    with pytest.raises(StoreUnavailable), waiting_at_most(0.05):
+        writer.run(lambda connection: None)
+    has_given_up.set()
+
+    assert writer.run(lambda connection: "written") == "written"
+    writer.close()
 
 
 def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:

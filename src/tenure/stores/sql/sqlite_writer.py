@@ -48,8 +48,10 @@ class _Task(Generic[_T]):
         self.answer: Future[_T] = Future()
 
     def may_run(self) -> bool:
-        """Whether it is still wanted; from then on it cannot be withdrawn."""
-        return self.answer.running() or self.answer.set_running_or_notify_cancel()
+        """Whether it is still wanted; from then on it cannot be withdrawn. May be asked again."""
+        if self.answer.running():
+            return True
+        return not self.answer.cancelled() and self.answer.set_running_or_notify_cancel()
 
 
 class Writer:
