@@ -24,5 +24,6 @@ CORRELATION_HEADER = "Tenure-Correlation-Id"
 URL_VARIABLE = "TENURE_URL"
 """The variable that tells a process where its jobs are kept: a server, or a store."""
 TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
-TOKEN_FILE_VARIABLE = "TENURE_TOKEN_FILE"  # noqa: S105 - the name of a variable
 """The variable that tells it who it is to a server."""
+TOKEN_FILE_VARIABLE = "TENURE_TOKEN_FILE"  # noqa: S105 - the name of a variable
+"""The variable that names a file with the token, for those who have no `TENURE_TOKEN`."""
