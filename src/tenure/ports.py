@@ -35,7 +35,7 @@ from tenure.core.claims import (
     SessionKey,
 )
 from tenure.core.commands import Command, Outage
-from tenure.core.events import Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
 from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
@@ -365,6 +365,12 @@ class Store(TokenStore, Protocol):
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq; an unknown job has none."""
+
+    def load_decision_histories(
+        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+    ) -> dict[JobId, list[Event]]:
+        """Of each job's latest so many events, by their seq, those that are no renewals: all that a
+        decision looks at, however long the log is. [J8]"""
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the

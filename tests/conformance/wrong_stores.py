@@ -15,7 +15,7 @@ from tenure.core.beside import (
 )
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
 from tenure.core.commands import Outage
-from tenure.core.events import Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
@@ -310,6 +310,15 @@ class CountsWithoutEnd(MemoryStore):
         return super().measure(queues=queues, jobs=len(self._jobs), namespace=namespace)
 
 
+class DecidesOnTheWholeLog(MemoryStore):
+    """Loads every event there is to decide about a job. [J8]"""
+
+    def load_decision_histories(
+        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+    ) -> dict[JobId, list[Event]]:
+        return self.load_histories(ids)
+
+
 class MeasuresByNameOnly(MemoryStore):
     """Lets the namespace that comes first in the alphabet have all places. [B27]"""
 
@@ -387,6 +396,7 @@ WRONG: dict[type[MemoryStore], str] = {
     DrainsForEver: "workers",
     CountsWithoutEnd: "measuring",
     MeasuresByNameOnly: "measuring",
+    DecidesOnTheWholeLog: "histories",
     GivesCountsTwice: "counts",
     RevokesAgain: "tokens",
     AnswersOneCallForEver: "closing",

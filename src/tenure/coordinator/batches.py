@@ -391,7 +391,7 @@ class Executor:
     ) -> list[tuple[Asked, Outcome]]:
         # The log is read after the row, so it holds at least everything the row stands for.
         subjects = {asked.command.job_id: rows.subject(asked.command) for asked, _ in unclear}
-        load = rows.load_histories or self._store.load_histories
+        load = rows.load_histories or self._store.load_decision_histories
         histories = load([job.id for job in subjects.values() if job])
         decided: list[tuple[Asked, Outcome]] = []
         for asked, moment in unclear:

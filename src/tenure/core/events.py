@@ -35,6 +35,8 @@ from tenure.core.vocabulary import (
 )
 
 EVENT_VERSION = 1
+MAX_DECISION_EVENTS = 10_000
+"""How far back in a job's log a decision looks. [J8]"""
 
 
 def digest(body: bytes) -> str:

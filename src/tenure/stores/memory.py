@@ -21,12 +21,12 @@ from tenure.core.claims import (
     claim_order,
 )
 from tenure.core.commands import Outage
-from tenure.core.events import Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import EventClass
+from tenure.core.vocabulary import RENEWALS, EventClass
 from tenure.errors import Closed, StoreRefused
 from tenure.ports import (
     MAX_OBSERVATIONS_PER_LEASE,
@@ -140,6 +140,23 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
             self._open()
             return {job_id: list(self._events.get(job_id, ())) for job_id in ids}
 
+    def load_decision_histories(
+        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+    ) -> dict[JobId, list[Event]]:
+        """The part of their events that decisions look at. [J8]"""
+        with self._lock:
+            after = {
+                job_id: self._jobs[job_id].rev - events for job_id in ids if job_id in self._jobs
+            }
+            return {
+                job_id: [
+                    event
+                    for event in log
+                    if job_id in after and event.seq > after[job_id] and event.type not in RENEWALS
+                ]
+                for job_id, log in self.load_histories(ids).items()
+            }
+
     def load_observations(self, job_id: JobId) -> list[Observation]:
         """What was observed beside a job's history."""
         with self._lock:
@@ -167,7 +184,7 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                 self._epoch,
                 {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs},
                 sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
-                load_histories=self.load_histories,
+                load_histories=self.load_decision_histories,
             )
             return self._save(decide(locked), locked.epoch)
 

@@ -65,6 +65,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "load_holders": lambda store: store.load_holders([KEY]),
     "load_leased": lambda store: store.load_leased(SESSION),
     "load_leases": lambda store: store.load_leases([JOB]),
+    "load_decision_histories": lambda store: store.load_decision_histories([JOB]),
     "load_histories": lambda store: store.load_histories([JOB]),
     "save_locked": lambda store: store.save_locked(
         [JOB], [SESSION], lambda _: pytest.fail("was asked to decide")

@@ -9,9 +9,10 @@ from tenure.conformance.spec import spec
 from tenure.core.commands import Redrive
 from tenure.core.ids import RequestId
 from tenure.core.instants import seconds
-from tenure.core.job import JobError
+from tenure.core.job import JobError, Progress
 from tenure.core.requests import redriven_id
 from tenure.core.vocabulary import (
+    RENEWALS,
     CancelMode,
     Cause,
     ErrorClass,
@@ -343,3 +344,23 @@ def test_a_policy_is_stored_with_the_job(kit: Kit) -> None:
 
     assert kit.reload(job).policy == chosen
     assert kit.events(job)[0].payload.policy == chosen
+
+
+@spec("J8")
+def test_a_decision_looks_at_no_renewals_and_not_past_its_limit(kit: Kit) -> None:
+    job = kit.running_job()
+    for number in range(1, 6):
+        kit.heartbeat(job, number, progress=Progress(done=number))
+    kit.fail(job)
+    log = kit.events(job)
+    other = kit.new_id()
+
+    found = kit.store.load_decision_histories([job.id, other])
+
+    assert found == {
+        job.id: [event for event in log if event.type not in RENEWALS],
+        other: [],
+    }
+    latest = kit.store.load_decision_histories([job.id], events=4)[job.id]
+    assert latest == [event for event in log[-4:] if event.type not in RENEWALS]
+    assert 0 < len(latest) < 4

@@ -35,6 +35,14 @@ SELECT id, lease_id, principal, cancel_requested_at FROM {t}job WHERE id {among_
 -- name: load_histories
 SELECT {event_columns} FROM {t}job_event WHERE job_id {among_ids} ORDER BY job_id, seq;
 
+-- name: load_decision_history
+-- By the key, from a seq on: what it costs does not depend on how long the log is.
+SELECT {event_columns} FROM {t}job_event
+ WHERE job_id = :job_id
+   AND seq > (SELECT j.rev FROM {t}job AS j WHERE j.id = :job_id) - :events
+   AND type NOT IN ('lease_renewed', 'heartbeat')
+ ORDER BY seq;
+
 -- name: load_observations
 SELECT {observation_columns} FROM {t}observation
  WHERE job_id {among_ids} ORDER BY job_id, ts, ordinal;

@@ -18,7 +18,7 @@ from tenure.core.claims import (
     claim_order,
 )
 from tenure.core.commands import Outage
-from tenure.core.events import Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -188,6 +188,22 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
         """The events of these jobs in order of seq."""
         return self._read(lambda tx: self._histories(tx, ids))
 
+    def load_decision_histories(
+        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+    ) -> dict[JobId, list[Event]]:
+        """The part of their events that decisions look at. [J8]"""
+        return self._read(lambda tx: self._decision_histories(tx, ids, events))
+
+    def _decision_histories(
+        self, tx: Transaction, ids: Sequence[JobId], events: int
+    ) -> dict[JobId, list[Event]]:
+        name = "load_decision_history"
+        found = tx.fetch(*[self._ask(name, job_id=job_id, events=events) for job_id in ids])
+        return {
+            job_id: [event_from(row) for row in rows]
+            for job_id, rows in zip(ids, found, strict=True)
+        }
+
     def _histories(self, tx: Transaction, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         [rows] = tx.fetch(self._ask("load_histories", ids=self._pack(ids)))
         histories: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
@@ -239,7 +255,7 @@ class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
             {job.id: job for job in map(job_from, jobs)},
             settling_since,
             sessions={session.key: session for session in found if session.key in sessions},
-            load_histories=lambda wanted: self._histories(tx, wanted),
+            load_histories=lambda wanted: self._decision_histories(tx, wanted, MAX_DECISION_EVENTS),
         )
         changes = decide(locked)
         if not changes:
