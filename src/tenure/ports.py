@@ -369,8 +369,8 @@ class Store(TokenStore, Protocol):
     def load_decision_histories(
         self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
     ) -> dict[JobId, list[Event]]:
-        """Of each job's latest so many events, by their seq, those that are no renewals: all that a
-        decision looks at, however long the log is. [J8]"""
+        """The first event of each job, and so many of the latest others that are no renewals, in
+        order of seq: all that a decision looks at, however long the log is. [J8]"""
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the

@@ -36,7 +36,9 @@ from tenure.core.vocabulary import (
 
 EVENT_VERSION = 1
 MAX_DECISION_EVENTS = 10_000
-"""How far back in a job's log a decision looks. [J8]"""
+"""How many events of a job's log a decision looks at, besides the first one: the latest that are no
+renewals. The first is what a repeated enqueue is compared with, and renewals must not push out the
+claim of the lease that they renewed. [J8]"""
 
 
 def digest(body: bytes) -> str:

@@ -144,18 +144,11 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
         self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
     ) -> dict[JobId, list[Event]]:
         """The part of their events that decisions look at. [J8]"""
-        with self._lock:
-            after = {
-                job_id: self._jobs[job_id].rev - events for job_id in ids if job_id in self._jobs
-            }
-            return {
-                job_id: [
-                    event
-                    for event in log
-                    if job_id in after and event.seq > after[job_id] and event.type not in RENEWALS
-                ]
-                for job_id, log in self.load_histories(ids).items()
-            }
+        histories = self.load_histories(ids)
+        for job_id, log in histories.items():
+            transitions = [event for event in log if event.type not in RENEWALS]
+            histories[job_id] = [*transitions[:1], *transitions[1:][-events:]]
+        return histories
 
     def load_observations(self, job_id: JobId) -> list[Observation]:
         """What was observed beside a job's history."""

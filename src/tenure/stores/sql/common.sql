@@ -36,11 +36,13 @@ SELECT id, lease_id, principal, cancel_requested_at FROM {t}job WHERE id {among_
 SELECT {event_columns} FROM {t}job_event WHERE job_id {among_ids} ORDER BY job_id, seq;
 
 -- name: load_decision_history
--- By the key, from a seq on: what it costs does not depend on how long the log is.
-SELECT {event_columns} FROM {t}job_event
- WHERE job_id = :job_id
-   AND seq > (SELECT j.rev FROM {t}job AS j WHERE j.id = :job_id) - :events
-   AND type NOT IN ('lease_renewed', 'heartbeat')
+-- Backwards through the key until there are enough of them.
+SELECT {event_columns} FROM {t}job_event WHERE job_id = :job_id AND seq = 1
+ UNION ALL
+SELECT {event_columns} FROM (
+    SELECT {event_columns} FROM {t}job_event
+     WHERE job_id = :job_id AND seq > 1 AND type NOT IN ('lease_renewed', 'heartbeat')
+     ORDER BY seq DESC LIMIT :events) AS latest
  ORDER BY seq;
 
 -- name: load_observations
