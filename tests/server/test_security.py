@@ -1,5 +1,6 @@
 """The security log: what a refused token, a foreign lease or an operator leaves behind."""
 
+import errno
 import json
 import stat
 from pathlib import Path
@@ -172,6 +173,26 @@ def test_a_line_is_one_line_whatever_is_in_it() -> None:
 
     assert [line.count("\n") for line in lines] == [1]
     assert json.loads(lines[0])["reason"] == 'a\n{"x":1}\u2028'
+
+
+@spec("OB11")
+def test_a_line_that_cannot_be_written_fails_no_request_and_is_told_of_later() -> None:
+    lines = list[str]()
+    is_full = [True]
+
+    def write(line: str) -> None:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        lines.append(line)
+
+    log = SecurityLog(write)
+    log.note(SecurityEvent.OPERATOR_ACTION, {})
+    log.note(SecurityEvent.OPERATOR_ACTION, {})
+    is_full[0] = False
+    log.note(SecurityEvent.OPERATOR_ACTION, {})
+
+    assert [json.loads(line)["left_out"] for line in lines] == [2]
+    assert log.counts()["operator_action"] == 3
 
 
 def test_the_file_of_the_log_is_its_owners(tmp_path: Path) -> None:

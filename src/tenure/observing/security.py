@@ -2,7 +2,8 @@
 
 One JSON object per line, and a count of each sort of event. A line has no secrets: of a token its
 id, of a lease as much as may be shown. Whoever floods a server must not fill its disk, so there are
-only so many lines a second; the next line says how many were left out, and the counts have all.
+only so many lines a second; the next line says how many were left out, and the counts have all. A
+line that cannot be written is left out, too: a full disk must not fail the request.
 """
 
 import json
@@ -76,7 +77,10 @@ class SecurityLog:
         if left_out:
             line["left_out"] = left_out
         shown = {name: fact for name, fact in line.items() if fact is not None}
-        self._write(json.dumps(shown, separators=(",", ":")) + "\n")
+        try:
+            self._write(json.dumps(shown, separators=(",", ":")) + "\n")
+        except OSError:  # told by the next line
+            self._budgets[event].left_out += left_out + 1
 
     def counts(self) -> dict[str, int]:
         """How often each has happened."""
