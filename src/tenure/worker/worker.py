@@ -54,7 +54,8 @@ class Worker:
         options: WorkerOptions | None = None,
         stats: Stats | None = None,
     ) -> None:
-        _check(registry, options := options or WorkerOptions())
+        options = options or WorkerOptions()
+        _check(registry, options)
         self.id = options.worker_id or new_worker_id()
         self.actor = options.actor or worker_actor(self.id)
         self.stats = stats or Stats()
