@@ -26,6 +26,7 @@ from tenure.core.ids import (
     operator_actor,
     worker_actor,
 )
+from tenure.core.job import Progress
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import Cause, ReasonCode, VerdictKind
 from tenure.ports import JobFilter
@@ -130,7 +131,9 @@ def _completed_beside_heartbeats(coordinators: list[Coordinator], grant: Grant) 
 
     def beat(coordinator: Coordinator) -> None:
         while not is_answered.is_set():
-            coordinator.execute(Heartbeat(hb_seq=next(numbers), **lease))
+            number = next(numbers)
+            news = Progress(done=number)  # one without news would not be recorded [L15]
+            coordinator.execute(Heartbeat(hb_seq=number, progress=news, **lease))
 
     def complete() -> Answer:
         try:

@@ -454,7 +454,8 @@ def test_a_command_that_loses_every_race_is_decided_on_a_locked_row(kit: Kit) ->
 
     def rival(changes: object) -> None:
         lost.append(changes)
-        kit.heartbeat(job, hb_seq=kit.reload(job).hb_seq + 1)
+        number = kit.reload(job).hb_seq + 1
+        kit.heartbeat(job, hb_seq=number, progress=Progress(done=number))  # recorded [L15]
 
     verdict = kit.interpose(rival).execute(kit.completion(job))
 
