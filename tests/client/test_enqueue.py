@@ -9,8 +9,10 @@ import pytest
 from tenure import Conflict, InvalidInput, Retry, ValidationError
 from tenure.client.app import Application
 from tenure.client.functions import CHUNK
+from tenure.client.options import policy_from
 from tenure.conformance.spec import spec
 from tenure.core.instants import Instant, seconds
+from tenure.core.policy import Policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tests.client.scene import Scene
 
@@ -435,3 +437,8 @@ def test_a_compensation_that_is_no_job_is_refused(app: Application) -> None:
 
     with pytest.raises(InvalidInput, match="decorate the function first"):
         app.job(compensate=refund)(lambda: None)  # type: ignore[call-overload]  # the mistake
+
+
+@spec("F6", "A13")
+def test_a_retry_that_says_nothing_is_the_default_policy() -> None:
+    assert policy_from({"retry": Retry()}, Policy()) == Policy()

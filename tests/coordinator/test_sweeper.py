@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.coordinator.outages import OutageWatch
+from tenure.coordinator.outages import UNWATCHED, OutageWatch
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import Epoch, JobId, worker_actor
@@ -18,7 +18,7 @@ from tenure.core.policy import Backoff, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
-from tenure.ports import Saved
+from tenure.ports import Saved, Store
 from tenure.stores.memory import MemoryStore
 from tests.support.coordinators import VirtualClock, World
 
@@ -503,6 +503,11 @@ def test_jobs_requeued_with_a_credit_come_back_spread_over_the_backoff_cap() -> 
     assert len(set(waits)) == len(waits)
     assert waits[-1] > backoff_us(Backoff(), failures=1, entropy=b"\xff" * 16)
     world.coordinator.close()
+
+
+def test_what_is_left_out_of_outages_are_methods_of_a_store() -> None:
+    """Or a method that gets another name would count, however slow it may be."""
+    assert [name for name in UNWATCHED if not hasattr(Store, name)] == []
 
 
 def test_the_thread_sweeps_until_it_is_stopped() -> None:

@@ -20,7 +20,7 @@ from tenure.ports import Loaded, Saved, Store
 
 SHORTEST_OUTAGE = seconds(5)
 
-_UNWATCHED = frozenset(
+UNWATCHED = frozenset(
     {
         # Slow on a large store that is perfectly well.
         *("list_jobs", "list_events", "list_workers", "queues", "measure", "health"),
@@ -106,7 +106,7 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name in _UNWATCHED or not callable(found):
+        if name in UNWATCHED or not callable(found):
             return found
         timed = {"claim": self._claim, "tick": self._tick}.get(name, self._call)
         return partial(timed, found)
