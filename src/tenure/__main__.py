@@ -1,7 +1,7 @@
 """The `tenure` command, and `python -m tenure`.
 
-A worker can be told to stop from its first moment on, so signals are seen to before the rest of the
-command line is imported.
+A worker can be told to stop from its first moment on, so its signal handlers are set before the
+rest of the command line is imported.
 """
 
 import sys

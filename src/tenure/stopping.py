@@ -1,8 +1,8 @@
-"""Signals that ask a process to stop before anybody in it can listen to them.
+"""Stop signals that reach a worker before its supervisor handles them.
 
-A worker imports the application and opens its store before its supervisor takes signals over.
-That takes a second or more, and until then the default of SIGTERM would kill the process. Imports
-nothing of Tenure, so that it can be loaded first.
+A worker imports the application and opens its store first. That takes a second or more, and until
+then the default action of SIGTERM would kill the process. Imports nothing of Tenure, so that it can
+be loaded first.
 """
 
 import signal
@@ -28,8 +28,8 @@ class EarlyStop:
 
 
 def end_when_asked() -> None:
-    """From now on, and until other handlers are set, a stop signal ends the process well. A signal
-    that is ignored stays so, as SIGHUP does under nohup."""
+    """From now on, and until other handlers are set, a stop signal ends the process with exit code
+    0. A signal that is ignored stays so, as SIGHUP does under nohup."""
     stop = EarlyStop()
     for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -266,7 +266,7 @@ def take_back(
     }
     may_have_arrived = session is None or session.is_repeated or granted_by != {session.request_id}
     if may_have_arrived or job.hb_seq > 0:
-        cause = Cause.ALREADY_STARTED  # as far as anybody here can know
+        cause = Cause.ALREADY_STARTED  # nobody here can tell that it was not
         return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
     return decide(job, command, at, history)
 
