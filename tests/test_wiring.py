@@ -170,6 +170,23 @@ def test_lease_bounds_come_from_the_environment_and_errors_name_the_variable() -
             limits_from_environment({"TENURE_LEASE_BOUNDS": wrong})
 
 
+@spec("J9")
+def test_artifact_quotas_come_from_the_environment_and_errors_name_the_variable() -> None:
+    job, namespace = "TENURE_ARTIFACT_QUOTA_PER_JOB", "TENURE_ARTIFACT_QUOTA_PER_NAMESPACE"
+
+    by_default = limits_from_environment({}).artifacts
+    set_both = limits_from_environment({job: "512M", namespace: "2 GiB"}).artifacts
+    without = limits_from_environment({job: "0", namespace: "None"}).artifacts
+
+    assert (by_default.job_bytes, by_default.namespace_bytes) == (2**30, 100 * 2**30)
+    assert (set_both.job_bytes, set_both.namespace_bytes) == (2**29, 2**31)
+    assert (without.job_bytes, without.namespace_bytes) == (None, None)
+    for variable in (job, namespace):
+        for wrong in ("much", "-1", "1.5G", "1P"):
+            with pytest.raises(InvalidInput, match=variable):
+                limits_from_environment({variable: wrong})
+
+
 @pytest.mark.parametrize(
     ("text", "amount_s"), [("250ms", 0.25), ("90s", 90), ("1.5h", 5400), ("7d", 604800)]
 )

@@ -13,6 +13,7 @@ import msgspec
 
 from tenure.core.beside import (
     Artifact,
+    ArtifactQuotas,
     ArtifactUpload,
     AttemptLog,
     AttemptOutput,
@@ -448,9 +449,10 @@ class Store(TokenStore, Protocol):
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch: every lease of an earlier one is lost. [A5]"""
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        """Keep an artifact iff its job's current lease is the upload's, and the clock is before
-        the lease's end; the same name in the same attempt replaces. [B7]"""
+    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+        """Keep an artifact iff its job's current lease is the upload's, the clock is before the
+        lease's end and the quotas have room; the same name in the same attempt replaces. Deletes
+        the artifacts of the job's earlier attempts. [B7] [B28]"""
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name; none before it has. [B8]"""

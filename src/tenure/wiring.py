@@ -23,9 +23,11 @@ from tenure.coordinator.handing import HandingOver, TakingOver
 from tenure.coordinator.retention import Retention, RetentionPolicy, check_retention
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
+from tenure.core.beside import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, ArtifactQuotas
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_duration
 from tenure.core.policy import LeaseBounds
+from tenure.core.sizes import parse_size
 from tenure.core.validation import Limits
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import (
@@ -212,10 +214,39 @@ def sqlite_path(url: str) -> str:
 
 
 def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limits:
-    """The coordinator's limits; `TENURE_LEASE_BOUNDS` is `SHORTEST,LONGEST`, as in `5s,120s`."""
+    """The coordinator's limits, where the environment says others than the usual ones."""
+    return Limits(lease=_lease_bounds(environment), artifacts=_artifact_quotas(environment))
+
+
+def _artifact_quotas(environment: Mapping[str, str]) -> ArtifactQuotas:
+    """By `TENURE_ARTIFACT_QUOTA_PER_JOB` and `TENURE_ARTIFACT_QUOTA_PER_NAMESPACE`, sizes as in
+    `512M`; 0 and `none` are no quota. [J9]"""
+    by_default = ArtifactQuotas()
+    return ArtifactQuotas(
+        job_bytes=_quota(environment, JOB_QUOTA_VARIABLE, by_default.job_bytes),
+        namespace_bytes=_quota(environment, NAMESPACE_QUOTA_VARIABLE, by_default.namespace_bytes),
+    )
+
+
+def _quota(environment: Mapping[str, str], variable: str, by_default: int | None) -> int | None:
+    text = environment.get(variable)
+    if not text:
+        return by_default
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return parse_size(text) or None
+    except ValueError as wrong:
+        raise InvalidInput(
+            variable, str(wrong), hint="write a size, as in 512M or 2G, or none"
+        ) from wrong
+
+
+def _lease_bounds(environment: Mapping[str, str]) -> LeaseBounds:
+    """`TENURE_LEASE_BOUNDS` is `SHORTEST,LONGEST`, as in `5s,120s`."""
     text = environment.get(LEASE_BOUNDS_VARIABLE)
     if not text:
-        return Limits()
+        return LeaseBounds()
     shortest, separator, longest = text.partition(",")
     try:
         bounds = LeaseBounds(
@@ -227,7 +258,7 @@ def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limi
         ) from wrong
     if not separator or not 0 < bounds.shortest_us <= bounds.longest_us:
         raise InvalidInput(LEASE_BOUNDS_VARIABLE, f"{text[:40]!a} is not SHORTEST,LONGEST")
-    return Limits(lease=bounds)
+    return bounds
 
 
 def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) -> float:

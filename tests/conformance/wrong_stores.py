@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from tenure.conformance.harness import MemoryFactory
 from tenure.core.beside import (
     Artifact,
+    ArtifactQuotas,
     ArtifactUpload,
+    ArtifactUsage,
     AttemptOutput,
     Resolution,
     Staging,
@@ -272,11 +274,11 @@ class ShowsWhatIsOnlyStaged(MemoryStore):
 class StagesAfterTheEnd(MemoryStore):
     """Takes an artifact of a lease that has just ended. [B7]"""
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
         clock = self._clock
         self._clock = lambda: Instant(clock() - 1)
         try:
-            return super().stage_artifact(upload)
+            return super().stage_artifact(upload, quotas)
         finally:
             self._clock = clock
 
@@ -286,6 +288,13 @@ class CollectsTheSeen(MemoryStore):
 
     def _is_leftover(self, key: tuple[JobId, int, str]) -> bool:
         return self._jobs[key[0]].lease_id is None
+
+
+class ForgetsNamespaceQuotas(MemoryStore):
+    """Says of every namespace that it has no artifacts. [B28]"""
+
+    def _artifact_usage(self, job: Job | None, name: str) -> ArtifactUsage:
+        return replace(super()._artifact_usage(job, name), namespace_bytes=0)
 
 
 class TakesTheLatestOutput(MemoryStore):
@@ -392,6 +401,7 @@ WRONG: dict[type[MemoryStore], str] = {
     ShowsWhatIsOnlyStaged: "artifacts",
     StagesAfterTheEnd: "artifacts",
     CollectsTheSeen: "artifacts",
+    ForgetsNamespaceQuotas: "artifacts",
     TakesTheLatestOutput: "attempt_logs",
     DrainsForEver: "workers",
     CountsWithoutEnd: "measuring",

@@ -10,7 +10,9 @@ from tenure.conformance.driver import OPERATOR, Driver
 from tenure.conformance.spec import spec
 from tenure.core.beside import (
     MAX_ARTIFACTS_PER_ATTEMPT,
+    ArtifactQuotas,
     ArtifactUpload,
+    ArtifactUsage,
     Resolution,
     is_leftover,
     stage,
@@ -23,6 +25,10 @@ from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
 from tenure.errors import InvalidInput
+
+NO_ARTIFACTS = ArtifactUsage(
+    others=0, others_bytes=0, replaced_bytes=0, earlier_bytes=0, namespace_bytes=0
+)
 
 
 def discard(driver: Driver, **fields: Any) -> Discard:
@@ -118,14 +124,68 @@ def test_an_upload_is_judged_by_lease_then_by_room() -> None:
     )
 
     def staged(*, others: int = 0, epoch: int = 1, **fields: Any) -> Cause | None:
-        given = replace(upload, **fields)
-        return stage(job, given, now=driver.now, epoch=Epoch(epoch), others=others).cause
+        return stage(
+            job,
+            replace(upload, **fields),
+            now=driver.now,
+            epoch=Epoch(epoch),
+            usage=replace(NO_ARTIFACTS, others=others),
+            quotas=ArtifactQuotas(),
+        ).cause
 
     assert staged(others=MAX_ARTIFACTS_PER_ATTEMPT - 1) is None
     assert staged(others=MAX_ARTIFACTS_PER_ATTEMPT) is Cause.TOO_MANY_ARTIFACTS
     assert staged(epoch=2, others=MAX_ARTIFACTS_PER_ATTEMPT) is Cause.EPOCH_CHANGED
     assert staged(actor=client_actor("other")) is Cause.INVALID_LEASE
     assert staged(actor=client_actor("other"), epoch=2) is Cause.EPOCH_CHANGED
+
+
+@spec("B28", "J9")
+@pytest.mark.parametrize(
+    ("used", "quotas", "expected"),
+    [
+        ({"others_bytes": 6}, {"job_bytes": 10}, None),
+        ({"others_bytes": 7}, {"job_bytes": 10}, (Cause.JOB_ARTIFACT_QUOTA, 7)),
+        ({"others_bytes": 7}, {"job_bytes": None}, None),
+        ({"replaced_bytes": 9, "earlier_bytes": 10, "namespace_bytes": 19}, {"job_bytes": 4}, None),
+        ({"namespace_bytes": 6}, {"namespace_bytes": 10}, None),
+        ({"namespace_bytes": 7}, {"namespace_bytes": 10}, (Cause.NAMESPACE_ARTIFACT_QUOTA, 7)),
+        ({"namespace_bytes": 7}, {"namespace_bytes": None}, None),
+        ({"namespace_bytes": 10, "replaced_bytes": 4}, {"namespace_bytes": 10}, None),
+        ({"namespace_bytes": 10, "earlier_bytes": 4}, {"namespace_bytes": 10}, None),
+        (
+            {"namespace_bytes": 10, "replaced_bytes": 3},
+            {"namespace_bytes": 10},
+            (Cause.NAMESPACE_ARTIFACT_QUOTA, 7),
+        ),
+    ],
+)
+def test_an_upload_has_to_fit_into_both_quotas(
+    used: dict[str, int], quotas: dict[str, int | None], expected: tuple[Cause, int] | None
+) -> None:
+    driver = lives.running()
+    job = driver.job
+    assert job.lease_id is not None
+    assert job.principal is not None
+    upload = ArtifactUpload(
+        job_id=job.id, lease_id=job.lease_id, actor=job.principal, name="a", body=b"four"
+    )
+
+    staging = stage(
+        job,
+        upload,
+        now=driver.now,
+        epoch=Epoch(1),
+        usage=replace(NO_ARTIFACTS, **used),
+        quotas=ArtifactQuotas(**quotas),
+    )
+
+    if expected is None:
+        assert staging.artifact is not None
+        assert (staging.cause, staging.problem) == (None, None)
+    else:
+        assert (staging.cause, staging.used_bytes) == expected
+        assert (staging.artifact, staging.quota_bytes) == (None, 10)
 
 
 @spec("B10")

@@ -29,10 +29,11 @@ class RemoteSite(Site):
         """The text of a new token."""
         return new_token(self.store, Role(role), name, queues=queues)
 
-    def serve(self, port: int = 0) -> Process:
-        """A server; the first one is everybody's unless another is named."""
+    def serve(self, port: int = 0, **settings: str) -> Process:
+        """A server; the first one is everybody's unless another is named. `settings` are variables
+        of its environment."""
         command = [*TENURE, "serve", "--port", str(port)]
-        server = Process(command, self._environment, self.directory)
+        server = Process(command, self._environment | settings, self.directory)
         self.servers.append(server)
         return server
 

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
-from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus
+from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus, Stage
 from tenure.wiring import Tenure
 from tenure.worker.draining import CLAIM_LOST
 from tests.e2e.workers import is_gone
@@ -51,6 +51,22 @@ def test_a_worker_completes_retries_and_leaves_files(site: RemoteSite) -> None:
     assert [event.actor for event in site.events(added)][1:] == ["worker:fleet"] * 3
     assert site.types(written).count(EventType.REQUEUED) == 1
     assert [each.name for each in site.store.list_artifacts(written)] == ["paper-2"]
+
+
+@spec("B28", "J9")
+def test_an_artifact_over_a_servers_quota_is_a_permanent_failure_of_the_output(
+    site: RemoteSite,
+) -> None:
+    server = site.serve(TENURE_ARTIFACT_QUOTA_PER_JOB="1000")  # a paper has 1025 bytes
+    site.work("worker", server.address)
+
+    job = site.until_ended(site.enqueue("write", how="well"))
+
+    assert (job.status, job.attempt) == (JobStatus.FAILED, 1)
+    assert job.error is not None
+    assert job.error.stage is Stage.OUTPUT
+    assert "this job use 0 bytes of their quota of 1000" in job.error.message
+    assert "TENURE_ARTIFACT_QUOTA_PER_JOB" in job.error.message
 
 
 @spec("B20")

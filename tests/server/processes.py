@@ -98,10 +98,16 @@ def read(connection: http.client.HTTPConnection) -> Answer:
 class House:
     """A store with tokens, and the servers that were started on it."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path, **settings: str) -> None:
+        """`settings` are variables of the environment of its servers and commands."""
         self.url = url
         self._directory = directory
-        self._environment = os.environ | {"TENURE_URL": url, "TENURE_LEASE_BOUNDS": "1s,120s"}
+        self._environment = {
+            **os.environ,
+            "TENURE_URL": url,
+            "TENURE_LEASE_BOUNDS": "1s,120s",
+            **settings,
+        }
         self._servers: list[Process] = []
         migrated = self.tenure("migrate")
         assert migrated.returncode == 0, migrated

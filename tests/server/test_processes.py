@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tenure.errors import InvalidInput
 from tenure.server.serving import ServeOptions, check_exposure, listen
 from tenure.stores.memory import MemoryStore
 from tests.server.harness import JOB, Answer
-from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers
+from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, read
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what is refused is the subject of these tests
 
@@ -106,6 +107,35 @@ def test_a_job_goes_its_way_over_http(house: House) -> None:
     verified = house.tenure("verify")
     assert verified.returncode == 0, verified
     assert "Traceback" not in server.log
+
+
+@spec("B28", "J9")
+def test_an_artifact_over_the_namespaces_quota_is_refused_with_what_is_used(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'house.db'}"
+    with closing(House(url, tmp_path, TENURE_ARTIFACT_QUOTA_PER_NAMESPACE="1K")) as house:
+        client, worker = house.token("client"), house.token("worker")
+        server = house.serve()
+        new = {"job_id": JOB.format(1), "queue": "q", "kind": "k"}
+        server.ask("POST", "/v1/jobs", new, token=client)
+        [grant] = server.ask("POST", "/v1/claim", claim(), token=worker).json["grants"]
+        headers = {"Authorization": f"Bearer {worker}", "Tenure-Lease": grant["lease_id"]}
+
+        def put(name: str, size: int) -> Any:
+            with closing(server.connect()) as connection:
+                path = f"/v1/jobs/{JOB.format(1)}/artifacts/{name}"
+                connection.request("PUT", path, bytes(size), headers)
+                return read(connection)
+
+        taken, refused, replacing = put("a", 1000), put("b", 25), put("a", 1024)
+
+    assert (taken.json["verdict"], replacing.json["verdict"]) == ("OK", "OK")
+    assert refused.status == 200
+    told = refused.json
+    assert (told["verdict"], told["cause"]) == ("REJECTED", "namespace_artifact_quota")
+    assert (told["used_bytes"], told["quota_bytes"]) == (1000, 1024)
+    assert "TENURE_ARTIFACT_QUOTA_PER_NAMESPACE" in told["message"]
 
 
 @spec("H35")

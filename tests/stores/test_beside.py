@@ -63,8 +63,8 @@ def test_an_artifact_whose_size_is_not_its_bodys_is_refused(hand: ForeignHand) -
 
     with pytest.raises(Refused):
         hand.run(
-            "INSERT INTO {t}artifact (job_id, attempt, name, media_type, size, sha256, ts, body)"
-            f" VALUES ('{job.id}', 1, 'a', 'text/plain', 3, '', 1, '')"
+            "INSERT INTO {t}artifact (job_id, attempt, name, media_type, size, sha256, ts,"
+            f" namespace, body) VALUES ('{job.id}', 1, 'a', 'text/plain', 3, '', 1, 'n', '')"
         )
 
 
@@ -82,6 +82,19 @@ def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
     plan = "\n".join(str(row) for row in rows)
     assert "USING INDEX tenure_job_dead_letter" in plan
     assert "TEMP B-TREE" not in plan
+
+
+def test_sqlite_reads_the_usage_of_artifacts_by_keys(sqlite_path: Path) -> None:
+    store = SqliteStore(sqlite_path)
+    asked = store._ask("artifact_usage", job_id="j", name="a")
+
+    with closing(sqlite3.connect(sqlite_path)) as raw:
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    store.close()
+
+    steps = [str(row[-1]) for row in rows]
+    assert len([step for step in steps if step.startswith("SEARCH")]) == 4
+    assert not [step for step in steps if step.startswith("SCAN")]
 
 
 def test_postgres_finds_dead_letters_by_their_index(postgres_url: str) -> None:

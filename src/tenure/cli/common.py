@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, 
 
 import getpass
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -17,6 +16,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
 from tenure.core.instants import Duration, parse_duration
 from tenure.core.job import Job
+from tenure.core.sizes import parse_size
 from tenure.core.validation import MAX_NAME, NAME_PATTERN, check_job_id
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
@@ -122,17 +122,14 @@ def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> D
         raise click.BadParameter(str(wrong)) from wrong
 
 
-_SIZE = re.compile(r"([0-9]{1,12})\s*([KMGT]?)(i?B)?", re.IGNORECASE)
-
-
 def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
     """A size in bytes, as in `512M` or `2GiB`: units are powers of 1024."""
     if text is None:
         return None
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{text[:40]!a} is not a size, as in 512M or 2G")
-    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
+    try:
+        return parse_size(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from wrong
 
 
 class Refusal(click.ClickException):

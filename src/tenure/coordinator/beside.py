@@ -33,7 +33,7 @@ class BesideTheLog:
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Leave a file with the attempt."""
         check_upload(upload)
-        return self.store.stage_artifact(upload)
+        return self.store.stage_artifact(upload, self.limits.artifacts)
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name."""

@@ -27,6 +27,8 @@ from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, ResolutionKind, 
 
 MAX_ARTIFACT_BYTES = 16 << 20
 MAX_ARTIFACTS_PER_ATTEMPT = 100
+JOB_QUOTA_VARIABLE = "TENURE_ARTIFACT_QUOTA_PER_JOB"
+NAMESPACE_QUOTA_VARIABLE = "TENURE_ARTIFACT_QUOTA_PER_NAMESPACE"
 MAX_ATTEMPT_LOG_BYTES = 64 << 10
 MAX_OUTPUT_PARTS = 2**31 - 1  # one every two seconds for a century
 MAX_SHOWN_LOGS = 100
@@ -78,11 +80,53 @@ class StoredArtifact(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class ArtifactQuotas(msgspec.Struct, frozen=True, kw_only=True):
+    """How many bytes of artifacts are kept; None is no quota. [J9]"""
+
+    job_bytes: int | None = 1 << 30
+    namespace_bytes: int | None = 100 << 30
+
+
+class ArtifactUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is stored when an upload is decided."""
+
+    others: int
+    """The attempt's artifacts of other names."""
+    others_bytes: int
+    replaced_bytes: int
+    """The size of the attempt's artifact of the same name; 0 if there is none."""
+    earlier_bytes: int
+    """The artifacts of the job's earlier attempts, as far as they are not collected yet."""
+    namespace_bytes: int
+    """All artifacts of the job's namespace, including those of this job."""
+
+
 class Staging(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer to an upload: the artifact, or why it was not taken."""
+    """The answer to an upload: the artifact, or why it was not taken. A quota that was exceeded
+    comes with its size, and with the bytes in use without this upload. [B28]"""
 
     artifact: Artifact | None = None
     cause: Cause | None = None
+    used_bytes: int | None = None
+    quota_bytes: int | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Which quota was exceeded and what to do about it; None if it was not a quota."""
+        match self.cause:
+            case Cause.JOB_ARTIFACT_QUOTA:
+                whose, variable = "this job", JOB_QUOTA_VARIABLE
+                advice = "put large files into an object store and their addresses into the result"
+            case Cause.NAMESPACE_ARTIFACT_QUOTA:
+                whose, variable = "the job's namespace", NAMESPACE_QUOTA_VARIABLE
+                advice = "keep finished jobs for a shorter time"
+            case _:
+                return None
+        return (
+            f"the artifacts of {whose} use {self.used_bytes} bytes of their quota of"
+            f" {self.quota_bytes}, and this one does not fit; {advice}, or have {variable} raised"
+            " where the coordinator runs"
+        )
 
 
 def stage(
@@ -91,18 +135,22 @@ def stage(
     *,
     now: Instant,
     epoch: Epoch,
-    others: int,
+    usage: ArtifactUsage,
+    quotas: ArtifactQuotas,
     is_settling: bool = False,
 ) -> Staging:
-    """The artifact an upload becomes, if its lease is valid now; `others` are the attempt's
-    artifacts of other names. [B7] [B9]"""
+    """The artifact an upload becomes, if its lease is valid now and there is room. Whoever stores
+    it deletes those of the job's earlier attempts. [B7] [B9] [B28]"""
     cause = why_not_held(
         job, upload.lease_id, upload.actor, now=now, epoch=epoch, is_settling=is_settling
     )
     if job is None or cause is not None:
         return Staging(cause=cause)
-    if others >= MAX_ARTIFACTS_PER_ATTEMPT:
+    if usage.others >= MAX_ARTIFACTS_PER_ATTEMPT:
         return Staging(cause=Cause.TOO_MANY_ARTIFACTS)
+    exceeded = _exceeded_quota(len(upload.body), usage, quotas)
+    if exceeded is not None:
+        return exceeded
     return Staging(
         artifact=Artifact(
             job_id=job.id,
@@ -114,6 +162,19 @@ def stage(
             ts=now,
         )
     )
+
+
+def _exceeded_quota(size: int, usage: ArtifactUsage, quotas: ArtifactQuotas) -> Staging | None:
+    # Neither what this upload replaces nor what earlier attempts left counts: both are deleted with
+    # it. Otherwise a retry soon after a failure would have less room than the first attempt.
+    of_namespace = usage.namespace_bytes - usage.replaced_bytes - usage.earlier_bytes
+    for cause, used, quota in (
+        (Cause.JOB_ARTIFACT_QUOTA, usage.others_bytes, quotas.job_bytes),
+        (Cause.NAMESPACE_ARTIFACT_QUOTA, of_namespace, quotas.namespace_bytes),
+    ):
+        if quota is not None and used + size > quota:
+            return Staging(cause=cause, used_bytes=used, quota_bytes=quota)
+    return None
 
 
 def shown_attempt(job: Job | None) -> int | None:

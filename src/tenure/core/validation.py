@@ -12,6 +12,7 @@ from typing import assert_never
 
 import msgspec
 
+from tenure.core.beside import ArtifactQuotas
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -85,6 +86,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     claim_queues: int = 64
     claim_kinds: int = 1000
     lease: LeaseBounds = LeaseBounds()
+    artifacts: ArtifactQuotas = ArtifactQuotas()
 
 
 def check_commands(commands: Sequence[Command], limits: Limits) -> None:

@@ -142,6 +142,8 @@ class Cause(StrEnum):
     NOT_DEAD_LETTERED = "not_dead_lettered"
     ALREADY_RESOLVED = "already_resolved"
     TOO_MANY_ARTIFACTS = "too_many_artifacts"
+    JOB_ARTIFACT_QUOTA = "job_artifact_quota"
+    NAMESPACE_ARTIFACT_QUOTA = "namespace_artifact_quota"
 
 
 class Disposition(StrEnum):

@@ -390,11 +390,15 @@ def verdict_word(cause: Cause | None) -> VerdictKind:
 
 
 class StagingReply(Record, frozen=True, kw_only=True):
-    """The artifact that was taken, or why it was not. [B7]"""
+    """The artifact that was taken, or why it was not. [B7] If a quota has no room for it, how many
+    bytes are in use, how many the quota has, and what to do. [B28]"""
 
     verdict: VerdictKind
     artifact: ArtifactRecord | None = None
     cause: Cause | None = None
+    used_bytes: int | None = None
+    quota_bytes: int | None = None
+    message: str | None = None
 
 
 def staging_reply(staging: Staging) -> StagingReply:
@@ -403,6 +407,9 @@ def staging_reply(staging: Staging) -> StagingReply:
         verdict=verdict_word(staging.cause),
         artifact=None if staging.artifact is None else artifact_record(staging.artifact),
         cause=staging.cause,
+        used_bytes=staging.used_bytes,
+        quota_bytes=staging.quota_bytes,
+        message=staging.problem,
     )
 
 
@@ -411,6 +418,8 @@ def staging_of(reply: StagingReply) -> Staging:
     return Staging(
         artifact=None if reply.artifact is None else artifact_of(reply.artifact),
         cause=reply.cause,
+        used_bytes=reply.used_bytes,
+        quota_bytes=reply.quota_bytes,
     )
 
 

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from tenure.core.beside import (
     MAX_SHOWN_LOGS,
     Artifact,
+    ArtifactQuotas,
     ArtifactUpload,
+    ArtifactUsage,
     AttemptLog,
     AttemptOutput,
     Resolution,
@@ -102,23 +104,50 @@ class MemoryBeside(ABC):
 
     # --- artifacts -----------------------------------------------------------------------------
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        """Keep an artifact if its lease is valid now."""
+    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+        """Keep an artifact if its lease is valid now and the quotas have room."""
         with self._lock:
             self._open()
             job = self._jobs.get(upload.job_id)
-            others = sum(
-                job is not None
-                and (job_id, attempt) == (job.id, job.attempt)
-                and name != upload.name
-                for job_id, attempt, name in self._artifacts
+            staging = stage(
+                job,
+                upload,
+                now=self._clock(),
+                epoch=self._epoch,
+                usage=self._artifact_usage(job, upload.name),
+                quotas=quotas,
             )
-            staging = stage(job, upload, now=self._clock(), epoch=self._epoch, others=others)
             made = staging.artifact
             if made is not None:
+                for key in [each for each in self._artifacts if each[0] == made.job_id]:
+                    if key[1] < made.attempt:
+                        del self._artifacts[key]
                 key = (made.job_id, made.attempt, made.name)
                 self._artifacts[key] = StoredArtifact(made, upload.body)
             return staging
+
+    def _artifact_usage(self, job: Job | None, name: str) -> ArtifactUsage:
+        others, replaced, earlier, of_namespace = [], 0, 0, 0
+        for (job_id, attempt, known), stored in self._artifacts.items():
+            size = stored.artifact.size
+            if job is None or self._jobs[job_id].namespace != job.namespace:
+                continue
+            of_namespace += size
+            if job_id != job.id:
+                continue
+            if attempt < job.attempt:
+                earlier += size
+            elif known == name:
+                replaced = size
+            else:
+                others.append(size)
+        return ArtifactUsage(
+            others=len(others),
+            others_bytes=sum(others),
+            replaced_bytes=replaced,
+            earlier_bytes=earlier,
+            namespace_bytes=of_namespace,
+        )
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name."""

@@ -131,9 +131,11 @@ def stage(coordination: Coordination, left: Left, actor: Actor) -> Staged:
         media_type=left.media_type,
     )
     try:
-        cause = coordination.stage_artifact(upload).cause
+        staging = coordination.stage_artifact(upload)
     except InvalidInput as wrong:
         return Staged(left.run, left.number, problem=str(wrong))
     except TenureError as failure:
         return Staged(left.run, left.number, failure=str(failure))
-    return Staged(left.run, left.number, cause=cause)
+    if staging.problem is not None:
+        return Staged(left.run, left.number, problem=staging.problem)
+    return Staged(left.run, left.number, cause=staging.cause)

@@ -1,6 +1,7 @@
 """Artifacts: staged under a lease, seen when the attempt has succeeded, collected otherwise."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from tenure.coordinator.retention import DAY
 from tenure.core.beside import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS_PER_ATTEMPT,
+    ArtifactQuotas,
     ArtifactUpload,
     Staging,
 )
-from tenure.core.ids import LeaseId, worker_actor
+from tenure.core.ids import LeaseId, Namespace, QueueName, worker_actor
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, ErrorClass, OnLost
@@ -209,6 +211,148 @@ def test_the_largest_artifact_is_kept_whole(kit: Kit) -> None:
     assert stored.body == body
 
 
+# --- quotas ------------------------------------------------------------------------------------
+
+
+def _stage_within(
+    kit: Kit, job: Job, name: str, size: int, **quotas: int | None
+) -> tuple[Cause | None, int | None]:
+    """Stage so many bytes: why it was refused, and how many bytes were in use then."""
+    upload = _upload(job, name, bytes(size), actor=job.principal)
+    staging = kit.store.stage_artifact(upload, ArtifactQuotas(**quotas))
+    assert (staging.artifact is None) == (staging.cause is not None)
+    return staging.cause, staging.used_bytes
+
+
+def _used_bytes(kit: Kit, namespace: str = "default") -> int:
+    """The bytes that the store counts for a namespace, by a refusal."""
+    job = kit.running_job(namespace=Namespace(namespace), queue=QueueName("asking"))
+    cause, used = _stage_within(kit, job, "asks", 1, namespace_bytes=-1)
+    assert cause is Cause.NAMESPACE_ARTIFACT_QUOTA
+    assert used is not None
+    kit.cancel_hard(job)
+    return used
+
+
+@spec("B28", "J9")
+def test_the_artifacts_of_a_job_have_a_quota(kit: Kit) -> None:
+    job, other = kit.running_job(), kit.running_job()
+
+    def stage(name: str, size: int, of: Job = job) -> tuple[Cause | None, int | None]:
+        return _stage_within(kit, of, name, size, job_bytes=10)
+
+    assert stage("a", 6) == (None, None)
+    assert stage("b", 5) == (Cause.JOB_ARTIFACT_QUOTA, 6)
+    assert stage("b", 4) == (None, None)
+    assert stage("a", 7) == (Cause.JOB_ARTIFACT_QUOTA, 4)  # what it replaces does not count
+    assert stage("a", 5) == (None, None)
+    assert stage("a", 10, other) == (None, None)
+    assert _stage_within(kit, job, "c", 100, job_bytes=None) == (None, None)
+    kit.complete(job)
+    assert [(each.name, each.size) for each in kit.store.list_artifacts(job.id)] == [
+        ("a", 5),
+        ("b", 4),
+        ("c", 100),
+    ]
+
+
+@spec("B28", "J9")
+def test_the_artifacts_of_a_namespace_have_a_quota(kit: Kit) -> None:
+    jobs = [kit.running_job() for _ in range(3)]
+    elsewhere = kit.running_job(namespace=Namespace("elsewhere"))
+
+    def stage(job: Job, name: str, size: int) -> tuple[Cause | None, int | None]:
+        return _stage_within(kit, job, name, size, namespace_bytes=10)
+
+    assert stage(jobs[0], "a", 4) == (None, None)
+    assert stage(jobs[1], "a", 4) == (None, None)
+    assert stage(jobs[2], "a", 3) == (Cause.NAMESPACE_ARTIFACT_QUOTA, 8)
+    assert stage(jobs[0], "a", 6) == (None, None)
+    assert stage(jobs[0], "a", 7) == (Cause.NAMESPACE_ARTIFACT_QUOTA, 4)
+    assert stage(elsewhere, "a", 10) == (None, None)
+    assert _stage_within(kit, jobs[2], "a", 100, namespace_bytes=None) == (None, None)
+    assert (_used_bytes(kit), _used_bytes(kit, "elsewhere")) == (110, 10)
+
+
+@spec("B28")
+def test_a_refusal_names_the_quota_and_changes_nothing(kit: Kit) -> None:
+    job = kit.running_job()
+    kit.store.stage_artifact(_upload(job, "a", b"kept"), ArtifactQuotas())
+
+    of_job = kit.store.stage_artifact(_upload(job, "b"), ArtifactQuotas(job_bytes=7))
+    of_namespace = kit.store.stage_artifact(_upload(job, "b"), ArtifactQuotas(namespace_bytes=6))
+
+    assert (of_job.used_bytes, of_job.quota_bytes) == (4, 7)
+    assert of_job.problem is not None
+    assert "this job use 4 bytes of their quota of 7" in of_job.problem
+    assert "TENURE_ARTIFACT_QUOTA_PER_JOB" in of_job.problem
+    assert (of_namespace.used_bytes, of_namespace.quota_bytes) == (4, 6)
+    assert of_namespace.problem is not None
+    assert "namespace use 4 bytes of their quota of 6" in of_namespace.problem
+    assert "TENURE_ARTIFACT_QUOTA_PER_NAMESPACE" in of_namespace.problem
+    kit.complete(job)
+    assert _names(kit, job) == ["a"]
+
+
+@spec("B28")
+def test_a_retry_has_all_of_its_jobs_quota(kit: Kit) -> None:
+    first = kit.running_job()
+    _stage_within(kit, first, "a", 5)
+    _stage_within(kit, first, "b", 5)
+    kit.fail(first)
+    kit.advance(seconds=60)
+    (second,) = kit.claimed()
+
+    taken = _stage_within(kit, second, "c", 10, job_bytes=10, namespace_bytes=10)
+
+    assert taken == (None, None)
+    assert _used_bytes(kit) == 10
+    assert kit.store.collect_artifacts(limit=10).gone == 0
+
+
+@spec("B28")
+def test_what_is_collected_or_purged_counts_no_more(kit: Kit) -> None:
+    good, bad, live = kit.running_job(), kit.running_job(), kit.running_job()
+    for number, job in enumerate((good, bad, live)):
+        _stage_within(kit, job, "a", 10**number)
+        _stage_within(kit, job, "b", 10**number)
+    kit.complete(good)
+    kit.fail(bad, ErrorClass.PERMANENT)
+    before = _used_bytes(kit)
+
+    kit.store.collect_artifacts(limit=10)
+    collected = _used_bytes(kit)
+    kit.advance(seconds=24 * 3600 + 1)
+    kit.store.purge(older_than_us=DAY, limit=10)
+
+    assert (before, collected, _used_bytes(kit)) == (222, 202, 200)
+
+
+@spec("B28")
+def test_the_bytes_are_counted_right_when_many_stage_and_collect_at_once(kit: Kit) -> None:
+    kept = [kit.running_job() for _ in range(4)]
+    left = [kit.running_job() for _ in range(6)]
+    for job in left:
+        for number in range(5):
+            _stage_within(kit, job, f"n{number}", 1000)
+        kit.fail(job, ErrorClass.PERMANENT)
+
+    def stage(job: Job) -> None:
+        for number in range(20):
+            assert _stage_within(kit, job, f"n{number % 10}", number) == (None, None)
+
+    with ThreadPoolExecutor(5) as threads:
+        staging = [threads.submit(stage, job) for job in kept]
+        collected = threads.submit(
+            lambda: [kit.store.collect_artifacts(limit=7) for _ in range(30)]
+        )
+
+    for each in staging:
+        each.result()
+    assert sum(bite.gone for bite in collected.result()) == 30
+    assert _used_bytes(kit) == 4 * sum(range(10, 20))
+
+
 # --- collecting ----------------------------------------------------------------------------------
 
 
@@ -241,10 +385,10 @@ def test_an_earlier_attempt_is_collected_while_the_next_one_lives(kit: Kit) -> N
     kit.fail(first)
     kit.advance(seconds=60)
     (second,) = kit.claimed()
-    _stage(kit, second, "second")
 
     assert kit.store.collect_artifacts(limit=100).gone == 1
 
+    _stage(kit, second, "second")
     kit.complete(second)
     assert _names(kit, second) == ["second"]
 

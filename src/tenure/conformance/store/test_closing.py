@@ -8,7 +8,13 @@ import pytest
 
 from tenure.conformance.harness import BEGINNING, CLIENT, KIND, QUEUE, WORKER, WORKER_ID, Kit
 from tenure.conformance.spec import spec
-from tenure.core.beside import ArtifactUpload, AttemptOutput, Resolution, WorkerProcess
+from tenure.core.beside import (
+    ArtifactQuotas,
+    ArtifactUpload,
+    AttemptOutput,
+    Resolution,
+    WorkerProcess,
+)
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
 from tenure.core.events import Observation
@@ -84,7 +90,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "outages": lambda store: store.outages(since=BEGINNING),
     "forget_outages": lambda store: store.forget_outages(older_than_us=DAY, limit=1),
     "raise_epoch": lambda store: store.raise_epoch(),
-    "stage_artifact": lambda store: store.stage_artifact(UPLOAD),
+    "stage_artifact": lambda store: store.stage_artifact(UPLOAD, ArtifactQuotas()),
     "list_artifacts": lambda store: store.list_artifacts(JOB),
     "load_artifact": lambda store: store.load_artifact(JOB, "a"),
     "collect_artifacts": lambda store: store.collect_artifacts(limit=1),

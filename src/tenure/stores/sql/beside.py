@@ -3,14 +3,18 @@
 A mixin of `SqlStore`, which owns jobs and events. Nothing here changes a job or writes an event.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
 from tenure.core.beside import (
     MAX_SHOWN_LOGS,
     Artifact,
+    ArtifactQuotas,
     ArtifactUpload,
+    ArtifactUsage,
     AttemptLog,
     AttemptOutput,
     Resolution,
@@ -35,6 +39,7 @@ from tenure.stores.sql.transactions import Transaction, Transactional
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
 ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
+USAGE_COLUMNS: tuple[str, ...] = ArtifactUsage.__struct_fields__
 LOG_COLUMNS: tuple[str, ...] = AttemptLog.__struct_fields__
 PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
 
@@ -45,8 +50,9 @@ COLUMN_WORDS = {
     "process_columns": ", ".join(PROCESS_COLUMNS),
 }
 
-PURGED_WITH_A_JOB = ("delete_resolutions", "delete_artifacts", "delete_attempt_logs")
-"""The statements that take along what is kept beside a purged job's log. [B6]"""
+PURGED_WITH_A_JOB = ("delete_resolutions", "delete_attempt_logs")
+"""The statements that take along what is kept beside a purged job's log, but for its artifacts,
+whose bytes are counted. [B6]"""
 
 _FROM_THE_FIRST: Shape = (("after_artifact", ""),)
 _FROM_THE_LAST: Shape = (
@@ -118,30 +124,50 @@ class BesideTheLog(Transactional):
 
     # --- artifacts -----------------------------------------------------------------------------
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        """Keep an artifact if its lease is valid now. [B7]"""
-        return self._write(lambda tx: self._stage(tx, upload))
+    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+        """Keep an artifact if its lease is valid now and the quotas have room. [B7] [B28]"""
+        return self._write(lambda tx: self._stage(tx, upload, quotas))
 
-    def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
+    def _stage(self, tx: Transaction, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
         # The row is locked first: when the attempt has succeeded, nothing is added any more.
-        rows, [(now, epoch, settling_since)], [(others,)] = tx.fetch(
+        rows, [(now, epoch, settling_since)], [used] = tx.fetch(
             self._ask("lock_job", job_id=upload.job_id),
             self._ask("moment_to_decide"),
-            self._ask("count_artifacts", job_id=upload.job_id, name=upload.name),
+            self._ask("artifact_usage", job_id=upload.job_id, name=upload.name),
         )
+        usage = ArtifactUsage(**dict(zip(USAGE_COLUMNS, used, strict=True)))
         job = job_from(rows[0]) if rows else None
         staging = stage(
             job,
             upload,
             now=Instant(now),
             epoch=Epoch(epoch),
-            others=others,
+            usage=usage,
+            quotas=quotas,
             is_settling=is_settling(settling_since, Instant(now)),
         )
-        if staging.artifact is not None:
-            facts = {name: getattr(staging.artifact, name) for name in ARTIFACT_COLUMNS}
-            tx.fetch(self._ask("put_artifact", body=upload.body, **facts), last=True)
+        if job is not None and staging.artifact is not None:
+            self._put_artifact(
+                tx, job.namespace, StoredArtifact(staging.artifact, upload.body), usage
+            )
         return staging
+
+    def _put_artifact(
+        self, tx: Transaction, namespace: Namespace, stored: StoredArtifact, usage: ArtifactUsage
+    ) -> None:
+        made = stored.artifact
+        deleted: list[Row] = []
+        if usage.earlier_bytes:
+            [deleted] = tx.fetch(
+                self._ask("delete_earlier_artifacts", job_id=made.job_id, attempt=made.attempt)
+            )
+        facts = {name: getattr(made, name) for name in ARTIFACT_COLUMNS}
+        added = (namespace, made.job_id, made.size - usage.replaced_bytes)
+        tx.fetch(
+            self._ask("put_artifact", namespace=namespace, body=stored.body, **facts),
+            *count_artifact_bytes(self._ask, added=[added], deleted=deleted),
+            last=True,
+        )
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name. [B8]"""
@@ -176,9 +202,14 @@ class BesideTheLog(Transactional):
         rows = self._rows(asked)
         is_full = len(rows) == limit
         leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
-        gone = self._write(lambda tx: tx.fetch(*leftover, last=True)) if leftover else []
+        gone = self._write(lambda tx: self._delete_artifacts(tx, leftover)) if leftover else 0
         self._last_looked_at = rows[-1][:3] if is_full else None
-        return Bite(sum(map(len, gone)), is_full)
+        return Bite(gone, is_full)
+
+    def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Asked]) -> int:
+        deleted = list(chain.from_iterable(tx.fetch(*deletions)))
+        tx.fetch(*count_artifact_bytes(self._ask, deleted=deleted), last=True)
+        return len(deleted)
 
     def _deletion(self, row: Row) -> Asked:
         return self._ask("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
@@ -285,6 +316,31 @@ def letters_of(changes: Iterable[Change]) -> list[JobId]:
 
 def _artifact(row: Row) -> Artifact:
     return Artifact(**dict(zip(ARTIFACT_COLUMNS, row, strict=True)))
+
+
+def count_artifact_bytes(
+    ask: Callable[..., Asked], *, added: Iterable[Row] = (), deleted: Iterable[Row]
+) -> list[Asked]:
+    """Statements that keep the bytes of each namespace, for rows of (namespace, job id, size).
+
+    They have to come last in a transaction, which then holds these rows only while it commits. They
+    are in order, so that no two transactions wait for each other.
+    """
+    changes: Counter[tuple[str, int]] = Counter()
+    for sign, rows in ((1, added), (-1, deleted)):
+        for namespace, job_id, size in rows:
+            changes[namespace, _part_of(job_id)] += sign * size
+    return [
+        ask("count_artifact_bytes", namespace=namespace, part=part, bytes=change)
+        for (namespace, part), change in sorted(changes.items())
+        if change
+    ]
+
+
+def _part_of(job_id: object) -> int:
+    """Which of its namespace's rows counts a job's artifacts: by the last digit of its id, which is
+    random."""
+    return int(str(job_id)[-1], 16)
 
 
 def _is_leftover(row: Row) -> bool:

@@ -264,14 +264,27 @@ DELETE FROM {t}dead_letter_resolution WHERE job_id {among_ids};
 -- name: lock_job
 SELECT {job_columns} FROM {t}job WHERE id = :job_id {lock};
 
--- name: count_artifacts
-SELECT count(*) FROM {t}artifact AS a
- WHERE a.job_id = :job_id AND a.name <> :name
-   AND a.attempt = (SELECT j.attempt FROM {t}job AS j WHERE j.id = a.job_id);
+-- name: artifact_usage
+-- A row also for a job that does not exist: all zero.
+SELECT count(*) FILTER (WHERE a.attempt = j.attempt AND a.name <> :name),
+       CAST(coalesce(sum(a.size) FILTER (WHERE a.attempt = j.attempt AND a.name <> :name), 0)
+            AS bigint),
+       CAST(coalesce(sum(a.size) FILTER (WHERE a.attempt = j.attempt AND a.name = :name), 0)
+            AS bigint),
+       CAST(coalesce(sum(a.size) FILTER (WHERE a.attempt < j.attempt), 0) AS bigint),
+       (SELECT CAST(coalesce(sum(b.bytes), 0) AS bigint) FROM {t}artifact_bytes AS b
+         WHERE b.namespace = (SELECT n.namespace FROM {t}job AS n WHERE n.id = :job_id))
+  FROM {t}job AS j JOIN {t}artifact AS a ON a.job_id = j.id
+ WHERE j.id = :job_id;
+
+-- name: count_artifact_bytes
+INSERT INTO {t}artifact_bytes (namespace, part, bytes) VALUES (:namespace, :part, :bytes)
+    ON CONFLICT (namespace, part) DO UPDATE
+   SET bytes = {t}artifact_bytes.bytes + excluded.bytes;
 
 -- name: put_artifact
-INSERT INTO {t}artifact ({artifact_columns}, body)
-VALUES (:job_id, :attempt, :name, :media_type, :size, :sha256, :ts, :body)
+INSERT INTO {t}artifact ({artifact_columns}, namespace, body)
+VALUES (:job_id, :attempt, :name, :media_type, :size, :sha256, :ts, :namespace, :body)
     ON CONFLICT (job_id, attempt, name) DO UPDATE
    SET media_type = excluded.media_type, size = excluded.size, sha256 = excluded.sha256,
        ts = excluded.ts, body = excluded.body;
@@ -292,10 +305,14 @@ SELECT a.job_id, a.attempt, a.name, j.attempt, j.lease_id, j.status
 
 -- name: delete_artifact
 DELETE FROM {t}artifact WHERE job_id = :job_id AND attempt = :attempt AND name = :name
-RETURNING name;
+RETURNING namespace, job_id, size;
+
+-- name: delete_earlier_artifacts
+DELETE FROM {t}artifact WHERE job_id = :job_id AND attempt < :attempt
+RETURNING namespace, job_id, size;
 
 -- name: delete_artifacts
-DELETE FROM {t}artifact WHERE job_id {among_ids};
+DELETE FROM {t}artifact WHERE job_id {among_ids} RETURNING namespace, job_id, size;
 
 -- name: attempt_of_lease
 -- A claim is a transition, so it is kept for as long as its job.

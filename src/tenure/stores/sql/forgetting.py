@@ -6,7 +6,7 @@ without a lock, and writes only what it found.
 
 from tenure.core.instants import Duration
 from tenure.ports import Bite
-from tenure.stores.sql.beside import PURGED_WITH_A_JOB
+from tenure.stores.sql.beside import PURGED_WITH_A_JOB, count_artifact_bytes
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -83,7 +83,9 @@ class Forgetting(Transactional):
             if ids:
                 packed = self._pack(ids)
                 names = ("delete_jobs", "delete_events", "delete_observations", *PURGED_WITH_A_JOB)
-                tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
+                deletions = [self._ask(name, ids=packed) for name in names]
+                *_, artifacts = tx.fetch(*deletions, self._ask("delete_artifacts", ids=packed))
+                tx.fetch(*count_artifact_bytes(self._ask, deleted=artifacts), last=True)
             return len(ids)
 
         return self._write(delete)

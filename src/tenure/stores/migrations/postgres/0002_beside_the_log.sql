@@ -24,12 +24,23 @@ CREATE TABLE {t}artifact (
     ts         bigint  NOT NULL,
     size       bigint  NOT NULL CHECK (size BETWEEN 0 AND 16777216),
     attempt    integer NOT NULL,
+    namespace  text    NOT NULL COLLATE "C",
     name       text    NOT NULL COLLATE "C",
     media_type text    NOT NULL COLLATE "C",
     sha256     text    NOT NULL COLLATE "C",
     body       bytea   NOT NULL CHECK (length(body) = size),
     PRIMARY KEY (job_id, attempt, name)
 );
+
+-- The bytes of a namespace's artifacts, so that its quota costs the same however many there are.
+-- Sixteen rows, by the last digit of the job id, because whoever changes one holds it until the
+-- commit: with commits of 10 ms four uploaders stage 300 artifacts a second, with one row 90.
+CREATE TABLE {t}artifact_bytes (
+    namespace text    NOT NULL COLLATE "C",
+    part      integer NOT NULL CHECK (part BETWEEN 0 AND 15),
+    bytes     bigint  NOT NULL,
+    PRIMARY KEY (namespace, part)
+) WITH (fillfactor = 50);
 
 CREATE TABLE {t}attempt_log (
     job_id         uuid    NOT NULL,

@@ -28,8 +28,18 @@ CREATE TABLE tenure_artifact (
     size       INTEGER NOT NULL CHECK (size BETWEEN 0 AND 16777216),
     sha256     TEXT    NOT NULL,
     ts         INTEGER NOT NULL,
+    namespace  TEXT    NOT NULL,
     body       BLOB    NOT NULL CHECK (length(body) = size),
     PRIMARY KEY (job_id, attempt, name)
+) STRICT;
+
+-- The bytes of a namespace's artifacts, so that its quota costs the same however many there are.
+-- Sixteen rows, by the last digit of the job id, as on PostgreSQL, where each is locked by itself.
+CREATE TABLE tenure_artifact_bytes (
+    namespace TEXT    NOT NULL,
+    part      INTEGER NOT NULL CHECK (part BETWEEN 0 AND 15),
+    bytes     INTEGER NOT NULL,
+    PRIMARY KEY (namespace, part)
 ) STRICT;
 
 CREATE TABLE tenure_attempt_log (
