@@ -215,10 +215,11 @@ def job_facts(job: Job, *, bodies: bool, hidden: bool) -> list[tuple[str, object
 
 def hides_bodies(job: Job, events: Sequence[Event]) -> bool:
     """Whether a server kept the bodies of a job from whoever asks. A payload that is left out reads
-    as null; the log tells it from one that is null."""
+    as null. The first event tells it from one that is null: it has the payload's digest, and for
+    a viewer, who sees no digests, none. [H46]"""
     if job.status is JobStatus.SUCCEEDED and job.result is None:
         return True
-    return bool(events) and events[0].payload.sha256 not in (None, digest(job.payload))
+    return bool(events) and events[0].payload.sha256 != digest(job.payload)
 
 
 def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:
