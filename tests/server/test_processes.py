@@ -19,7 +19,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
-from tenure.server.serving import ServeOptions, check_exposure, listen
+from tenure.server.serving import ServeOptions, check_exposure, listen, warn_without_tls
 from tenure.stores.memory import MemoryStore
 from tests.server.harness import JOB, Answer
 from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, read
@@ -276,21 +276,16 @@ def test_with_a_valid_token_it_may() -> None:
 
 @spec("H47")
 def test_listening_beyond_this_machine_without_tls_is_warned_about() -> None:
-    store = MemoryStore()
-    coordinator = Coordinator(store)
-    token_id, digest, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
-    store.create_token(NewToken(id=token_id, secret_sha256=digest, name="n", role=Role.CLIENT))
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]  # the shortest one
     logging.getLogger("tenure.server").addHandler(listener)
 
-    check_exposure(ServeOptions(), coordinator)
-    check_exposure(ServeOptions(host=EVERYWHERE, tls_certificate=CERTIFICATE), coordinator)
+    warn_without_tls(ServeOptions())
+    warn_without_tls(ServeOptions(host=EVERYWHERE, tls_certificate=CERTIFICATE))
     before = list(said)
-    check_exposure(ServeOptions(host=EVERYWHERE), coordinator)
+    warn_without_tls(ServeOptions(host=EVERYWHERE))
     logging.getLogger("tenure.server").removeHandler(listener)
-    coordinator.close()
 
     assert before == []
     assert [("without TLS" in each, "--tls-cert" in each) for each in said] == [(True, True)]

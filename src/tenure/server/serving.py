@@ -45,8 +45,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
-    """Raise unless this address may be served: beyond this machine only with tokens [H28], and
-    with a warning if these can be read on the way [H47]."""
+    """Raise unless this address may be served: beyond this machine only with tokens. [H28]"""
     if is_loopback(options.host):
         return
     if not options.authenticated:
@@ -62,7 +61,11 @@ def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
             f"{options.host} can be reached from other machines, and there is no valid token",
             hint="make one with `tenure tokens create`, or listen on 127.0.0.1",
         )
-    if options.tls_certificate is None:
+
+
+def warn_without_tls(options: ServeOptions) -> None:
+    """Say that tokens can be read on the way, where other machines can reach a server. [H47]"""
+    if options.tls_certificate is None and not is_loopback(options.host):
         _log.warning(
             "listening on %s without TLS: tokens and payloads can be read on the way; give"
             " --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that speaks TLS",
@@ -82,6 +85,7 @@ def serve(
     check_exposure(options, coordinator)
     _allow_files(options.settings.max_connections + SPARE_FILES)
     listening = listen(options)
+    warn_without_tls(options)
     try:
         noted = security or SecurityLog()
         asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted))
