@@ -38,6 +38,7 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Instant, seconds
+from tenure.core.lifecycle import EARLY_PART
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
 from tenure.protocol.codec import encode
@@ -163,7 +164,7 @@ class Script:
             lease_id=self.lease_id,
             lease_ttl_s=max(0.0, self._expires_at - now),
             lease_s=lease_s,
-            heartbeat_s=Policy(lease_us=seconds(lease_s)).heartbeat_us / 1e6,
+            heartbeat_s=self._heartbeat_s,
             timeout_s=3600.0,
             grace_s=30.0,
             hb_seq=self._hb_seq,
@@ -232,6 +233,8 @@ class Script:
             return self._ended
         if isinstance(message, HeartbeatMessage):
             if message.hb_seq > self._hb_seq:
+                if self._is_early(message, now):
+                    return msgspec.structs.replace(self._ok(now), replayed=True)
                 self._hb_seq = message.hb_seq
                 self._renew(now)
             return self._ok(now)
@@ -264,6 +267,17 @@ class Script:
 
     def _renew(self, now: float) -> None:
         self._expires_at = now + self._scenario.lease_s
+
+    def _is_early(self, message: HeartbeatMessage, now: float) -> bool:
+        """Whether a heartbeat comes too soon to be recorded. [L15]"""
+        has_news = message.progress is not None or message.checkpoint is not msgspec.UNSET
+        renewed_at = self._expires_at - self._scenario.lease_s
+        is_first = self._hb_seq == 0
+        return not (has_news or is_first) and now - renewed_at < self._heartbeat_s / EARLY_PART
+
+    @property
+    def _heartbeat_s(self) -> float:
+        return Policy(lease_us=seconds(self._scenario.lease_s)).heartbeat_us / 1e6
 
     def _is_live(self, now: float) -> bool:
         if self._ended is not None or self._settled is not None:
