@@ -70,16 +70,17 @@ def test_the_renewals_of_a_running_attempt_are_one_line_of_show_and_all_of_event
 ) -> None:
     serving.execute(Heartbeat(**held, hb_seq=1))
     serving.execute(Heartbeat(**held, hb_seq=2, progress=Progress(done=1, total=9)))
-    serving.execute(Heartbeat(**held, hb_seq=3))
+    serving.execute(Heartbeat(**held, hb_seq=3, progress=Progress(done=2, total=9)))
     run("jobs", "cancel", held["job_id"])
-    serving.execute(Heartbeat(**held, hb_seq=4))
+    serving.execute(Heartbeat(**held, hb_seq=4, progress=Progress(done=3, total=9)))
 
     shown = timeline(run("jobs", "show", held["job_id"]))
     every = timeline(run("jobs", "events", held["job_id"]))
 
     assert [line[0] for line in shown] == ["1", "2", "3", "4–6", "7", "8"]
     assert shown[3] == ["4–6", every[5][1], "renewals", "-", "1", WORKER, "-"]
-    assert shown[5][2] == "lease_renewed"
+    assert shown[5][2] == "heartbeat"
+    assert [line[2] for line in every[3:6]] == ["lease_renewed", "heartbeat", "heartbeat"]
     assert [line[0] for line in every] == [str(seq) for seq in range(1, 9)]
 
 

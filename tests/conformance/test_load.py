@@ -16,7 +16,7 @@ from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Command
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
-from tenure.core.job import Job, JobError
+from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Backoff
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, JobStatus, Stage, VerdictKind
@@ -53,9 +53,9 @@ FATES: dict[str, Fate] = {
     ),
     "done after two heartbeats": Fate(
         share=100,
-        attempts=("start, beat, beat, complete",),
+        attempts=("start, beat, progress, complete",),
         ends=JobStatus.SUCCEEDED,
-        events=("enqueued", *CLAIM, "lease_renewed", "lease_renewed", "succeeded"),
+        events=("enqueued", *CLAIM, "lease_renewed", "heartbeat", "succeeded"),
     ),
     "done at the third attempt": Fate(
         share=100,
@@ -168,6 +168,8 @@ class Load:
                 return kit.starting(job)
             case "beat":
                 return kit.beat(job, hb_seq=step)
+            case "progress":
+                return kit.beat(job, hb_seq=step, progress=Progress(done=step))
             case "complete":
                 return kit.completion(job, result=b'"ok"')
             case "fail":

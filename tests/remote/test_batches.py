@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tenure.conformance.harness import CLIENT
 from tenure.conformance.spec import spec
-from tenure.core.job import Job
+from tenure.core.job import Job, Progress
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import ResolutionKind
@@ -53,7 +53,9 @@ def test_a_lost_answer_to_many_new_jobs_costs_one_more_request(server: ThreadedS
 @spec("H43")
 def test_a_long_log_is_asked_for_page_by_page(kit: RemoteKit) -> None:
     job = kit.running_job()
-    beats = [kit.beat(job, number) for number in range(1, MAX_PAGE + 3)]
+    beats = [
+        kit.beat(job, number, progress=Progress(done=number)) for number in range(1, MAX_PAGE + 3)
+    ]
     for first in range(0, len(beats), MAX_PER_JOB):
         kit.coordinator.submit_many(beats[first : first + MAX_PER_JOB]).result()
 

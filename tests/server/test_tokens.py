@@ -302,14 +302,14 @@ def test_wrong_leases_of_a_batch_are_looked_into_together(
         {"job_id": job_id, "lease_id": "1-" + "ab" * 16, "hb_seq": number}
         for number, job_id in enumerate((*jobs, *jobs), 1)
     ]
-    load = stage.coordinator.load_jobs
+    load = stage.coordinator.store.load_without_bodies
     loaded: list[list[str]] = []
 
     def noted(ids: list[JobId]) -> dict[JobId, Job]:
         loaded.append([*ids])
         return load(ids)
 
-    monkeypatch.setattr(stage.coordinator, "load_jobs", noted)
+    monkeypatch.setattr(stage.coordinator.unwatched_store, "load_without_bodies", noted)
     answer = stage.call("heartbeat", {"leases": beats}, role=W)
 
     causes = [verdict["cause"] for verdict in answer.json["verdicts"]]
