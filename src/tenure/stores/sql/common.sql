@@ -215,7 +215,10 @@ DELETE FROM {t}job_event WHERE job_id {among_ids};
 DELETE FROM {t}observation WHERE job_id {among_ids};
 
 -- name: list_jobs
-SELECT {columns} FROM {t}job {index} WHERE namespace = :namespace {clauses}
+-- A namespace without queues has no jobs: they are not read to find that out.
+SELECT {columns} FROM {t}job {index}
+ WHERE namespace = :namespace
+   AND EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace) {clauses}
  ORDER BY id DESC LIMIT :limit;
 
 -- name: list_events

@@ -21,8 +21,10 @@ KEYS_PER_PAGE = 1000
 # does not.
 _JOB_CLAUSES = {
     "statuses": "AND status {among_statuses}",
-    # As the indexes for lists have them.
-    "queue": "AND queue || '' = :queue",
+    # Queue and kind as the indexes for lists have them. A queue that never had a job is not looked
+    # for among the jobs: on PostgreSQL that would read all of them.
+    "queue": "AND queue || '' = :queue AND EXISTS (SELECT 1 FROM {t}queue AS known"
+    " WHERE known.namespace = :namespace AND known.name = :queue)",
     "kind": "AND kind || '' = :kind",
     "correlation_id": "AND correlation_id = :correlation_id",
     "reason_code": "AND reason_code = :reason_code",

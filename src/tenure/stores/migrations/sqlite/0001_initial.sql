@@ -147,9 +147,9 @@ CREATE UNIQUE INDEX tenure_job_dedupe
 CREATE INDEX tenure_job_finished ON tenure_job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX tenure_job_correlation
     ON tenure_job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;
--- For lists, newest first. None of these columns ever changes, so no update touches them. Queue and
--- kind are expressions that only lists use: a claim that was planned without statistics took the
--- plain columns' index and sorted the whole queue.
+-- For lists, newest first. None of these columns ever changes, so no update touches them: SQLite can
+-- afford one for each filter, PostgreSQL cannot. Queue and kind are expressions that only lists use: a
+-- statement about leases took the index of a plain column.
 CREATE INDEX tenure_job_listed ON tenure_job (namespace, id);
 CREATE INDEX tenure_job_listed_by_queue ON tenure_job (namespace, (queue || ''), id);
 CREATE INDEX tenure_job_listed_by_kind ON tenure_job (namespace, (kind || ''), id);
