@@ -25,13 +25,13 @@ from tests.support.postgres import PostgresServer
 HERE = DEFAULT_NAMESPACE
 DEAD = (JobStatus.DEAD_LETTERED,)
 
-UNKNOWN = {
+UNKNOWN: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
     "another namespace": (JobFilter(namespace=Namespace("nobody")), ("listed",)),
     "no such queue": (JobFilter(namespace=HERE, queue=QueueName("nosuch")), ("listed_by_queue",)),
 }
 """Filters by a name that no job ever had, and the indexes of which SQLite uses one."""
 
-FILTERS = {
+FILTERS: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
     "no such kind": (JobFilter(namespace=HERE, kind=Kind("nosuch")), ("listed_by_kind",)),
     "queue and kind": (
         JobFilter(namespace=HERE, queue=QUEUE, kind=Kind("nosuch")),
