@@ -108,6 +108,27 @@ def test_a_report_accepted_in_time_is_not_undone_by_a_later_sweep(world: World) 
     assert world.reload(grant.job_id).status is JobStatus.SUCCEEDED
 
 
+@spec("V1")
+def test_answers_that_are_always_late_do_not_end_all_sweeping(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.running()
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+    world.clock.advance(60)
+    tick = world.store.tick
+
+    def heard_late() -> tuple[Instant | None, Instant]:
+        answer = tick()
+        world.clock.advance(6)
+        return answer
+
+    monkeypatch.setattr(world.store, "tick", heard_late)
+    reports = [sweeping.sweep_once() for _ in range(2)]
+
+    assert [report.swept for report in reports] == [0, 1]
+
+
 @spec("W2")
 def test_a_jump_ahead_expires_nothing_until_a_second_reading_confirms_it(world: World) -> None:
     grant = world.running()

@@ -110,6 +110,7 @@ class Sweeper:
         self._unrecorded: list[Outage] = []
         self._interval_us = interval_us
         self._sweeps_from_us: int | None = None
+        self._skipped_last_pass = False
         self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
         self.start, self.stop = self._periodic.start, self._periodic.stop
 
@@ -124,10 +125,12 @@ class Sweeper:
         outage = self._record_outage(now)
         if self._lets_others_record(last_tick):
             return SweepReport(outage=outage)
-        if outage is None and self._watch.is_late(asked_us):
+        if outage is None and self._watch.is_late(asked_us) and not self._skipped_last_pass:
             # Either this process stood still, or the answer was on its way for long. Other calls
             # of this process tell, and they are answered by the next pass.
+            self._skipped_last_pass = True
             return SweepReport(is_behind=True)
+        self._skipped_last_pass = False  # answers that are always late must not end all sweeping
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
             if self._guard.has_trusted:  # else nobody has looked at it for a while: no news
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
