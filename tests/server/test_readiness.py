@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tenure.conformance.spec import spec
@@ -77,3 +78,27 @@ def test_a_file_that_became_read_only_is_unavailable(tmp_path: Path) -> None:
 
         assert cannot_write
         assert coordinator.is_writable
+
+
+@spec("H32")
+def test_a_table_of_jobs_that_is_locked_makes_the_server_not_ready(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_STORE_TIMEOUT", "500ms")
+    with closing(House(postgres_url, tmp_path)) as house:
+        server = house.serve()
+
+        def status() -> int:
+            return server.ask("GET", "/readyz").status
+
+        until(lambda: status() == 200, "it is ready")
+        with psycopg.connect(postgres_url) as other:
+            other.execute("LOCK TABLE tenure.job IN ACCESS EXCLUSIVE MODE")
+            until(lambda: status() == 503, "it is not ready")
+            while_locked = set[int]()
+            for _ in range(20):  # for about two passes, whose ticks succeed
+                while_locked.add(status())
+                time.sleep(0.1)
+        until(lambda: status() == 200, "it is ready again")
+
+    assert while_locked == {503}

@@ -118,10 +118,18 @@ class Sweeper:
         return self.sweep_once().is_behind
 
     def sweep_once(self) -> SweepReport:
-        """One pass. Raises what the store raises."""
+        """One pass. Raises what the store raises; then the store counts as not writable until a
+        pass has swept again. A tick alone proves nothing: it writes no job. [H32]"""
+        try:
+            return self._sweep_all()
+        except Exception:
+            self._coordinator.is_writable.failed()
+            raise
+
+    def _sweep_all(self) -> SweepReport:
         store = self._coordinator.store
         asked_us = self._watch.asked()
-        last_tick, now = self._tick()
+        last_tick, now = store.tick()
         outage = self._record_outage(now)
         if self._lets_others_record(last_tick):
             return SweepReport(outage=outage)
@@ -150,16 +158,6 @@ class Sweeper:
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
-
-    def _tick(self) -> tuple[Instant | None, Instant]:
-        """The write that tells whether the store can be written at all. [H32]"""
-        try:
-            ticked = self._coordinator.store.tick()
-        except Exception:
-            self._coordinator.is_writable.failed()
-            raise
-        self._coordinator.is_writable.wrote()
-        return ticked
 
     def _record_outage(self, now: Instant) -> Outage | None:
         """Before anything is swept: what an outage overlapped costs nothing. [O10] [O6]"""

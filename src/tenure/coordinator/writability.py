@@ -1,6 +1,6 @@
 """Whether the store can be written, as far as this process knows without asking.
 
-Judged from the sweeper's writes, of which there is one every second: whoever wants to know costs
+Judged from the sweeper's passes, of which there is one every second: whoever wants to know costs
 the store nothing. [H32]
 """
 
@@ -12,7 +12,7 @@ MARGIN = seconds(5)
 
 
 class Writability:
-    """What became of the sweeper's last write. A store that was just opened counts as writable."""
+    """What became of the sweeper's last pass. A store that was just opened counts as writable."""
 
     def __init__(self, monotonic: Monotonic, *, timeout_s: float) -> None:
         self._monotonic = monotonic
@@ -21,11 +21,11 @@ class Writability:
         self._written_us = monotonic()
 
     def wrote(self) -> None:
-        """The sweeper has written."""
+        """The sweeper has ticked, read the jobs that are due, and swept them."""
         self._has_failed, self._written_us = False, self._monotonic()
 
     def failed(self) -> None:
-        """The sweeper could not write."""
+        """A pass of the sweeper failed."""
         self._has_failed = True
 
     def __bool__(self) -> bool:
