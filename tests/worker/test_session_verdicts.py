@@ -4,15 +4,20 @@ import re
 
 import pytest
 
+from tenure.conformance.spec import spec
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
+from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError
+from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, JobStatus, Stage, VerdictKind
+from tenure.worker.attempts import NO_RENEWAL
 from tenure.worker.messages import (
     Answered,
     AskToStop,
     CheckpointSaved,
+    ClockJumped,
     Finished,
     Kill,
     Note,
@@ -275,6 +280,54 @@ def test_after_the_grace_the_handler_is_killed_and_the_cancel_acknowledged() -> 
     assert drive.status(job_id) is JobStatus.CANCELLED
     assert drive.stats.acknowledged_cancels == 1
     assert (drive.job(job_id).finished_at or 0) < deadline
+
+
+@spec("WP12")
+def test_an_early_heartbeat_under_a_cancel_leaves_the_margin_of_the_lease() -> None:
+    policy = Policy(lease_us=seconds(30), grace_us=seconds(60))
+    drive = Drive().begin()
+    _, job_id = drive.running(policy)
+    _until_a_heartbeat_is_recorded(drive, job_id)
+    drive.cancel(job_id)
+    drive.advance(1.2)
+    assert len(drive.wanted(AskToStop)) == 1, "a heartbeat brought the cancel"
+    expires_at = drive.job(job_id).lease_expires_at
+    assert expires_at is not None
+    drive.network.cut()
+
+    while not drive.wanted(Kill):
+        drive.advance(0.1)
+
+    assert expires_at - drive.now > seconds(2.8), "a tenth of it"
+    assert (drive.stats.fenced, drive.stats.timed_out) == (1, 0)
+    assert any(NO_RENEWAL in note.text for note in drive.wanted(Note))
+
+
+@spec("WP12")
+def test_an_early_heartbeat_shortly_before_a_time_out_leaves_the_margin_of_the_lease() -> None:
+    policy = Policy(lease_us=seconds(30), timeout_us=seconds(41))
+    drive = Drive().begin()
+    _, job_id = drive.running(policy)
+    _until_a_heartbeat_is_recorded(drive, job_id)
+    drive.feed(ClockJumped())  # every lease is renewed at once
+    job = drive.job(job_id)
+    assert job.lease_expires_at is not None
+    assert job.started_at is not None
+    before_time_out = job.started_at + seconds(41) - job.lease_expires_at
+    assert 0 < before_time_out < seconds(2)
+    drive.network.cut()
+
+    while not drive.wanted(Kill):
+        drive.advance(0.1)
+
+    assert job.lease_expires_at - drive.now > seconds(2.8), "a tenth of it"
+    assert (drive.stats.fenced, drive.stats.timed_out) == (1, 0)
+
+
+def _until_a_heartbeat_is_recorded(drive: Drive, job_id: JobId) -> None:
+    recorded = drive.types(job_id).count("lease_renewed")
+    while drive.types(job_id).count("lease_renewed") == recorded:
+        drive.advance(0.1)
 
 
 def test_a_handler_that_had_to_be_stopped_after_a_cancel_is_named_with_the_time_it_had() -> None:

@@ -10,7 +10,7 @@ from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Sta
 from tenure.core.ids import Actor, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.verdicts import Grant
+from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage
 from tenure.worker.clock import Boot
 
@@ -142,27 +142,30 @@ class Attempt:
 
     # --- the lease -----------------------------------------------------------------------------
 
-    def renewed(self, sent_at: Boot, ttl_us: Duration, *, is_cancelled: bool) -> bool:
+    def renewed(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> bool:
         """A start or heartbeat sent at `sent_at` was accepted; whether that is news."""
-        policy = self.grant.job.policy
-        is_bounded = ttl_us < policy.lease_us and (
-            is_cancelled or self._times_out_by(Boot(sent_at + ttl_us))
-        )
-        until = fence_at(sent_at, ttl_us=ttl_us, lease_us=policy.lease_us, is_bounded=is_bounded)
+        lease_us, ttl_us = self.grant.job.policy.lease_us, verdict.ttl_us or NO_DELAY
+        bound = self._bound(sent_at, answered_at, verdict)
+        until = fence_at(sent_at, ttl_us=ttl_us, lease_us=lease_us, is_bounded=bound is not None)
         # Answers may overtake each other: an older one must not shorten what a newer one gave.
         # A bound is the exception, it names an end that no renewal moves.
-        if until <= self.fence_at and not is_bounded:
+        if until <= self.fence_at and bound is None:
             return False
         self.fence_at = until
-        self.ends_by = (CANCEL_DUE if is_cancelled else TIMED_OUT) if is_bounded else NO_RENEWAL
+        self.ends_by = bound or NO_RENEWAL
         return True
 
-    def _times_out_by(self, instant: Boot) -> bool:
-        """Whether it is the time-out that ends the lease then, give or take a slow answer."""
-        timeout_us = self.grant.job.policy.timeout_us
-        if timeout_us is None or self.start_sent_at is None:
-            return False
-        return instant >= self.start_sent_at + timeout_us - SLOW_ANSWER
+    def _bound(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> str | None:
+        """What ends the lease before a lack of renewals does, if anything. That the lease has less
+        than its whole time proves nothing: an early heartbeat renews nothing. [L15]"""
+        policy, ttl_us = self.grant.job.policy, verdict.ttl_us or NO_DELAY
+        if verdict.cancel is not None and verdict.cancel.remaining_us <= ttl_us:
+            return CANCEL_DUE
+        if ttl_us >= policy.lease_us or policy.timeout_us is None or self.start_sent_at is None:
+            return None
+        # The coordinator counted the ttl from some instant between these two.
+        latest_end = min(answered_at, sent_at + SLOW_ANSWER) + ttl_us
+        return TIMED_OUT if latest_end >= self.start_sent_at + policy.timeout_us else None
 
     # --- heartbeats and news -------------------------------------------------------------------
 

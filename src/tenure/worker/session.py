@@ -378,9 +378,7 @@ class Session:
             attempt.heartbeat_answered(command.hb_seq)
         if verdict.settled or not attempt.is_open:
             return  # the report overtook its heartbeat [R21]
-        is_renewed = attempt.renewed(
-            sent_at, verdict.ttl_us or Duration(0), is_cancelled=verdict.cancel is not None
-        )
+        is_renewed = attempt.renewed(sent_at, self._now, verdict)
         self._wake_by(attempt.fence_at)
         if isinstance(command, Start) and attempt.phase is Phase.STARTING:
             self.stats.started += 1
