@@ -204,7 +204,7 @@ def test_a_handler_sees_the_workers_environment_without_tenures_own_secrets(
         assert value.encode() not in result
 
 
-@spec("OB22")
+@spec("OB13")
 def test_a_reported_error_has_no_secret_and_its_traceback_can_be_read(shop: Shop) -> None:
     shop.start()
     job_id = shop.enqueue("leak", {"url": "postgresql://app:hunter2@db/app"}, policy=ONCE)
