@@ -95,8 +95,8 @@ class Stage:
         self._runner = asyncio.Runner()
         self._numbers = count(1)
         self.noted: list[str] = []
-        security = SecurityLog(self.noted.append, clock=lambda: 1.8e9)
-        given: dict[str, Any] = {"security": security}
+        self.security = SecurityLog(self.noted.append, clock=lambda: 1.8e9)
+        given: dict[str, Any] = {"security": self.security}
         if metrics is not None:
             given["metrics"] = metrics
         self.services: Services = self.run(_make(self.coordinator, settings, self.clock, given))
@@ -106,6 +106,7 @@ class Stage:
     def close(self) -> None:
         self._runner.close()
         self.services.close()
+        self.security.close()
         self.coordinator.close()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -25,11 +25,22 @@ PATIENCE_S = 60.0
 class Process:
     """A server; its address is what it prints first."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        directory: Path,
+        *,
+        stderr: int | None = None,
+    ) -> None:
         self._log = directory / f"server-{time.monotonic_ns()}.log"
         with self._log.open("wb") as log:
             self.popen = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log if stderr is None else stderr,
             )
         assert self.popen.stdout is not None
         self.address = self.popen.stdout.readline().decode().strip()
@@ -130,11 +141,10 @@ class House:
         assert made.returncode == 0, made
         return made.stdout.strip()
 
-    def serve(self, *words: str) -> Process:
-        """A server on a free port."""
-        server = Process(
-            [*TENURE, "serve", "--port", "0", *words], self._environment, self._directory
-        )
+    def serve(self, *words: str, stderr: int | None = None) -> Process:
+        """A server on a free port, with stderr in a file unless it is given."""
+        command = [*TENURE, "serve", "--port", "0", *words]
+        server = Process(command, self._environment, self._directory, stderr=stderr)
         self._servers.append(server)
         return server
 

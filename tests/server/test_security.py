@@ -2,7 +2,10 @@
 
 import errno
 import json
+import os
 import stat
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,16 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
-from tenure.observing.security import MAX_LINES_PER_S, SecurityEvent, SecurityLog, security_log
+from tenure.observing import security
+from tenure.observing.security import (
+    MAX_LINES_PER_S,
+    MAX_WAITING,
+    SecurityEvent,
+    SecurityLog,
+    security_log,
+)
 from tests.server.harness import JOB, Stage
-from tests.server.processes import House, until
+from tests.server.processes import PATIENCE_S, House, until
 from tests.server.test_roles import EXAMPLES
 
 C, P, W, O, V = Role  # noqa: E741 - as in the table
@@ -22,6 +32,7 @@ C, P, W, O, V = Role  # noqa: E741 - as in the table
 
 def noted(stage: Stage) -> list[dict[str, Any]]:
     """The lines since the last time."""
+    assert stage.security.wait_written(PATIENCE_S)
     lines = [json.loads(line) for line in stage.noted]
     stage.noted.clear()
     return lines
@@ -144,7 +155,13 @@ def test_what_is_allowed_leaves_nothing(stage: Stage) -> None:
     assert noted(stage) == []
 
 
-@spec("OB11")
+def written(log: SecurityLog, lines: list[str]) -> list[dict[str, Any]]:
+    """All lines, once they are written."""
+    assert log.wait_written(PATIENCE_S)
+    return [json.loads(line) for line in lines]
+
+
+@spec("OB12")
 def test_a_flood_is_counted_and_its_lines_are_limited() -> None:
     now, lines = [100.0], list[str]()
     log = SecurityLog(lines.append, clock=lambda: now[0])
@@ -155,8 +172,9 @@ def test_a_flood_is_counted_and_its_lines_are_limited() -> None:
     now[0] = 101.0
     log.note(SecurityEvent.TOKEN_REFUSED, {"address": "192.0.2.1"})
 
-    assert len(lines) == MAX_LINES_PER_S + 2
-    assert json.loads(lines[-1])["left_out"] == 1000 - MAX_LINES_PER_S
+    shown = written(log, lines)
+    assert len(shown) == MAX_LINES_PER_S + 2
+    assert shown[-1]["left_out"] == 1000 - MAX_LINES_PER_S
     assert log.counts() == {
         "token_refused": 1001,
         "scope_violation": 0,
@@ -165,17 +183,45 @@ def test_a_flood_is_counted_and_its_lines_are_limited() -> None:
     }
 
 
+@spec("OB12")
+def test_each_action_of_an_operator_leaves_its_line(stage: Stage) -> None:
+    job_id = stage.enqueue(1)
+    noted(stage)
+
+    for _ in range(2 * MAX_LINES_PER_S):  # the log's clock stands still
+        stage.call("resume", role=O, queue="q")
+    stage.call("cancel", {"request_id": "c", "mode": "hard"}, role=O, job_id=job_id)
+
+    routes = [line["route"] for line in noted(stage)]
+    assert routes == ["resume"] * 2 * MAX_LINES_PER_S + ["cancel"]
+
+
+@spec("OB12")
+def test_no_tenant_hides_the_lines_of_another(stage: Stage) -> None:
+    loud = stage.token(C, "loud", namespace=Namespace("a"))
+    quiet = stage.token(C, "quiet", namespace=Namespace("b"))
+
+    for _ in range(2 * MAX_LINES_PER_S):
+        stage.ask("POST", "/v1/queues/q/pause", token=loud)
+    stage.ask("POST", "/v1/queues/q/pause", token=quiet)
+
+    actors = [line["actor"] for line in noted(stage)]
+    assert actors == ["client:a/loud"] * MAX_LINES_PER_S + ["client:b/quiet"]
+
+
 @spec("OB11")
 def test_a_line_is_one_line_whatever_is_in_it() -> None:
     lines = list[str]()
+    log = SecurityLog(lines.append)
 
-    SecurityLog(lines.append).note(SecurityEvent.SCOPE_VIOLATION, {"reason": 'a\n{"x":1}\u2028'})
+    log.note(SecurityEvent.SCOPE_VIOLATION, {"reason": 'a\n{"x":1}\u2028'})
 
+    [shown] = written(log, lines)
     assert [line.count("\n") for line in lines] == [1]
-    assert json.loads(lines[0])["reason"] == 'a\n{"x":1}\u2028'
+    assert shown["reason"] == 'a\n{"x":1}\u2028'
 
 
-@spec("OB11")
+@spec("OB14")
 def test_a_line_that_cannot_be_written_fails_no_request_and_is_told_of_later() -> None:
     lines = list[str]()
     is_full = [True]
@@ -188,21 +234,89 @@ def test_a_line_that_cannot_be_written_fails_no_request_and_is_told_of_later() -
     log = SecurityLog(write)
     log.note(SecurityEvent.OPERATOR_ACTION, {})
     log.note(SecurityEvent.OPERATOR_ACTION, {})
+    assert log.wait_written(PATIENCE_S)
     is_full[0] = False
     log.note(SecurityEvent.OPERATOR_ACTION, {})
 
-    assert [json.loads(line)["left_out"] for line in lines] == [2]
+    assert [line["lost"] for line in written(log, lines)] == [{"operator_action": 2}]
     assert log.counts()["operator_action"] == 3
+
+
+@spec("OB14")
+def test_lines_that_find_the_queue_full_are_counted_in_the_next_line() -> None:
+    lines = list[str]()
+    begun, may_write = threading.Event(), threading.Event()
+
+    def write(line: str) -> None:
+        begun.set()
+        assert may_write.wait(PATIENCE_S)
+        lines.append(line)
+
+    log = SecurityLog(write, clock=lambda: 100.0)
+    log.note(SecurityEvent.OPERATOR_ACTION, {"number": 0})
+    assert begun.wait(PATIENCE_S)
+    for number in range(MAX_WAITING // 2):
+        log.note(SecurityEvent.OPERATOR_ACTION, {"number": 1 + number})
+    log.note(SecurityEvent.TOKEN_REFUSED, {})  # the rest is for operators
+    for number in range(MAX_WAITING // 2 + 7):
+        log.note(SecurityEvent.OPERATOR_ACTION, {"number": 1 + MAX_WAITING // 2 + number})
+    may_write.set()
+
+    shown = written(log, lines)
+    assert [line["number"] for line in shown] == list(range(1 + MAX_WAITING))
+    assert [line["lost"] for line in shown if "lost" in line] == [
+        {"token_refused": 1, "operator_action": 7}
+    ]
+    assert "lost" in shown[1]
+
+
+@spec("OB14")
+def test_closing_the_log_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "CLOSE_WITHIN_S", 0.05)
+    may_write = threading.Event()
+    log = SecurityLog(lambda _: may_write.wait(PATIENCE_S))
+    log.note(SecurityEvent.OPERATOR_ACTION, {})
+
+    log.close()
+
+    assert not log.wait_written(0)
+    may_write.set()
+    assert log.wait_written(PATIENCE_S)
 
 
 def test_the_file_of_the_log_is_its_owners(tmp_path: Path) -> None:
     path = tmp_path / "security.log"
 
-    security_log(path).note(SecurityEvent.TOKEN_REFUSED, {})
-    security_log(path).note(SecurityEvent.TOKEN_REFUSED, {})
+    for log in (security_log(path), security_log(path)):
+        log.note(SecurityEvent.TOKEN_REFUSED, {})
+        log.close()
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(path.read_text().splitlines()) == 2
+
+
+@spec("OB14")
+def test_a_server_answers_while_nobody_reads_its_log(tmp_path: Path) -> None:
+    house = House(f"sqlite:///{tmp_path / 'house.db'}", tmp_path)
+    client = house.token("client")
+    reading, writing = os.pipe()
+    server = house.serve(stderr=writing)
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"\n" * 1000)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"\n")
+    os.set_blocking(writing, True)
+    os.close(writing)
+
+    for _ in range(3):
+        assert server.ask("GET", "/v1/jobs", token=client[:-4] + "0000").status == 401
+    assert server.ask("GET", "/healthz").status == 200
+    assert server.stop() == 0
+    house.close()
+    os.close(reading)
 
 
 @spec("OB11")

@@ -1,24 +1,39 @@
 """The security log: what an attack on a server looks like, and what its operators did. [OB11]
 
 One JSON object per line, and a count of each sort of event. A line has no secrets: of a token its
-id, of a lease as much as may be shown. Whoever floods a server must not fill its disk, so there are
-only so many lines a second; the next line says how many were left out, and the counts have all. A
-line that cannot be written is left out, too: a full disk must not fail the request.
+id, of a lease as much as may be shown.
+
+Whoever floods a server must not fill its disk, so what anybody can cause has only so many lines a
+second for each principal. Operators' actions have no such limit: otherwise an operator could hide
+one action behind many others. [OB12]
+
+A thread of its own writes the lines, because a write can block: a pipe that nobody reads must not
+stop the event loop. Lines wait in a bounded queue; those that find it full or cannot be written are
+lost, and the next line that is written says how many. [OB14]
 """
 
 import json
 import os
-import sys
+import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from tenure.errors import TenureError
 
 MAX_LINES_PER_S = 20
-"""Of each sort of event."""
+"""Of each event that anybody can cause, for each principal."""
+
+MAX_WAITING = 1000
+"""How many lines wait to be written. Half of them are for operators' actions alone."""
+
+CLOSE_WITHIN_S = 2.0
+
+_STDERR = 2
 
 
 class SecurityEvent(StrEnum):
@@ -31,7 +46,7 @@ class SecurityEvent(StrEnum):
 
 
 class _Budget:
-    """How many lines of one sort may still be written in this second."""
+    """How many lines of one event and principal may still be written in this second."""
 
     def __init__(self) -> None:
         self.second = -1
@@ -50,9 +65,79 @@ class _Budget:
         return left_out
 
 
+class _Writer:
+    """Writes lines in a thread of its own, which starts with the first line. [OB14]"""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[SecurityEvent, dict[str, Any]]] = deque()
+        self._lost: Counter[str] = Counter()
+        self._thread: threading.Thread | None = None
+        self._is_writing = False
+        self._is_closed = False
+
+    def put(self, event: SecurityEvent, line: dict[str, Any]) -> None:
+        """Let the thread write this line, if there is room for it. Never blocks."""
+        most = MAX_WAITING if event is SecurityEvent.OPERATOR_ACTION else MAX_WAITING // 2
+        with self._changed:
+            if self._is_closed or len(self._waiting) >= most:
+                self._count_lost(event, line)
+                return
+            self._waiting.append((event, line))
+            if self._thread is None:
+                # A daemon: a write that blocks for ever must not keep the process from ending.
+                self._thread = threading.Thread(
+                    target=self._run, name="tenure-security-log", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait_written(self, within_s: float) -> bool:
+        """Wait until no line is left to write; False if there still is one after this time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._waiting and not self._is_writing, within_s
+            )
+
+    def close(self) -> None:
+        """Take no more lines, and end the thread after those that wait."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                event, line = self._waiting.popleft()
+                lost, self._lost = self._lost, Counter()
+                self._is_writing = True
+            shown = {**line, "lost": lost} if lost else line
+            is_written = self._written(json.dumps(shown, separators=(",", ":")) + "\n")
+            with self._changed:
+                self._is_writing = False
+                if not is_written:
+                    self._lost.update(lost)
+                    self._count_lost(event, line)
+                self._changed.notify_all()
+
+    def _written(self, text: str) -> bool:
+        try:
+            self._write(text)
+        except OSError:  # a full disk, for one; the next line says so
+            return False
+        return True
+
+    def _count_lost(self, event: SecurityEvent, line: dict[str, Any]) -> None:
+        self._lost[event.value] += 1 + line.get("left_out", 0)
+
+
 class SecurityLog:
-    """Writes the lines and keeps the counts. Lives on the event loop's thread; counts may be read
-    from any."""
+    """Keeps the counts and has the lines written. Lives on the event loop's thread; counts may be
+    read from any."""
 
     def __init__(
         self,
@@ -60,36 +145,42 @@ class SecurityLog:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._write = write or _to_stderr
+        self._writer = _Writer(write or (lambda line: os.write(_STDERR, line.encode())))
         self._clock = clock
         self._counts = dict.fromkeys(SecurityEvent, 0)
-        self._budgets = {event: _Budget() for event in SecurityEvent}
+        self._budgets: dict[tuple[object, ...], _Budget] = {}
 
     def note(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> None:
-        """Count it, and write a line if there is room for one."""
+        """Count it, and have a line written unless there were too many. Never blocks."""
         self._counts[event] += 1
         now = self._clock()
-        left_out = self._budgets[event].take(int(now))
+        left_out: int | None = 0
+        if event is not SecurityEvent.OPERATOR_ACTION:
+            left_out = self._budget(event, facts).take(int(now))
         if left_out is None:
             return
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
         line = {"ts": at.replace("+00:00", "Z"), "log": "security", "event": event.value, **facts}
-        if left_out:
-            line["left_out"] = left_out
-        shown = {name: fact for name, fact in line.items() if fact is not None}
-        try:
-            self._write(json.dumps(shown, separators=(",", ":")) + "\n")
-        except OSError:  # told by the next line
-            self._budgets[event].left_out += left_out + 1
+        line["left_out"] = left_out or None
+        self._writer.put(event, {name: fact for name, fact in line.items() if fact is not None})
+
+    def _budget(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> _Budget:
+        """That of the principal, so that no tenant hides another's lines; strangers share one."""
+        key = (event, facts.get("namespace"), facts.get("actor"))
+        return self._budgets.setdefault(key, _Budget())
 
     def counts(self) -> dict[str, int]:
         """How often each has happened."""
         return {event.value: number for event, number in self._counts.items()}
 
+    def wait_written(self, within_s: float) -> bool:
+        """Wait until all lines are written or lost; False if that takes longer than this."""
+        return self._writer.wait_written(within_s)
 
-def _to_stderr(line: str) -> None:
-    sys.stderr.write(line)
-    sys.stderr.flush()
+    def close(self) -> None:
+        """Wait a short time for the lines that are not written yet, and write no more."""
+        self._writer.wait_written(CLOSE_WITHIN_S)
+        self._writer.close()
 
 
 def security_log(path: Path | None) -> SecurityLog:

@@ -86,11 +86,12 @@ def serve(
     _allow_files(options.settings.max_connections + SPARE_FILES)
     listening = listen(options)
     warn_without_tls(options)
+    noted = security or SecurityLog()
     try:
-        noted = security or SecurityLog()
         asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted))
     finally:
         listening.close()
+        noted.close()
 
 
 async def _serve(
