@@ -77,6 +77,36 @@ def test_a_follow_up_whose_key_a_hidden_job_holds_is_a_conflict_without_details(
     assert hidden.encode() not in refused.body
 
 
+@spec("D9", "H41")
+def test_a_follow_up_that_exists_in_a_hidden_queue_is_there_but_not_shown(stage: Stage) -> None:
+    limited = stage.token(Role.WORKER, "both", queues=(QueueName("q"),))
+    everywhere = stage.token(Role.WORKER, "both")
+    stage.enqueue(1)
+    [lease] = stage.claim(token=limited)
+    made = follow(stage, lease, token=everywhere, queue="other")
+    assert made.status == 201
+
+    again = follow(stage, lease, token=limited)
+
+    assert (again.status, again.json["replayed"]) == (200, True)
+    assert again.json["job"] is None
+
+
+@spec("D12")
+@pytest.mark.parametrize("elsewhere", [{"queue": "other"}, {"kind": "other"}])
+def test_a_refused_follow_up_names_what_is_out_of_scope_and_the_token(
+    stage: Stage, elsewhere: dict[str, str]
+) -> None:
+    limited = stage.token(Role.WORKER, "limited", queues=(QueueName("q"),), kinds=(Kind("k"),))
+    stage.enqueue(1)
+    [lease] = stage.claim(token=limited)
+
+    refused = follow(stage, lease, token=limited, **elsewhere)
+
+    [(what, name)] = elsewhere.items()
+    assert f"the {what} {name} is not this token's (limited)" in refused.json["message"]
+
+
 @spec("D10")
 def test_a_stolen_lease_makes_nothing(stage: Stage) -> None:
     lease = stage.leased()

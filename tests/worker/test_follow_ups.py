@@ -3,16 +3,17 @@
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers import Call
-from tenure.worker.following import FollowUps, told
+from tenure.worker.following import FollowUpRequest, FollowUps, told
 from tenure.worker.wire import FollowUpWanted, ToSupervisor
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
+LEASE = LeaseId("1.0190a5d4-7c3e-7000-8000-000000000002")
 CALL = Call(kind=Kind("ship"), queue=QueueName("q"), payload=b"7", dedupe_key="order-7")
 
 
@@ -21,7 +22,8 @@ def follow_ups_refused_for(cause: Cause) -> FollowUps:
 
     def send(message: ToSupervisor) -> None:
         assert isinstance(message, FollowUpWanted)
-        refused.heard(told(message, Reply(job=None, cause=cause)))
+        asked = FollowUpRequest(wanted=message, job_id=PARENT, lease_id=LEASE)
+        refused.heard(told(asked, Reply(job=None, cause=cause)))
 
     refused = FollowUps(1, PARENT, send, still_mine=lambda: True, limits=Limits())
     return refused

@@ -67,7 +67,7 @@ class Principal(msgspec.Struct, frozen=True):
         """Raise unless all of these are within its scope."""
         for queue in queues:
             if not self._has_queue(queue):
-                raise out_of_scope(f"the queue {queue} is not this token's", field="queue")
+                raise out_of_scope(self._not_its_own(f"queue {queue}"), field="queue")
 
     def check_whole_queue(self, queue: QueueName) -> None:
         """Raise unless it may decide about a queue, whatever kinds are in it."""
@@ -79,7 +79,11 @@ class Principal(msgspec.Struct, frozen=True):
         """Raise unless all of these are within its scope."""
         for kind in kinds:
             if not self._has_kind(kind):
-                raise out_of_scope(f"the kind {kind} is not this token's", field="kind")
+                raise out_of_scope(self._not_its_own(f"kind {kind}"), field="kind")
+
+    def _not_its_own(self, what: str) -> str:
+        assert self.token is not None
+        return f"the {what} is not this token's ({self.token.name})"
 
     def check_compensation(self, queue: QueueName, kind: Kind) -> None:
         """Raise unless it may make the job that compensates another: that job appears in this

@@ -246,7 +246,9 @@ class Inline:
             )
             command = command_of(asked, actor=ACTOR, namespace=self._app.namespace)
             context = execution.context
-            submit(self._coordinator, command, lambda heard: context.followed_up(told(said, heard)))
+            submit(
+                self._coordinator, command, lambda heard: context.followed_up(told(asked, heard))
+            )
         elif isinstance(said, LeaseWanted):
             execution.context.lend(Authority(attempt.grant.lease_id, ACTOR))
         elif isinstance(said, Settled):

@@ -15,9 +15,16 @@ from tenure.core.ids import Actor, JobId, LeaseId, Namespace, follow_up_id
 from tenure.core.validation import MAX_DEDUPE_KEY, Limits, check_body
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
-from tenure.errors import InvalidInput, LeaseConflictError, TransientError
+from tenure.errors import (
+    InvalidInput,
+    LeaseConflictError,
+    PermanentError,
+    RequestRefused,
+    TransientError,
+)
 from tenure.handlers import Call, Enqueued, as_option
 from tenure.ports import Coordination
+from tenure.protocol.words import Word
 from tenure.worker.answers import Answers
 from tenure.worker.wire import FollowUpAnswer, FollowUpWanted, ToSupervisor
 
@@ -99,6 +106,8 @@ def taken(call: Call, step: str) -> InvalidInput:
 def _judge(answer: FollowUpAnswer, call: Call, parent: JobId) -> Enqueued:
     if answer.failure:
         raise TransientError(answer.failure, dependency_unavailable=True)
+    if answer.refusal:
+        raise PermanentError(answer.refusal)
     if answer.problem:
         raise as_option(InvalidInput(answer.field, answer.problem, hint=answer.hint))
     if answer.cause is Cause.DEDUPE_KEY_HELD:
@@ -128,12 +137,17 @@ class FollowUpRequest(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId
     lease_id: LeaseId
 
+    @property
+    def follow_up_id(self) -> JobId:
+        """The id of the job to be made. [D8]"""
+        return follow_up_id(self.job_id, kind=self.wanted.call.kind, step=self.wanted.step)
+
 
 def command_of(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) -> FollowUp:
     """The command that a handler's request stands for."""
     call, step = request.wanted.call, request.wanted.step
     return FollowUp(
-        job_id=follow_up_id(request.job_id, kind=call.kind, step=step),
+        job_id=request.follow_up_id,
         namespace=namespace,
         actor=actor,
         parent=ParentAttempt(job_id=request.job_id, lease_id=request.lease_id, step=step),
@@ -160,16 +174,22 @@ def submit(
         answer(failure)
 
 
-def told(wanted: FollowUpWanted, heard: Answer | Exception) -> FollowUpAnswer:
+def told(asked: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
     """What a handler is told of its follow-up."""
-    run, number = wanted.run, wanted.number
+    run, number = asked.wanted.run, asked.wanted.number
     if isinstance(heard, InvalidInput):
         return FollowUpAnswer(
             run, number, field=heard.field, problem=heard.problem, hint=heard.hint
         )
+    if isinstance(heard, RequestRefused) and heard.reason == Word.OUT_OF_SCOPE:
+        return FollowUpAnswer(run, number, refusal=f"the worker may not enqueue this job: {heard}")
     if isinstance(heard, Exception):
         return FollowUpAnswer(run, number, failure=f"{heard}; {_MAY_BE_SAID_AGAIN}")
     assert isinstance(heard, Reply)
+    if heard.job is None and heard.cause is None and heard.replayed:
+        # It is there, where the worker's token may not see it. Its id is no secret: it follows
+        # from the parent. [H41]
+        return FollowUpAnswer(run, number, job_id=asked.follow_up_id)
     if heard.job is None or heard.cause is not None:
         return FollowUpAnswer(run, number, cause=heard.cause or Cause.UNKNOWN_JOB)
     is_new = not (heard.replayed or heard.deduplicated)

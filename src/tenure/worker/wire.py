@@ -90,7 +90,7 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
 
 
 class FollowUpAnswer(msgspec.Struct, frozen=True, tag="follow_up_answer"):
-    """A follow-up is stored; or why not: the lease, the call itself, or the store."""
+    """A follow-up is stored; or why not: the lease, the call itself, the token, or the store."""
 
     run: int
     number: int
@@ -100,6 +100,7 @@ class FollowUpAnswer(msgspec.Struct, frozen=True, tag="follow_up_answer"):
     field: str = ""
     problem: str = ""
     hint: str = ""
+    refusal: str = ""
     failure: str = ""
 
 

@@ -141,7 +141,7 @@ class Worker:
 
     def _follow(self, asked: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]) -> None:
         command = command_of(asked, actor=self.actor, namespace=self._options.namespace)
-        submit(self._coordination, command, lambda heard: answer(told(asked.wanted, heard)))
+        submit(self._coordination, command, lambda heard: answer(told(asked, heard)))
 
     def _describe(self) -> WorkerProcess:
         return WorkerProcess(

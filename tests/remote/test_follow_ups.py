@@ -1,0 +1,77 @@
+"""What a handler hears of its follow-ups when its worker has a limited token."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.conformance.harness import KIND, QUEUE
+from tenure.conformance.spec import spec
+from tenure.conformance.store.test_follow_ups import follow_up
+from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
+from tenure.core.job import Job
+from tenure.core.validation import Limits
+from tenure.core.vocabulary import Role
+from tenure.errors import PermanentError
+from tenure.handlers import Call, Enqueued
+from tenure.remote.coordination import RemoteCoordinator
+from tenure.worker.following import FollowUpRequest, FollowUps, command_of, submit, told
+from tenure.worker.wire import FollowUpWanted, ToSupervisor
+from tests.remote.over_http import RemoteKit
+from tests.remote.serving import ThreadedServer, connect, new_token
+
+ELSEWHERE = QueueName("elsewhere")
+
+
+@pytest.fixture
+def parent(kit: RemoteKit) -> Job:
+    """A job whose handler runs."""
+    return kit.running_job()
+
+
+@pytest.fixture
+def limited(kit: RemoteKit, parent: Job, server: ThreadedServer) -> Iterator[RemoteCoordinator]:
+    """The coordinator as the worker of `parent` reaches it, with a token for one queue."""
+    assert parent.principal is not None
+    name = parent.principal.partition(":")[2]
+    coordinator = connect(server.url, new_token(kit.store, Role.WORKER, name, queues=(QUEUE,)))
+    yield coordinator
+    coordinator.close()
+
+
+def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueued:
+    """`ctx.enqueue` in the handler of `parent`, through this worker."""
+
+    def send(message: ToSupervisor) -> None:
+        assert isinstance(message, FollowUpWanted)
+        assert parent.lease_id is not None
+        assert parent.principal is not None
+        asked = FollowUpRequest(wanted=message, job_id=parent.id, lease_id=parent.lease_id)
+        command = command_of(asked, actor=parent.principal, namespace=DEFAULT_NAMESPACE)
+        submit(worker, command, lambda heard: handler.heard(told(asked, heard)))
+
+    handler = FollowUps(1, parent.id, send, still_mine=lambda: True, limits=Limits())
+    return handler.enqueue(Call(kind=KIND, queue=queue, payload=b"1"), "")
+
+
+@spec("D9", "H41")
+def test_a_follow_up_that_exists_in_a_hidden_queue_is_there_already(
+    kit: RemoteKit, parent: Job, limited: RemoteCoordinator
+) -> None:
+    made = kit.reply(follow_up(kit, parent, queue=ELSEWHERE)).job
+    assert made is not None
+
+    assert enqueue(parent, limited, QUEUE) == Enqueued(made.id, is_new=False)
+
+
+@spec("D12")
+def test_a_follow_up_out_of_scope_fails_for_good_and_names_the_queue_and_the_token(
+    parent: Job, limited: RemoteCoordinator
+) -> None:
+    assert parent.principal is not None
+    name = parent.principal.partition(":")[2]
+
+    with pytest.raises(PermanentError, match="queue elsewhere is not this token's") as refused:
+        enqueue(parent, limited, ELSEWHERE)
+
+    assert f"({name})" in refused.value.message
+    assert enqueue(parent, limited, QUEUE).is_new
