@@ -1,8 +1,9 @@
 """The service: commands in, answers out.
 
 `submit` returns a future; concurrent calls are coalesced into one transaction, flushed as soon as
-a thread is free, so an idle service adds no wait and a busy one batches by itself. Plain threads:
-sync callers wait on the future, async callers wrap it (ADR 0004).
+a thread is free, so an idle service adds no wait and a busy one batches by itself. Only one batch
+at a time is about a given job or dedupe key, which a transaction outside may hold locked. Plain
+threads: sync callers wait on the future, async callers wrap it (ADR 0004).
 """
 
 import logging
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from tenure.coordinator.administering import Administered
 from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit, late
@@ -31,7 +32,7 @@ from tenure.core.claims import (
     repeated_claim,
     wanted,
 )
-from tenure.core.commands import Command
+from tenure.core.commands import Command, Enqueue
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, JobId
 from tenure.core.instants import Duration, Instant
@@ -41,7 +42,7 @@ from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline, waiting_until
 from tenure.errors import Closed, OutcomeUnknown, TenureError
-from tenure.ports import NO_WAIT, Entropy, Observer, Store
+from tenure.ports import NO_WAIT, DedupeKey, Entropy, Observer, Store
 
 _log = logging.getLogger("tenure.coordinator")
 
@@ -67,13 +68,19 @@ OVERDUE_EVERY_S = 0.1
 """How exactly deadlines are kept."""
 
 
+Subject: TypeAlias = JobId | DedupeKey
+"""What a caller's own transaction may hold locked, and a command about it then waits for."""
+
+
 class _Commands:
     """Commands of one caller, answered together."""
 
-    __slots__ = ("asked", "deadline", "future", "waiting")
+    __slots__ = ("asked", "deadline", "future", "subjects", "waiting", "was_held_back")
 
     def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
         self.asked = [Asked(command) for command in commands]
+        self.subjects = _subjects(commands)
+        self.was_held_back = False  # since it was last taken
         self.deadline = until
         self.waiting = self.asked  # for a flight
         self.future: Future[list[Answer]] = Future()
@@ -112,6 +119,15 @@ class _Commands:
         )
         partly.__cause__ = error
         return partly
+
+
+def _subjects(commands: Sequence[Command]) -> list[Subject]:
+    """The jobs and dedupe keys that these are about."""
+    subjects: list[Subject] = [command.job_id for command in commands]
+    for command in commands:
+        if isinstance(command, Enqueue) and command.dedupe_key is not None:
+            subjects.append(DedupeKey(command.namespace, command.kind, command.dedupe_key))
+    return subjects
 
 
 def _may_leave(future: "Future[Any]") -> bool:
@@ -233,6 +249,9 @@ class Coordinator(BesideTheLog, Administered):
         self.is_writable = Writability(monotonic, timeout_s=timeout_s)
         self._condition = threading.Condition()
         self._commands: deque[_Commands] = deque()
+        self._under_way: set[Subject] = set()
+        self._held_back: deque[_Commands] = deque()  # until a batch about the same has ended
+        self._held_back_for: set[Subject] = set()  # all that those are about
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
         self._idle = 0
         self._airborne = 0
@@ -388,15 +407,45 @@ class Coordinator(BesideTheLog, Administered):
             self._condition.notify()
 
     def _take_commands(self) -> list[_Commands]:
+        """What is about a job or a dedupe key of a batch under way is held back: if a transaction
+        outside holds that, only one thread waits for it. What was held back leaves without the
+        others, which would wait with it."""
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
+            if taken and self._commands[0].was_held_back is not taken[0].was_held_back:
+                break
             call = self._commands.popleft()
             self._gathered -= len(call.waiting)
-            if call.may_leave():
+            if not self._is_free(call):
+                self._held_back.append(call)
+                self._held_back_for.update(call.subjects)
+            elif call.may_leave():
                 room -= len(call.waiting)
                 taken.append(call)
+        for call in taken:
+            self._under_way.update(call.subjects)
         return taken
+
+    def _is_free(self, call: _Commands) -> bool:
+        """Nobody overtakes a call that is held back, or one about many jobs might wait for ever."""
+        return self._under_way.isdisjoint(call.subjects) and self._held_back_for.isdisjoint(
+            call.subjects
+        )
+
+    def _end_batch(self, calls: list[_Commands]) -> None:
+        """Called with the lock held. What was held back comes first now."""
+        for call in calls:
+            self._under_way.difference_update(call.subjects)
+        if all(self._held_back_for.isdisjoint(call.subjects) for call in calls):
+            return
+        for call in self._held_back:
+            call.was_held_back = True
+            self._gathered += len(call.waiting)
+        self._commands.extendleft(reversed(self._held_back))
+        self._held_back.clear()
+        self._held_back_for.clear()
+        self._wake()
 
     def _take_claims(self) -> list[_Claim]:
         if not self._claims:
@@ -425,24 +474,27 @@ class Coordinator(BesideTheLog, Administered):
             for asked in batch:
                 if asked.is_open:
                     asked.error = failure
-        if later:
-            calls = self._put_back(calls)
+        with self._condition:  # before the answers: a caller's next command is not held back
+            self._end_batch(calls)
+            if later:
+                calls = self._put_back(calls)
         for call in calls:
             call.finish()
 
     def _put_back(self, calls: list[_Commands]) -> list[_Commands]:
-        """What waits for an earlier command about its job goes to the end of the queue: whoever
-        sends many about one job waits for them alone. The calls that are done."""
+        """Called with the lock held. What waits for an earlier command about its job goes to the
+        end of the queue: whoever sends many about one job waits for them alone. The calls that are
+        done."""
         done: list[_Commands] = []
-        with self._condition:
-            for call in calls:
-                call.waiting = [asked for asked in call.asked if asked.is_open]
-                if call.waiting:
-                    self._commands.append(call)
-                    self._gathered += len(call.waiting)
-                else:
-                    done.append(call)
-            self._wake()
+        for call in calls:
+            call.waiting = [asked for asked in call.asked if asked.is_open]
+            if call.waiting:
+                call.was_held_back = False
+                self._commands.append(call)
+                self._gathered += len(call.waiting)
+            else:
+                done.append(call)
+        self._wake()
         return done
 
     def _run_claims(self, calls: list[_Claim]) -> None:
