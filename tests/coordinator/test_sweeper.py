@@ -108,6 +108,25 @@ def test_a_report_accepted_in_time_is_not_undone_by_a_later_sweep(world: World) 
     assert world.reload(grant.job_id).status is JobStatus.SUCCEEDED
 
 
+@spec("H32")
+def test_a_job_that_cannot_be_swept_leaves_the_store_writable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.running()
+    sweeping = sweeper(world)
+    sweeping.sweep_once()
+    world.clock.advance(61)
+
+    def refuse(changes: object, *, epoch: object) -> None:
+        raise StoreUnavailable("a transaction of the caller's own holds the row")
+
+    monkeypatch.setattr(world.store, "save", refuse)
+    with pytest.raises(StoreUnavailable):
+        sweeping.sweep_once()
+
+    assert world.coordinator.is_writable
+
+
 @spec("V1")
 def test_answers_that_are_always_late_do_not_end_all_sweeping(
     world: World, monkeypatch: pytest.MonkeyPatch

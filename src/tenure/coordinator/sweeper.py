@@ -9,6 +9,8 @@ confirms it [W2], and records an outage or a jump that its process saw before it
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +32,8 @@ PAGE = 500
 PAGES_PER_PASS = 20
 
 _log = logging.getLogger("tenure.sweeper")
+
+_T = TypeVar("_T")
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,18 +122,10 @@ class Sweeper:
         return self.sweep_once().is_behind
 
     def sweep_once(self) -> SweepReport:
-        """One pass. Raises what the store raises; then the store counts as not writable until a
-        pass has swept again. A tick alone proves nothing: it writes no job. [H32]"""
-        try:
-            return self._sweep_all()
-        except Exception:
-            self._coordinator.is_writable.failed()
-            raise
-
-    def _sweep_all(self) -> SweepReport:
+        """One pass. Raises what the store raises."""
         store = self._coordinator.store
         asked_us = self._watch.asked()
-        last_tick, now = store.tick()
+        last_tick, now = self._judged(store.tick)
         outage = self._record_outage(now)
         if self._lets_others_record(last_tick):
             return SweepReport(outage=outage)
@@ -146,18 +142,28 @@ class Sweeper:
         outage = self._record_jump() or outage
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            due = store.due(limit=PAGE)
+            due = self._judged(partial(store.due, limit=PAGE))
+            self._coordinator.is_writable.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
                 return SweepReport(swept=swept, is_behind=True, outage=outage)
             overdue_us = max([overdue_us, *_overdue(due)])
             swept += self._sweep(due.jobs)
-            self._coordinator.is_writable.wrote()
             is_behind = len(due.jobs) == PAGE
             if not is_behind:
                 break
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
         return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
+
+    def _judged(self, call: Callable[[], _T]) -> _T:
+        """The answer to a call that tells whether the store can be written: the tick, which writes,
+        and the search for jobs that are due, which needs their table. A single job that cannot be
+        swept, because a caller's own transaction holds its row, says nothing of the store. [H32]"""
+        try:
+            return call()
+        except Exception:
+            self._coordinator.is_writable.failed()
+            raise
 
     def _record_outage(self, now: Instant) -> Outage | None:
         """Before anything is swept: what an outage overlapped costs nothing. [O10] [O6]"""

@@ -21,11 +21,11 @@ class Writability:
         self._written_us = monotonic()
 
     def wrote(self) -> None:
-        """The sweeper has ticked, read the jobs that are due, and swept them."""
+        """The sweeper has ticked and read the jobs that are due."""
         self._has_failed, self._written_us = False, self._monotonic()
 
     def failed(self) -> None:
-        """A pass of the sweeper failed."""
+        """The sweeper could not tick, or not read the jobs that are due."""
         self._has_failed = True
 
     def __bool__(self) -> bool:
