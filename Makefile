@@ -24,7 +24,7 @@ GENERATED_DOCS := \
 	tenure.conformance.diagram=docs/spec/transitions.md \
 	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json \
 	tenure.protocol.reference=docs/reference/http.md \
-	tenure.observing.reference=docs/reference/metrics.md \
+	tenure.telemetry.reference=docs/reference/metrics.md \
 	tenure.cli.reference=docs/reference/cli.md \
 	tenure.cli.python_reference=docs/reference/python.md
 

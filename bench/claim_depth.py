@@ -17,7 +17,7 @@ from bench.workload import Coordinated, Worker, check_history, enqueue
 from tenure.coordinator.service import Coordinator
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Store
-from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.postgres.store import PostgresStore
 from tenure.verify import check_record
 from tests.support.postgres import PostgresServer
 

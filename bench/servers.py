@@ -11,7 +11,7 @@ import psycopg
 from bench.harness import Unavailable
 from tenure.coordinator.service import Coordinator
 from tenure.ports import Store
-from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.postgres.store import PostgresStore
 from tests.support.postgres import PostgresCluster, PostgresServer
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}

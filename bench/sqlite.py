@@ -11,7 +11,7 @@ from bench.harness import Options, Row, interleave
 from bench.servers import coordinator_of, scratch_directory
 from bench.workload import Coordinated, check_history, drain, enqueue
 from tenure.core.vocabulary import JobStatus
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 
 NAME = "sqlite"
 THREADS = 4

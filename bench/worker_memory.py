@@ -22,7 +22,7 @@ from bench.workload import QUEUE, accepted, check_history, new_jobs
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import JobFilter, Store
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 
 NAME = "worker-memory"
 MAX_ROUNDS = 1  # memory hardly varies, and a round takes minutes

@@ -13,8 +13,8 @@ from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.core.instants import parse_duration, seconds
 from tenure.errors import InvalidInput, SchemaTooOld, StoreError, UnknownStoreUrl, WaitTimeout
 from tenure.ports import Store
-from tenure.server import serving
-from tenure.stores.memory import MemoryStore
+from tenure.server import lifetime
+from tenure.stores.memory.store import MemoryStore
 from tenure.wiring import (
     ProjectSettings,
     Tenure,
@@ -276,12 +276,12 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
             super().__init__(store, policy)
 
     monkeypatch.setattr(wiring, "Retention", Noting)
-    monkeypatch.setattr(serving, "serve", lambda *_, **__: None)
+    monkeypatch.setattr(lifetime, "serve", lambda *_, **__: None)
     monkeypatch.setattr(worker, "run_worker", lambda *_, **__: 0)
     url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")
 
     wiring.run_worker(url, "any:app", worker.WorkerOptions(), keeping=policy)
-    wiring.run_server(url, serving.ServeOptions(), lambda _: None, keeping=policy)
+    wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, keeping=policy)
 
     assert kept == [policy, policy]
 

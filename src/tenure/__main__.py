@@ -7,7 +7,7 @@ rest of the command line is imported.
 import sys
 from importlib import import_module
 
-from tenure.stopping import end_when_asked
+from tenure.stop_signals import end_when_asked
 
 
 def main() -> None:

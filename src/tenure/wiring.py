@@ -38,8 +38,11 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.observing.counts import Counts, unseen
-from tenure.observing.metrics import (
+from tenure.ports import Administration, Store
+from tenure.protocol import URL_VARIABLE
+from tenure.stores.memory.store import MemoryStore
+from tenure.telemetry.counts import Counts, unseen
+from tenure.telemetry.metrics import (
     MAX_COUNTED,
     MAX_QUEUES,
     Gauge,
@@ -48,19 +51,16 @@ from tenure.observing.metrics import (
     counts_of,
     require_prometheus,
 )
-from tenure.observing.security import security_log
-from tenure.observing.waiting import why_waiting
-from tenure.ports import Administration, Store
-from tenure.protocol import URL_VARIABLE
-from tenure.stores.memory import MemoryStore
+from tenure.telemetry.security import security_log
+from tenure.telemetry.unclaimed import why_waiting
 from tenure.within import aenqueue_within, atransaction_on, enqueue_within, transaction_on
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
 from tenure.worker.stats import Stats
 
 if TYPE_CHECKING:
-    from tenure.remote.coordination import RemoteCoordinator
-    from tenure.server.serving import ServeOptions
+    from tenure.remote.coordinator import RemoteCoordinator
+    from tenure.server.lifetime import ServeOptions
     from tenure.worker import Worker
 
 _log = logging.getLogger("tenure.wiring")
@@ -163,7 +163,7 @@ def _open_store(
         case "memory":
             return MemoryStore()
         case "sqlite":
-            from tenure.stores.sql.sqlite import SqliteStore
+            from tenure.stores.sqlite.store import SqliteStore
 
             path = Path(sqlite_path(url))
             if not create and is_new(url):
@@ -171,7 +171,7 @@ def _open_store(
                 raise StoreError(f"there is no store in {path}", hint=hint)
             return SqliteStore(path, migrate=migrate, timeout_s=timeout_s)
         case "postgresql" | "postgres":
-            from tenure.stores.sql.postgres import PostgresStore
+            from tenure.stores.postgres.store import PostgresStore
 
             return PostgresStore(
                 url, migrate=migrate, accept_restored=accept_restored, timeout_s=timeout_s
@@ -301,8 +301,8 @@ def open_remote(
 ) -> "RemoteCoordinator":
     """The coordinator of the server that a URL names; `TENURE_TOKEN` says who asks."""
     try:
-        from tenure.remote.calling import Caller
-        from tenure.remote.coordination import RemoteCoordinator
+        from tenure.remote.caller import Caller
+        from tenure.remote.coordinator import RemoteCoordinator
         from tenure.remote.settings import Patience, parse_address, trust_from_environment
     except ModuleNotFoundError as missing:
         if missing.name != "urllib3":
@@ -562,7 +562,7 @@ def _exposed(address: MetricsAddress | None, metrics: Metrics) -> Iterator[None]
     if address is None:
         yield
         return
-    from tenure.observing.exposing import exposed
+    from tenure.telemetry.exposition import exposed
 
     require_prometheus()
     with exposed(address, metrics.text) as port:
@@ -578,8 +578,8 @@ def run_server(
     keeping: RetentionPolicy | None = None,
 ) -> None:
     """A server over the store a URL names, which sweeps and forgets beside its work."""
-    from tenure.server.serving import serve
-    from tenure.server.sole import sole_server
+    from tenure.server.lifetime import serve
+    from tenure.server.single_instance import sole_server
 
     require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"

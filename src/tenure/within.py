@@ -15,8 +15,8 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
-from tenure.observing.counts import unseen
 from tenure.ports import Store
+from tenure.telemetry.counts import unseen
 
 
 def enqueue_within(

@@ -42,8 +42,8 @@ from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import JobStatus, VerdictKind
 from tenure.errors import StoreUnavailable
 from tenure.ports import Store
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.support.hanging import SilentProxy, frozen, write_lock
 from tests.support.postgres import PostgresCluster
 

@@ -23,7 +23,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.core.verdicts import Grant
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 
 Run = Callable[..., Result]
 WORKER = worker_actor("cli")
@@ -231,8 +231,8 @@ def test_draining_nobody_is_refused(run: Run, serving: Coordinator) -> None:
 def test_the_doctor_names_facts_and_gives_advice(
     run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.stores.sql.sqlite_health.SAFE_SQLITE", (99,))
-    monkeypatch.setattr("tenure.stores.sql.sqlite_health.NO_SPACE_BYTES", 0)
+    monkeypatch.setattr("tenure.stores.sqlite.health.SAFE_SQLITE", (99,))
+    monkeypatch.setattr("tenure.stores.sqlite.health.NO_SPACE_BYTES", 0)
 
     shown = run("doctor")
     facts = {fact["name"]: fact for fact in json.loads(run("doctor", "--json").stdout)}
@@ -245,7 +245,7 @@ def test_the_doctor_names_facts_and_gives_advice(
 def test_the_doctor_exits_with_1_when_something_is_bad(
     run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.stores.sql.sqlite_health.NO_SPACE_BYTES", 1 << 62)
+    monkeypatch.setattr("tenure.stores.sqlite.health.NO_SPACE_BYTES", 1 << 62)
 
     result = run("doctor")
 

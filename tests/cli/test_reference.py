@@ -25,7 +25,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Duration
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "cli.md"

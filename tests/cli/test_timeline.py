@@ -13,7 +13,7 @@ from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Heartbeat, Start
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, QueueName, RequestId, WorkerId
 from tenure.core.job import Progress
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 
 WORKER = Actor("worker:w")
 

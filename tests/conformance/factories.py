@@ -8,14 +8,14 @@ from tenure.conformance.clocks import PostgresTestClock, install_test_clock
 from tenure.conformance.harness import BEGINNING, MemoryFactory, VirtualClock
 from tenure.core.instants import Duration
 from tenure.ports import Store
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.postgres_schema import (
+from tenure.stores.postgres.schema import (
     DEFAULT_SCHEMA,
     complete_dsn,
     connect,
     schema_words,
 )
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.support.postgres import PostgresServer
 
 __all__ = ["MemoryFactory", "PostgresFactory", "SqliteFactory", "make_template"]

@@ -11,7 +11,7 @@ ONE_SUBJECT = ("--pyargs", "tenure.conformance.store.test_queues", "-p", "no:cac
 THIRD_PARTY = '''
 """A store of a third party: somebody else's package, our interface."""
 from tenure.conformance.harness import MemoryFactory
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 
 class TheirStore(MemoryStore):
     pass

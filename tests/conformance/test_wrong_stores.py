@@ -11,7 +11,7 @@ import pytest
 from tenure.conformance.harness import Kit, MemoryFactory
 from tenure.conformance.store import all_tests
 from tenure.errors import Closed
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tests.conformance.walk import walk
 from tests.conformance.wrong_stores import (
     WRONG,

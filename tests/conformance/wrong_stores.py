@@ -25,7 +25,7 @@ from tenure.core.outcomes import Change
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.ports import Bite, Clock, HealthFact, Loaded, Locked, Measures, Saved, Store
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 
 
 class IgnoresNotAfter(MemoryStore):

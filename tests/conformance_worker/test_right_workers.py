@@ -7,7 +7,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.conformance.worker.report import State
-from tenure.conformance.worker.running import conform
+from tenure.conformance.worker.runner import conform
 from tenure.conformance.worker.scenarios import SCENARIOS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"

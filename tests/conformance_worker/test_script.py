@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.worker.listening import Listener
+from tenure.conformance.worker.http_server import Listener
 from tenure.conformance.worker.record import Record
 from tenure.conformance.worker.scenarios import BY_NAME, KIND, QUEUE
 from tenure.core.vocabulary import Role

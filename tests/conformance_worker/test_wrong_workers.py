@@ -10,7 +10,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.conformance.worker.obligations import OBLIGATIONS
-from tenure.conformance.worker.running import conform
+from tenure.conformance.worker.runner import conform
 from tenure.conformance.worker.scenarios import BY_NAME, SCENARIOS
 from tests.conformance_worker import wrong
 from tests.conformance_worker.worker import Worker

@@ -16,8 +16,8 @@ from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, new_job_id
 from tenure.core.instants import Instant
 from tenure.errors import OutcomeUnknown, StoreUnavailable
-from tenure.stores.memory import MemoryStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.hanging import write_lock
 

@@ -40,7 +40,7 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.ports import Loaded, Saved
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 
 W1 = worker_actor("w1")

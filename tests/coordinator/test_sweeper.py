@@ -19,7 +19,7 @@ from tenure.core.retry import backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.ports import Saved, Store
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import VirtualClock, World
 
 W1 = worker_actor("w1")

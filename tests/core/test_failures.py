@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tenure.conformance import lives
 from tenure.conformance.spec import spec
-from tenure.core.applying import compensation_id, needs_compensation
+from tenure.core.changes import compensation_id, needs_compensation
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import JobError
 from tenure.core.policy import Backoff, Policy

@@ -20,7 +20,7 @@ def test_the_rules_about_purity_look_at_every_module_of_the_core() -> None:
         if rule.__name__.startswith("core_"):
             seen = {source.path.name for source in sources(folders, exempt)}
             assert seen == modules, rule.__name__
-    assert {"lifecycle.py", "settling.py", "leases.py", "requests.py"} <= modules
+    assert {"lifecycle.py", "attempt_end.py", "leases.py", "requests.py"} <= modules
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])

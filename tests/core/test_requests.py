@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from tenure.conformance import lives
 from tenure.conformance.spec import spec
+from tenure.core.attempt_end import OBSERVED_BODY_BYTES
 from tenure.core.commands import Command, fingerprint
 from tenure.core.ids import Kind, LeaseId, new_job_id
 from tenure.core.job import JobError
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import NeedsHistory, Outcome, Refused, Replayed
-from tenure.core.settling import OBSERVED_BODY_BYTES
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tenure.conformance import lives
 from tenure.conformance.driver import QUEUE
 from tenure.conformance.spec import spec
-from tenure.core.applying import compensation_id
+from tenure.core.changes import compensation_id
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Command, Discard
 from tenure.core.ids import (

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tenure.coordinator.sweeper import JUMP_THRESHOLD, SWEEP_INTERVAL
+from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
 from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Policy
 from tenure.core.retry import LONGEST_SPREAD
-from tenure.core.settling import MAX_OUTAGE_CREDITS
-from tenure.observing.catalogue import METRICS
+from tenure.telemetry.catalogue import METRICS
 from tenure.worker.stats import Stats
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
 from tests.server.processes import House

@@ -27,7 +27,7 @@ from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Grant, Reply
 from tenure.core.vocabulary import Cause, ReleaseKind, Role
 from tenure.ports import Store
-from tenure.remote.coordination import RemoteCoordinator
+from tenure.remote.coordinator import RemoteCoordinator
 from tests.remote.serving import ThreadedServer, connect, new_token
 
 OPERATOR = Actor("operator:kit")

@@ -54,8 +54,8 @@ from tenure.core.vocabulary import (
 )
 from tenure.errors import StoreUnavailable
 from tenure.ports import Store
-from tenure.remote.coordination import RemoteCoordinator
-from tenure.stores.memory import MemoryStore
+from tenure.remote.coordinator import RemoteCoordinator
+from tenure.stores.memory.store import MemoryStore
 from tests.remote.serving import connect, new_token
 from tests.support.coordinators import VirtualClock
 

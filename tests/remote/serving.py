@@ -20,13 +20,13 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.ports import TokenStore
-from tenure.remote.calling import Caller
-from tenure.remote.coordination import RemoteCoordinator
+from tenure.remote.caller import Caller
+from tenure.remote.coordinator import RemoteCoordinator
 from tenure.remote.settings import Patience, parse_address, trust_from_environment
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
+from tenure.server.lifetime import ServeOptions, listen
 from tenure.server.services import Services
-from tenure.server.serving import ServeOptions, listen
 from tenure.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(poll_every_s=0.02)

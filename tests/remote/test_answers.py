@@ -29,9 +29,9 @@ from tenure.errors import (
 )
 from tenure.protocol.replies import TimeReply
 from tenure.protocol.words import Word
-from tenure.remote.calling import Call, Caller
-from tenure.remote.coordination import CLAIM_THREADS, RemoteCoordinator
-from tenure.remote.retrying import Retries
+from tenure.remote.backoff import Retries
+from tenure.remote.caller import Call, Caller
+from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.settings import (
     Patience,
     Secret,

@@ -16,12 +16,12 @@ from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, Token, mint
 from tenure.core.vocabulary import Role
 from tenure.deadlines import CALL_TIMEOUT_S
-from tenure.observing.security import SecurityLog
 from tenure.protocol.routes import BY_NAME
 from tenure.server.app import make_app
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
+from tenure.telemetry.security import SecurityLog
 from tests.support.coordinators import VirtualClock
 
 _T = TypeVar("_T")

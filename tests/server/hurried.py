@@ -6,9 +6,9 @@ import sys
 from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
-from tenure.server.serving import ServeOptions, serve
+from tenure.server.lifetime import ServeOptions, serve
 from tenure.server.settings import ServerSettings
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tests.server.processes import CERTIFICATE, KEY
 
 SETTINGS = ServerSettings(

@@ -10,8 +10,8 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, SchemaTooOld, StoreError, StoreUnavailable
-from tenure.stores.sql.postgres_schema import connect
-from tenure.stores.sql.sqlite_file import translated
+from tenure.stores.postgres.schema import connect
+from tenure.stores.sqlite.file import translated
 from tests.server.harness import Stage
 
 SECRETS = ("127.0.0.1", "54321", "jobs_owner", "payroll", "/", ".db", "SELECT")

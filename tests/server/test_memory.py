@@ -13,7 +13,7 @@ from tenure.core.ids import JobId
 from tenure.core.job import Job
 from tenure.core.vocabulary import Role
 from tenure.ports import JobFilter, Loaded
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
 from tests.support.coordinators import VirtualClock
 

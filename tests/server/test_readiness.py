@@ -13,7 +13,7 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.errors import StoreUnavailable
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.server.processes import House, Process
 from tests.support.hanging import write_lock
 from tests.support.waiting import until

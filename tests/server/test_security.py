@@ -15,8 +15,8 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
-from tenure.observing import security
-from tenure.observing.security import (
+from tenure.telemetry import security
+from tenure.telemetry.security import (
     MAX_LINES_PER_S,
     MAX_WAITING,
     SecurityEvent,

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.hands import ForeignHand, PostgresHand, SqliteHand
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenure.stores.sql.arrays import integers, texts
+from tenure.stores.postgres.arrays import integers, texts
 from tests.support.postgres import PostgresServer
 
 NASTY = ["", "NULL", "null", '"', "\\", '\\"', "{}", "a,b", " a ", "\n", "é😀", "{{", '","']

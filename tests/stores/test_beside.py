@@ -12,8 +12,8 @@ from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import JobFilter
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.hands import ForeignHand, Refused
 from tests.stores.lives import claim, complete, enqueue, start
 

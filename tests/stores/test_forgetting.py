@@ -9,10 +9,10 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.ports import Store
-from tenure.stores.sql.forgetting import _FROM_THE_FIRST, _FROM_THE_LAST
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.retention import _FROM_THE_FIRST, _FROM_THE_LAST
 from tenure.stores.sql.statements import Shape
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue, heartbeat
 
 READS = tuple(f"{way} {name} " for way in ("SCAN", "SEARCH") for name in "ejn")

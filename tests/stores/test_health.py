@@ -11,14 +11,14 @@ from tenure.conformance.spec import spec
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tenure.stores.migrations import newest_version
-from tenure.stores.sql import sqlite_health
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.postgres_health import postgres_facts
+from tenure.stores.postgres.health import postgres_facts
+from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.sqlite import SqliteStore
-from tenure.stores.sql.sqlite_health import sqlite_facts
+from tenure.stores.sqlite import health as sqlite_health
+from tenure.stores.sqlite.health import sqlite_facts
+from tenure.stores.sqlite.store import SqliteStore
 
 OK, WARNING, BAD = HealthState.OK, HealthState.WARNING, HealthState.BAD
 

@@ -16,9 +16,9 @@ from tenure.core.vocabulary import JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
 from tenure.ports import JobFilter
-from tenure.stores.sql.postgres import LISTING_CONNECTIONS, PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
 from tenure.stores.sql.statements import Asked
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, claim, enqueue
 from tests.support.postgres import PostgresServer
 

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.stores.sql.measuring import MAX_LEVELS
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.measures import MAX_LEVELS
 from tenure.stores.sql.statements import Asked
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue
 
 WHERE = {"namespace": "default", "queue": "default"}

@@ -13,9 +13,10 @@ from tenure.cli.main import main
 from tenure.conformance.spec import spec
 from tenure.errors import SchemaTooNew, SchemaTooOld, StoreError
 from tenure.stores.migrations import migrations, newest_version
-from tenure.stores.sql import postgres_schema, sqlite_file
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.postgres import schema as postgres_schema
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite import file as sqlite_file
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import enqueue
 
 # --- SQLite --------------------------------------------------------------------------------------

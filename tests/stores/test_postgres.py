@@ -25,9 +25,9 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.ports import DedupeKey
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.wire import PREPARED_AFTER, Prepared
 from tenure.stores.sql.batches import PIECE, groups_of
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.postgres_wire import PREPARED_AFTER, Prepared
 from tenure.stores.sql.statements import Asked
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import (

@@ -17,10 +17,10 @@ from tenure.core.outcomes import Change
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, HealthState, VerdictKind
 from tenure.errors import ServerBehind, StoreRestored
-from tenure.observing.metrics import Gauge, Metrics
 from tenure.ports import Locked
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.postgres_failover import Memory
+from tenure.stores.postgres.failover import Memory
+from tenure.stores.postgres.store import PostgresStore
+from tenure.telemetry.metrics import Gauge, Metrics
 from tenure.verify import verify
 from tests.stores import lives
 from tests.support.failover import Pair, Process

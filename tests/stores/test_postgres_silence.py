@@ -17,8 +17,8 @@ from tenure.core.outcomes import Change
 from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.ports import JobFilter
-from tenure.stores.sql import postgres
-from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.postgres import store as postgres
+from tenure.stores.postgres.store import PostgresStore
 from tests.stores.lives import EPOCH, enqueue, enqueue_changes
 from tests.support.hanging import frozen
 from tests.support.postgres import PostgresCluster

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from tenure.deadlines import deadline
-from tenure.stores.sql import postgres_wire
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.postgres_wire import MOST_COUNTED, PREPARED_AFTER, Prepared
+from tenure.stores.postgres import wire as postgres_wire
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.wire import MOST_COUNTED, PREPARED_AFTER, Prepared
 from tenure.stores.sql.statements import MOST_COMPILED
 from tests.stores.lives import enqueue
 

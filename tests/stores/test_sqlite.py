@@ -18,10 +18,10 @@ from tenure.core.claims import QueueState
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from tenure.stores.memory import host_clock
-from tenure.stores.sql import sqlite_writer
-from tenure.stores.sql.sqlite import SqliteStore
-from tenure.stores.sql.sqlite_file import connect, filesystem_of, is_network_filesystem, translated
+from tenure.stores.memory.store import host_clock
+from tenure.stores.sqlite import writer as sqlite_writer
+from tenure.stores.sqlite.file import connect, filesystem_of, is_network_filesystem, translated
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, claim, enqueue, enqueue_changes, save
 from tests.support.waiting import PATIENCE_S, until
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
 def test_a_network_filesystem_is_refused_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.stores.sql.sqlite_file.filesystem_of", lambda _: "nfs4")
+    monkeypatch.setattr("tenure.stores.sqlite.file.filesystem_of", lambda _: "nfs4")
 
     with pytest.raises(StoreError, match="nfs4"):
         SqliteStore(tmp_path / "tenure.db")

@@ -10,7 +10,7 @@ from tenure.cli.main import main
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import HealthState
 from tenure.errors import StoreError
-from tenure.stores.sql.sqlite_exposure import exposure
+from tenure.stores.sqlite.exposure import exposure
 from tenure.wiring import open_store
 
 

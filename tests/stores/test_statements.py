@@ -8,8 +8,8 @@ import pytest
 from tenure.stores.sql.statements import Statements, compile_statement, fill, load_texts
 
 
-def _sections(dialect: str) -> dict[str, str]:
-    source = files("tenure.stores.sql").joinpath(f"{dialect}.sql").read_text(encoding="utf-8")
+def _sections(package: str, name: str = "statements") -> dict[str, str]:
+    source = files(f"tenure.stores.{package}").joinpath(f"{name}.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)\n", source, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -25,7 +25,7 @@ def test_each_statement_of_a_dialect_says_why_it_differs(dialect: str) -> None:
 def test_a_dialect_overrides_and_adds(dialect: str) -> None:
     texts = load_texts(dialect, {"t": "x_"})
 
-    sections = [_sections(name) for name in ("common", dialect, f"{dialect}_health")]
+    sections = [_sections("sql", "common"), _sections(dialect), _sections(dialect, "health")]
     assert set().union(*sections) == set(texts)
     assert texts["moment"] == "SELECT x_clock(), epoch FROM x_meta"
 

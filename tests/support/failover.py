@@ -27,7 +27,7 @@ from tenure.core.ids import (
 )
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
-from tenure.stores.sql.postgres import PostgresStore
+from tenure.stores.postgres.store import PostgresStore
 from tests.support.postgres import PostgresCluster
 
 SMALL = {"max_connections": "30", "shared_buffers": "16MB", "max_wal_size": "64MB"}

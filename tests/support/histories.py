@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from tenure.core.applying import compensation_id
+from tenure.core.changes import compensation_id
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,

@@ -21,8 +21,8 @@ from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import SchemaTooOld, StoreUnavailable
 from tenure.ports import Record
-from tenure.stores.memory import MemoryStore
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import AckWriter
 from tests.support.histories import RecordedStore, World
 

@@ -12,7 +12,7 @@ from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
-from tenure.stores.sql.sqlite import SqliteStore
+from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import Ack, AckWriter
 from tests.support.histories import World
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Record
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tenure.verify import AckWriter, State, assert_holds, verify
 from tests.support.histories import RecordedStore, World
 

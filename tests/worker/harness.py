@@ -32,7 +32,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.ports import Store
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tenure.verify import assert_holds
 from tenure.worker import AttemptOutput, Stats, Worker, WorkerOptions
 from tenure.worker.serving import load_registry

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
-from tenure.observing.logs import TextFormatter
+from tenure.telemetry.logs import TextFormatter
 from tenure.worker.confining import OOM_SCORE
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 from tests.worker.sample import SHARED

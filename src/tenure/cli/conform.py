@@ -14,7 +14,7 @@ from tenure.cli.common import DONE, REFUSED, CouldNotRun, json_option
 from tenure.cli.printing import print_json, print_table, printable
 from tenure.conformance.worker.obligations import OBLIGATIONS
 from tenure.conformance.worker.report import Report, State
-from tenure.conformance.worker.running import conform
+from tenure.conformance.worker.runner import conform
 from tenure.conformance.worker.scenarios import BY_NAME, SCENARIOS, Scenario
 from tenure.errors import TenureError
 

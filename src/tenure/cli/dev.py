@@ -18,7 +18,7 @@ import click
 
 from tenure.cli.common import DONE, CouldNotRun, app_url_option
 from tenure.cli.loading import app_value
-from tenure.stopping import STOPS
+from tenure.stop_signals import STOPS
 
 POLL_S = 1.0
 GRACE_S = 5

@@ -35,9 +35,9 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.errors import InvalidInput, TenureError
 from tenure.handlers import DEFAULT_QUEUE, as_option
-from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration
 from tenure.protocol.records import JobRecord, job_record
+from tenure.telemetry.unclaimed import why_waiting
 from tenure.wiring import project_settings
 
 

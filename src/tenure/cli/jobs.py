@@ -46,7 +46,6 @@ from tenure.core.vocabulary import (
     Stage,
     parse_status,
 )
-from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration, JobFilter
 from tenure.protocol.fields import iso
 from tenure.protocol.records import (
@@ -59,6 +58,7 @@ from tenure.protocol.records import (
     job_record,
     output_record,
 )
+from tenure.telemetry.unclaimed import why_waiting
 
 MAX_LISTED = 500
 _STATUSES = ", ".join(JobStatus)

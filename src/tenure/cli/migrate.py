@@ -73,7 +73,7 @@ def _target(url: str, schema: str) -> _Target:
 
 
 def _sqlite(path: Path) -> _Target:
-    from tenure.stores.sql import sqlite_file
+    from tenure.stores.sqlite import file as sqlite_file
 
     def run() -> int:
         prepared = sqlite_file.prepare_file(path, allow_network_filesystem=False)
@@ -95,7 +95,7 @@ def _sqlite(path: Path) -> _Target:
 
 
 def _postgres(url: str, schema: str) -> _Target:
-    from tenure.stores.sql import postgres_schema
+    from tenure.stores.postgres import schema as postgres_schema
 
     return _Target(
         "postgres",

@@ -6,7 +6,7 @@ import click
 
 from tenure.cli.common import CouldNotRun, keep_finished_option, log_format_option, url_option
 from tenure.errors import TenureError
-from tenure.observing.logs import LogFormat, log_to_stderr
+from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.wiring import retention_of, run_server, url_from_environment
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -55,7 +55,7 @@ def serve(
     listens on this machine only. The address is printed once it can be reached.
     """
     try:
-        from tenure.server.serving import ServeOptions
+        from tenure.server.lifetime import ServeOptions
     except ImportError as missing:
         raise CouldNotRun("serving needs more; run `pip install 'tenure[server]'`") from missing
     try:

@@ -16,8 +16,8 @@ from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
 from tenure.verify import Finding, Report, State, Violation, verify
-from tenure.verify.checking import DEFAULT_LIMIT
 from tenure.verify.report import WITHOUT_ACKS
+from tenure.verify.run import DEFAULT_LIMIT
 from tenure.wiring import open_store, url_from_environment
 
 HOLDS, VIOLATED = 0, 1

@@ -14,9 +14,9 @@ from tenure.core.events import Event
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
-from tenure.observing.waiting import why_waiting
 from tenure.ports import Administration
 from tenure.protocol.records import job_record
+from tenure.telemetry.unclaimed import why_waiting
 
 WAIT_POLL_S = 0.1
 

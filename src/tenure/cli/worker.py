@@ -21,8 +21,8 @@ from tenure.core.instants import Duration
 from tenure.core.validation import check_name
 from tenure.errors import InvalidInput, TenureError
 from tenure.handlers import DEFAULT_QUEUE
-from tenure.observing.logs import LogFormat, log_to_stderr
-from tenure.observing.metrics import MetricsAddress
+from tenure.telemetry.logs import LogFormat, log_to_stderr
+from tenure.telemetry.metrics import MetricsAddress
 from tenure.wiring import (
     is_server,
     project_settings,

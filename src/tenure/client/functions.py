@@ -29,7 +29,7 @@ from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
 from tenure.handlers import Call, Handler, Registry
-from tenure.observing import tracing
+from tenure.telemetry import tracing
 
 P = ParamSpec("P")  # how the function is called
 C = TypeVar("C")  # what a call returns: the result, or a coroutine of it

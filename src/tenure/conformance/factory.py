@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tenure.core.instants import Duration, Instant
 from tenure.ports import Clock, Store
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 
 BEGINNING = Instant(1_750_000_000_000_000)
 """Where virtual time starts: a summer's day in 2025, so that instants look like instants."""

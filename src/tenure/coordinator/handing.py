@@ -13,8 +13,8 @@ import os
 from tenure.coordinator.periodic import Periodic
 from tenure.core.instants import Duration, seconds
 from tenure.errors import TenureError
-from tenure.observing.counts import Counts
 from tenure.ports import Store
+from tenure.telemetry.counts import Counts
 
 INTERVAL = seconds(1)
 LAST_WORDS_WITHIN_S = 1.0

@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.core.applying import Draft, Origin, apply
+from tenure.core.attempt_end import refusal, settle, sweep
+from tenure.core.changes import Draft, Origin, apply
 from tenure.core.commands import (
     Cancel,
     Claim,
@@ -36,7 +37,6 @@ from tenure.core.job import Job, remaining
 from tenure.core.leases import CLAIMED, Situation, Standing, stand
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
-from tenure.core.settling import refusal, settle, sweep
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
     Cause,

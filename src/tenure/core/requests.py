@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tenure.core.applying import (
+from tenure.core.attempt_end import requeued
+from tenure.core.beside import Resolution
+from tenure.core.changes import (
     Draft,
     Origin,
     apply,
@@ -17,7 +19,6 @@ from tenure.core.applying import (
     needs_compensation,
     origin_of,
 )
-from tenure.core.beside import Resolution
 from tenure.core.commands import (
     Cancel,
     DeadLetter,
@@ -45,7 +46,6 @@ from tenure.core.outcomes import (
     Replayed,
     Resolved,
 )
-from tenure.core.settling import requeued
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,

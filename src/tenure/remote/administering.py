@@ -33,7 +33,7 @@ from tenure.protocol.requests import (
     NamespaceQuery,
 )
 from tenure.remote.answers import NotFound
-from tenure.remote.calling import Call, Caller
+from tenure.remote.caller import Call, Caller
 
 
 class RemoteAdministered:

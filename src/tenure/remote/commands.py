@@ -55,7 +55,7 @@ from tenure.protocol.requests import (
 )
 from tenure.protocol.routes import MAX_BATCH_BYTES
 from tenure.remote.answers import NotFound
-from tenure.remote.calling import Call, Caller
+from tenure.remote.caller import Call, Caller
 
 ROOM_BYTES = MAX_BATCH_BYTES - 1024
 """For the messages of a batch, without what is around them."""

@@ -23,20 +23,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tenure.coordinator.batches import late
 from tenure.core.validation import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
-from tenure.observing.tracing import Asked, answering, told_by
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode_query, decode_request
 from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 from tenure.protocol.words import Word
 from tenure.server import job_routes, problems, system_routes, worker_routes
+from tenure.server.audit import Noted
 from tenure.server.calls import SMALL_BYTES, Call
 from tenure.server.memory import Held
-from tenure.server.noting import Noted
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
+from tenure.telemetry.tracing import Asked, answering, told_by
 
 _log = logging.getLogger("tenure.server")
 

@@ -17,10 +17,10 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.tokens import LoadedToken, Presented, Token, TokenId, read_token
 from tenure.errors import TenureError
 from tenure.ports import TokenStore
-from tenure.server.blocking import Blocking
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many_strangers, unauthenticated
 from tenure.server.settings import ServerSettings
+from tenure.server.threads import Blocking
 
 _log = logging.getLogger("tenure.server")
 

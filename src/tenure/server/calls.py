@@ -19,16 +19,16 @@ from tenure.core.job import Job
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
-from tenure.observing.tracing import Asked
 from tenure.ports import EventFilter, JobFilter, Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
+from tenure.server.audit import Noted
 from tenure.server.memory import Held
-from tenure.server.noting import Noted
 from tenure.server.principals import Principal
 from tenure.server.problems import wire_field
 from tenure.server.services import Services
+from tenure.telemetry.tracing import Asked
 
 PIECE_BYTES = 64 << 10
 SMALL_BYTES = 8 << 10

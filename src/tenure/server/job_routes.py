@@ -12,7 +12,6 @@ from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.observing.tracing import Traced
 from tenure.ports import EventFilter, JobFilter
 from tenure.protocol.commands import (
     cancel_command,
@@ -58,6 +57,7 @@ from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
 from tenure.server.worker_routes import Handler, hidden_jobs
+from tenure.telemetry.tracing import Traced
 
 # --- Making jobs -------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.ports import TokenStore
 from tenure.protocol.words import Word
-from tenure.server.blocking import Blocking
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many
+from tenure.server.threads import Blocking
 
 COUNT_EVERY = seconds(1)
 NEAR = 0.5

@@ -6,13 +6,13 @@ from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
-from tenure.observing.security import SecurityLog
 from tenure.server.authentication import Authenticator
-from tenure.server.blocking import Blocking
 from tenure.server.memory import Memory
 from tenure.server.polls import ClaimDesk
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
+from tenure.server.threads import Blocking
+from tenure.telemetry.security import SecurityLog
 
 READ_CLOCK_EVERY = seconds(10)
 

@@ -5,7 +5,6 @@ from functools import cache
 from starlette.responses import Response
 
 from tenure.core.ids import QueueName, WorkerId
-from tenure.observing.metrics import CONTENT_TYPE
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
 from tenure.protocol.openapi import openapi
@@ -16,6 +15,7 @@ from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.server.worker_routes import Handler
+from tenure.telemetry.metrics import CONTENT_TYPE
 
 
 async def queues(call: Call) -> Response:

@@ -26,7 +26,7 @@ from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.ports import JobFilter
-from tenure.stores.memory import MemoryStore
+from tenure.stores.memory.store import MemoryStore
 from tenure.testing.transacting import InMemory
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot

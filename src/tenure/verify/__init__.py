@@ -4,10 +4,10 @@ Used alike by `tenure verify`, the conformance kits and the tests. Reads only.
 """
 
 from tenure.verify.acks import Ack, AckWriter, Op, read_acks
-from tenure.verify.checking import assert_holds, verify
 from tenure.verify.invariants import INVARIANTS, check_across, check_record
-from tenure.verify.recording import granted, heard, sent
+from tenure.verify.recorder import granted, heard, sent
 from tenure.verify.report import Finding, Report, State
+from tenure.verify.run import assert_holds, verify
 from tenure.verify.source import Source
 from tenure.verify.violations import Violation
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tenure.ports import Record
-from tenure.verify import acknowledged, across, leases, order, projections, rows
+from tenure.verify import acknowledged, between_jobs, leases, order, projections, rows
 from tenure.verify.acks import Ack
 from tenure.verify.source import Source
 from tenure.verify.violations import Violation
@@ -54,7 +54,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I9",
         title="one live lease, shared with nobody",
         of_record=leases.one_live_lease,
-        of_store=across.leases_are_not_shared,
+        of_store=between_jobs.leases_are_not_shared,
     ),
     Invariant(
         id="I10", title="leases do not overlap or revive", of_record=leases.leases_are_disjoint
@@ -78,7 +78,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I17",
         title="one live job per dedupe key",
-        of_store=across.dedupe_keys_are_not_shared,
+        of_store=between_jobs.dedupe_keys_are_not_shared,
     ),
     Invariant(id="I18", title="budgets are kept", of_record=leases.budget_is_kept),
     Invariant(

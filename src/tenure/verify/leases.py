@@ -1,15 +1,15 @@
 """Leases and budgets of one job: who held it when, until when, and what each loss cost.
 
 One function per invariant; see `attempts` for how a log is cut. Sharing between jobs is checked
-in `across`.
+in `between_jobs`.
 """
 
 from collections.abc import Iterator
 
+from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
 from tenure.core.events import Event
 from tenure.core.ids import LeaseId, epoch_of, shown_lease
 from tenure.core.policy import Policy
-from tenure.core.settling import MAX_OUTAGE_CREDITS
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType
 from tenure.ports import Record
 from tenure.verify.attempts import EXTENDING, Attempt, attempts_of, lease_ends

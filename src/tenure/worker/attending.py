@@ -17,8 +17,8 @@ from tenure.core.beside import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, Worker
 from tenure.core.beside import AttemptOutput as KeptOutput
 from tenure.core.ids import Actor
 from tenure.errors import TenureError
-from tenure.observing.lines import one_line
 from tenure.ports import Coordination
+from tenure.telemetry.one_line import one_line
 from tenure.worker.messages import Look, Looked
 from tenure.worker.options import AttemptOutput
 from tenure.worker.staging import Left, stage

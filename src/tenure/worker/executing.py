@@ -28,7 +28,7 @@ from tenure.errors import (
     ValidationError,
 )
 from tenure.handlers import Handler, Registry
-from tenure.observing.tracing import Traced, attempting
+from tenure.telemetry.tracing import Traced, attempting
 from tenure.worker.context import AttemptContext
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.text import clean, message_of, traceback_of

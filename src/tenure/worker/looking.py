@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tenure.core.beside import HeldLease
 from tenure.core.instants import seconds
-from tenure.observing.tracing import concerning
+from tenure.telemetry.tracing import concerning
 from tenure.worker.attempts import Attempt, Phase
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import Look, Looked

@@ -13,7 +13,7 @@ from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import LeaseNews
-from tenure.observing.tracing import UNTRACED, Traced
+from tenure.telemetry.tracing import UNTRACED, Traced
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import Outcome
 

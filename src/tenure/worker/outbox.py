@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import seconds
-from tenure.observing.tracing import concerning
+from tenure.telemetry.tracing import concerning
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import Send

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers import Isolation
-from tenure.observing import tracing
+from tenure.telemetry import tracing
 from tenure.worker.children import Child
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.following import FollowUpRequest

@@ -23,12 +23,12 @@ from tenure.core.verdicts import Answer, Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers import Isolation, Registry
-from tenure.observing import tracing
-from tenure.observing.lines import one_line
-from tenure.observing.logs import job_ids
 from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
-from tenure.stopping import STOPS, was_asked
+from tenure.stop_signals import STOPS, was_asked
+from tenure.telemetry import tracing
+from tenure.telemetry.logs import job_ids
+from tenure.telemetry.one_line import one_line
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
 from tenure.worker.following import FollowUpRequest

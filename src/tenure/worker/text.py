@@ -2,7 +2,7 @@
 
 import traceback
 
-from tenure.observing.secrets import without_secrets
+from tenure.telemetry.secrets import without_secrets
 
 MAX_MESSAGE = 2000
 MAX_TRACEBACK = 6000

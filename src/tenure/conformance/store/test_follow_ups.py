@@ -6,7 +6,7 @@ import pytest
 
 from tenure.conformance.harness import CLIENT, KIND, WORKER, Kit, policy
 from tenure.conformance.spec import spec
-from tenure.core.applying import compensation_id
+from tenure.core.changes import compensation_id
 from tenure.core.commands import FollowUp, ParentAttempt
 from tenure.core.ids import Actor, Kind, Namespace, follow_up_id
 from tenure.core.job import Job

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tenure.conformance.harness import CLIENT, OPERATOR, WORKER, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.batches import LOST_BEFORE_LOCKING
-from tenure.core.applying import compensation_id
+from tenure.core.changes import compensation_id
 from tenure.core.commands import Cancel, Command, DeadLetter
 from tenure.core.events import Observation
 from tenure.core.ids import Epoch, Kind, QueueName, RequestId

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tenure.conformance.worker.judging import Judgement
+from tenure.conformance.worker.judge import Judgement
 from tenure.conformance.worker.obligations import OBLIGATIONS
 from tenure.errors import TenureError
 

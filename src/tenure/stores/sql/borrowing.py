@@ -15,8 +15,8 @@ from tenure.errors import Closed, InvalidInput
 from tenure.ports import Store
 from tenure.stores.sql.foreign import async_driver_connection, driver_connection
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.sqlite import SqliteStore
 from tenure.stores.sql.statements import Asked
+from tenure.stores.sqlite.store import SqliteStore
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ def on_connection(store: Store, connection: Any) -> Iterator[Store]:
         with borrowed(store, driver) as lent:
             yield lent
         return
-    from tenure.stores.sql.postgres import PostgresStore
+    from tenure.stores.postgres.store import PostgresStore
     from tenure.stores.sql.postgres_borrowed import (
         BorrowedPostgresStore,
         check_transaction,
@@ -53,7 +53,7 @@ async def on_async_connection(store: Store, connection: Any, work: Callable[[Sto
     loop that the connection belongs to.
     """
     driver = async_driver_connection(connection)
-    from tenure.stores.sql.postgres import PostgresStore
+    from tenure.stores.postgres.store import PostgresStore
     from tenure.stores.sql.postgres_borrowed import (
         BorrowedPostgresStore,
         afetch_on,

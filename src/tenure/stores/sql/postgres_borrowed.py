@@ -14,8 +14,8 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 from tenure.errors import InvalidInput
-from tenure.stores.sql.postgres import PostgresStore
-from tenure.stores.sql.postgres_failover import Memory
+from tenure.stores.postgres.failover import Memory
+from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked
 from tenure.stores.sql.store import SqlStore

@@ -15,9 +15,9 @@ from tenure.core.ids import Epoch
 from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
 from tenure.ports import Saved
-from tenure.stores.sql.sqlite import SqliteStore, _SqliteTransaction
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction
 
 _T = TypeVar("_T")
 

@@ -52,8 +52,9 @@ def compile_statement(text: str, *, placeholder: str) -> Statement:
 def load_texts(dialect: str, words: Mapping[str, str]) -> dict[str, str]:
     """Every statement of `common.sql`, then of the dialect's own files, by name."""
     texts: dict[str, str] = {}
-    for name in ("common", dialect, f"{dialect}_health"):
-        source = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    sources = (("sql", "common"), (dialect, "statements"), (dialect, "health"))
+    for package, name in sources:
+        source = files(f"tenure.stores.{package}").joinpath(f"{name}.sql").read_text("utf-8")
         parts = _BEGINNING.split(source)[1:]
         for title, body in zip(parts[::2], parts[1::2], strict=True):
             texts[title] = fill(_COMMENT.sub("", body).strip().rstrip(";"), words)

@@ -33,9 +33,9 @@ from tenure.ports import (
 )
 from tenure.stores.sql.beside import COLUMN_WORDS as WORDS_BESIDE
 from tenure.stores.sql.beside import BesideTheLog
-from tenure.stores.sql.forgetting import Forgetting
-from tenure.stores.sql.measuring import Measuring
-from tenure.stores.sql.reading import Reading
+from tenure.stores.sql.measures import Measuring
+from tenure.stores.sql.queries import Reading
+from tenure.stores.sql.retention import Forgetting
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,

@@ -4,8 +4,8 @@ For handlers whose worker keeps the password of its URL to itself: they bring th
 and the statements are all that is needed.
 """
 
-from tenure.stores.sql.postgres import WORDS, PostgresStore
-from tenure.stores.sql.postgres_schema import DEFAULT_SCHEMA, schema_words
+from tenure.stores.postgres.schema import DEFAULT_SCHEMA, schema_words
+from tenure.stores.postgres.store import WORDS, PostgresStore
 from tenure.stores.sql.statements import Statements
 from tenure.stores.sql.store import SqlStore
 

@@ -1,0 +1,468 @@
+"""Settling: how an attempt ends, by its owner's report or by time.
+
+Reports are answered once and for ever (facts are replayed); time needs no report at all, the
+sweep only records what it has already revoked. Which reason and stage a dead letter carries is
+decided here and nowhere else.
+"""
+
+from enum import Enum, auto
+from typing import assert_never
+
+from tenure.core.changes import Draft, Origin, apply, attempt_summary, origin_of
+from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
+from tenure.core.deadlines import revocation, time_limit_of
+from tenure.core.events import Event, Facts, Observation, digest
+from tenure.core.ids import SYSTEM, epoch_of
+from tenure.core.instants import Instant, later
+from tenure.core.job import Job, JobError
+from tenure.core.leases import CLAIMED, Situation, Standing, stand
+from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
+from tenure.core.retry import backoff_us, spread
+from tenure.core.verdicts import Reply, Verdict
+from tenure.core.vocabulary import (
+    Cause,
+    Disposition,
+    ErrorClass,
+    EventCause,
+    EventType,
+    JobStatus,
+    ObservationType,
+    OnExhausted,
+    OnLost,
+    ReasonCode,
+    ReleaseKind,
+    Stage,
+    VerdictKind,
+)
+
+MAX_OUTAGE_CREDITS = 3  # so that a poison job cannot hide behind a flapping store [O3]
+OBSERVED_BODY_BYTES = 4096
+
+
+def settle(job: Job | None, command: Settle, at: Moment, history: History | None) -> Outcome:
+    """The owner's report: accepted, replayed or refused."""
+    standing = stand(job, command, at, history)
+    if not isinstance(standing, Standing):
+        return standing
+    if not standing.is_valid:
+        if standing.situation is Situation.SETTLED:
+            return _settled_before(command, standing, at)
+        return _refused(job, command, standing, at)
+    assert job is not None
+    if command.actor == SYSTEM and standing is not CLAIMED:
+        # Its worker has started it: the grant did arrive, and is not the system's to take back.
+        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
+    match command:
+        case Complete():
+            return _complete(job, command, at)
+        case Fail():
+            return _fail(job, command, at)
+        case Release():
+            return _release(job, command, at)
+        case _:
+            assert_never(command)
+
+
+# Bound once: see `evolution`.
+_COMMITTED, _RUNNING = VerdictKind.COMMITTED, JobStatus.RUNNING
+_SUCCEEDED, _TO_SUCCEEDED = EventType.SUCCEEDED, JobStatus.SUCCEEDED
+
+_DISPOSITIONS = {status: Disposition(status.value) for status in JobStatus if status.is_terminal}
+
+
+def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
+    """COMMITTED, told from the events the report left; a replay reads the same ones. [R3]"""
+    last = events[-1]
+    disposition = _DISPOSITIONS.get(last.to_status)
+    if disposition is None:  # requeued; an implicit start may be the first event [T6]
+        end = events[1] if events[0].type is EventType.STARTED else events[0]
+        failed = end.cause is EventCause.ATTEMPT_FAILED
+        disposition = Disposition.RETRY_SCHEDULED if failed else Disposition.RELEASED
+    return Verdict(
+        kind=_COMMITTED,
+        job_status=last.to_status,
+        disposition=disposition,
+        run_at=last.payload.run_at,
+        replayed=replayed,
+    )
+
+
+def refusal(standing: Standing, job: Job | None) -> Verdict:
+    """What a worker without authority hears: CANCELLED if it once had some, else REJECTED.
+
+    A stranger to the lease is not told the job's status: it must not learn whether the lease
+    exists.
+    """
+    was_lost = standing.situation in (Situation.EXPIRED, Situation.LOST)
+    must_stop = was_lost or standing.cause is Cause.EPOCH_CHANGED
+    return Verdict(
+        kind=VerdictKind.CANCELLED if must_stop else VerdictKind.REJECTED,
+        cause=standing.cause,
+        job_status=job.status if job is not None and was_lost else None,
+    )
+
+
+def _settled_before(command: Settle, standing: Standing, at: Moment) -> Outcome:
+    end = standing.settled[0]
+    if end.request_id != command.request_id:
+        cause = Cause.DUPLICATE_COMPLETION
+        return Refused(
+            answer=Verdict(kind=VerdictKind.REJECTED, cause=cause),
+            observation=_discarded(command, cause, at),
+        )
+    if end.fingerprint != fingerprint(command):
+        cause = Cause.IDEMPOTENCY_KEY_REUSE
+        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
+    return Replayed(answer=committed(standing.settled, replayed=True))
+
+
+def _refused(job: Job | None, command: Settle, standing: Standing, at: Moment) -> Refused:
+    observation = None
+    if job is not None and standing.was_issued and standing.cause is not None:
+        if standing.situation is Situation.FOREIGN:
+            observation = _intrusion(command, standing.cause, at)
+        else:
+            observation = _discarded(command, standing.cause, at)
+    return Refused(answer=refusal(standing, job), observation=observation)
+
+
+def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:
+    """Somebody used another principal's lease: worth knowing, its body is not. [U2]"""
+    return Observation(
+        job_id=command.job_id,
+        type=ObservationType.FOREIGN_LEASE,
+        ts=at.now,
+        actor=command.actor,
+        lease_id=command.lease_id,
+        request_id=command.request_id,
+        cause=cause.value,
+    )
+
+
+def _discarded(command: Settle, cause: Cause, at: Moment) -> Observation | None:
+    """What is kept of a result that came too late: who, why, and a bounded body. [U1]"""
+    match command:
+        case Complete():
+            body = command.result
+        case Fail():
+            body = command.error.message.encode()
+        case Release():
+            return None
+        case _:
+            assert_never(command)
+    return Observation(
+        job_id=command.job_id,
+        type=ObservationType.RESULT_DISCARDED,
+        ts=at.now,
+        actor=command.actor,
+        lease_id=command.lease_id,
+        request_id=command.request_id,
+        cause=cause.value,
+        size=len(body),
+        sha256=digest(body),
+        body=body[:OBSERVED_BODY_BYTES],
+    )
+
+
+def _implicit_start(job: Job, at: Moment) -> list[Draft]:
+    """A report of a job that never said it started says so now. [T6]"""
+    if job.status is _RUNNING:
+        return []
+    ts = later(at.now, job.updated_at)
+    return [
+        Draft(
+            type=EventType.STARTED,
+            to=JobStatus.RUNNING,
+            cause=EventCause.IMPLICIT,
+            expires_at=Instant(ts + job.policy.lease_us),
+        )
+    ]
+
+
+def _report(
+    rule: str, job: Job, drafts: list[Draft], command: Settle, at: Moment, *, starts: bool = True
+) -> Applied:
+    before = _implicit_start(job, at) if starts else []
+    return apply(
+        "T6" if before else rule,
+        job,
+        before + drafts if before else drafts,
+        origin=origin_of(command),
+        at=at,
+        answer=lambda _, events: committed(events),
+        not_after=job.due_at,
+    )
+
+
+def _complete(job: Job, command: Complete, at: Moment) -> Applied:
+    facts = Facts(sha256=digest(command.result), size=len(command.result))
+    draft = Draft(
+        type=_SUCCEEDED,
+        to=_TO_SUCCEEDED,
+        facts=attempt_summary(job, facts),
+        body=command.result,
+    )
+    return _report("T5", job, [draft], command, at)
+
+
+class _Treatment(Enum):
+    """How a reported error is treated."""
+
+    RETRY = auto()
+    END = auto()
+    UNREADABLE = auto()
+
+
+def _treatment(error: JobError) -> _Treatment:
+    """Which treatment an error class and its stage ask for. [F3]"""
+    match error.error_class:
+        case ErrorClass.TRANSIENT | ErrorClass.UNCLASSIFIED:
+            return _Treatment.RETRY
+        case ErrorClass.PERMANENT:
+            return _Treatment.END
+        case ErrorClass.VALIDATION:
+            # Found before user code ran, the input itself is at fault: a dead letter to look at.
+            return _Treatment.UNREADABLE if error.stage is Stage.INPUT else _Treatment.END
+        case _:
+            assert_never(error.error_class)
+
+
+def _fail(job: Job, command: Fail, at: Moment) -> Applied:
+    error = command.error
+    match _treatment(error):
+        case _Treatment.UNREADABLE:
+            draft = _dead_letter(job, error, reason=_unreadable_reason(job, error))
+            return _report("T9b", job, [draft], command, at)
+        case _Treatment.END:
+            if job.compensates is not None:
+                draft = _dead_letter(job, error, reason=ReasonCode.COMPENSATION_FAILED)
+            else:
+                draft = _failed(job, error, failures=None)
+            return _report("T7", job, [draft], command, at)
+        case _Treatment.RETRY:
+            return _fail_retryable(job, command, at)
+
+
+def _unreadable_reason(job: Job, error: JobError) -> ReasonCode:
+    if job.compensates is not None:
+        return ReasonCode.COMPENSATION_FAILED
+    if error.reason_code is ReasonCode.PARSE_ERROR:
+        return ReasonCode.PARSE_ERROR
+    return ReasonCode.VALIDATION_FAILED
+
+
+def _fail_retryable(job: Job, command: Fail, at: Moment) -> Applied:
+    error = command.error
+    if job.cancel_requested_at is not None:
+        return _report("T10", job, [_cancel_acknowledged(job, error)], command, at)
+    failures = job.failures + 1
+    if failures >= job.policy.max_attempts:
+        reason = exhaustion_reason(job, error, timed_out=False)
+        may_fail = job.policy.on_exhausted is OnExhausted.FAIL and job.compensates is None
+        draft = (
+            _failed(job, error, failures=failures)
+            if may_fail
+            else _dead_letter(job, error, reason=reason, failures=failures)
+        )
+        return _report("T9", job, [draft], command, at)
+    wait_us = max(
+        command.retry_after_us,
+        backoff_us(job.policy.backoff, failures=failures, entropy=at.entropy),
+    )
+    stalled = Draft(
+        type=EventType.STALLED,
+        to=JobStatus.STALLED,
+        cause=EventCause.ATTEMPT_FAILED,
+        facts=attempt_summary(job, Facts(error=error, failures=failures)),
+    )
+    drafts = [stalled, requeued(Instant(later(at.now, job.updated_at) + wait_us))]
+    return _report("T8", job, drafts, command, at)
+
+
+def _failed(job: Job, error: JobError, *, failures: int | None) -> Draft:
+    return Draft(
+        type=EventType.FAILED,
+        to=JobStatus.FAILED,
+        facts=attempt_summary(job, Facts(error=error, failures=failures)),
+    )
+
+
+def _dead_letter(
+    job: Job, error: JobError, *, reason: ReasonCode, failures: int | None = None
+) -> Draft:
+    facts = Facts(error=error, failures=failures, reason_code=reason, stage=error.stage)
+    return Draft(
+        type=EventType.DEAD_LETTERED,
+        to=JobStatus.DEAD_LETTERED,
+        facts=attempt_summary(job, facts),
+    )
+
+
+def _cancel_acknowledged(job: Job, error: JobError | None) -> Draft:
+    return Draft(
+        type=EventType.CANCELLED,
+        to=JobStatus.CANCELLED,
+        cause=EventCause.ACKNOWLEDGED,
+        facts=attempt_summary(job, Facts(error=error, reason=job.cancel_reason)),
+    )
+
+
+def requeued(run_at: Instant, *, cause: EventCause | None = None) -> Draft:
+    """Back to the queue, for not before `run_at`. [T14]"""
+    return Draft(
+        type=EventType.REQUEUED, to=JobStatus.QUEUED, cause=cause, facts=Facts(run_at=run_at)
+    )
+
+
+def exhaustion_reason(job: Job, error: JobError | None, *, timed_out: bool) -> ReasonCode:
+    """Why a job whose budget is spent is a dead letter. [F4]"""
+    if job.compensates is not None:
+        return ReasonCode.COMPENSATION_FAILED
+    if timed_out:
+        return ReasonCode.TIMEOUT
+    if error is not None and error.reason_code is ReasonCode.DEPENDENCY_UNAVAILABLE:
+        return ReasonCode.DEPENDENCY_UNAVAILABLE
+    return ReasonCode.EXHAUSTED_RETRIES
+
+
+_RELEASE_CAUSE = {
+    ReleaseKind.DEPLOY: EventCause.RELEASED,
+    ReleaseKind.SNOOZE: EventCause.SNOOZED,
+    ReleaseKind.UNDELIVERED: EventCause.UNDELIVERED,
+}
+
+
+def _release(job: Job, command: Release, at: Moment) -> Applied:
+    if job.cancel_requested_at is not None:
+        return _report("T10", job, [_cancel_acknowledged(job, None)], command, at)
+    counts = command.kind is ReleaseKind.DEPLOY
+    releases = job.releases + 1 if counts else job.releases
+    costs = counts and releases > job.policy.max_releases
+    failures = job.failures + 1 if costs else job.failures
+    facts = Facts(releases=releases if counts else None, failures=failures if costs else None)
+    stalled = Draft(
+        type=EventType.STALLED,
+        to=JobStatus.STALLED,
+        cause=_RELEASE_CAUSE[command.kind],
+        facts=attempt_summary(job, facts),
+    )
+    if costs and failures >= job.policy.max_attempts:
+        error = JobError(type="ReleasedTooOften", message=f"handed back {releases} times")
+        reason = exhaustion_reason(job, job.last_error, timed_out=False)
+        facts = Facts(error=error, reason_code=reason)
+        end = Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)
+    else:
+        end = requeued(_released_to(job, command, at))
+    return _report("T11", job, [stalled, end], command, at, starts=False)
+
+
+def _released_to(job: Job, command: Release, at: Moment) -> Instant:
+    """The `run_at` of a job that was handed back: the place it had, not one behind the backlog,
+    unless its worker asked for a delay. A snooze asks for one even if it is zero. [Z5]"""
+    if command.delay_us or command.kind is ReleaseKind.SNOOZE:
+        return Instant(later(at.now, job.updated_at) + command.delay_us)
+    assert job.claimed_run_at is not None
+    return job.claimed_run_at
+
+
+def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:
+    """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
+    if job is None or not job.status.is_leased or at.is_settling:  # [A10]
+        return Replayed(answer=Reply(job=job))
+    cause = revocation(job, at.now)
+    if cause is None:
+        return Replayed(answer=Reply(job=job))
+    origin = Origin(actor=command.actor, request_id=None)  # nobody asked: named by its place [Q6]
+    if cause is EventCause.GRACE_OVER:
+        draft = Draft(
+            type=EventType.CANCELLED,
+            to=JobStatus.CANCELLED,
+            cause=EventCause.GRACE_OVER,
+            facts=attempt_summary(job, Facts(reason=job.cancel_reason)),
+        )
+        return _swept("T20", job, [draft], origin, at)
+    is_expiry = cause is EventCause.LEASE_EXPIRED
+    is_excused = _excuses_expiry(job, command) if is_expiry else _excuses_timeout(job, command)
+    has_credit = is_excused and job.outage_credits < MAX_OUTAGE_CREDITS  # [O3]
+    is_of_earlier_epoch = _is_of_earlier_epoch(job, at)
+    if is_of_earlier_epoch or (has_credit and is_expiry):
+        cause = EventCause.OUTAGE  # an excused time-out stays one: its worker hears `timed_out`
+    drafts = _lose(job, cause, at, is_free=has_credit or is_of_earlier_epoch)
+    return _swept("T12" if is_expiry else "T13", job, drafts, origin, at)
+
+
+def _swept(rule: str, job: Job, drafts: list[Draft], origin: Origin, at: Moment) -> Applied:
+    return apply(rule, job, drafts, origin=origin, at=at, answer=lambda swept, _: Reply(job=swept))
+
+
+def _is_of_earlier_epoch(job: Job, at: Moment) -> bool:
+    """Whether the raise of the epoch took the lease: its worker was told to stop, and could not
+    have reported. Such an end is free even if all credits are used: an epoch is raised once per
+    loss, so that no poison job can hide behind it. [A7]"""
+    assert job.lease_id is not None
+    return epoch_of(job.lease_id) < at.epoch
+
+
+def _excuses_expiry(job: Job, command: Sweep) -> bool:
+    """Whether an outage, or a jump of the clock, overlapped the lease since its last renewal.
+
+    Since the renewal, not the claim: an outage early in a long attempt must not excuse a crash
+    hours later. [O10]
+    """
+    assert job.lease_expires_at is not None
+    renewed_at = Instant(job.lease_expires_at - job.policy.lease_us)
+    return any(outage.overlaps(renewed_at, job.lease_expires_at) for outage in command.outages)
+
+
+def _excuses_timeout(job: Job, command: Sweep) -> bool:
+    """Whether a jump of the clock shortened the time that the attempt had. A store that failed did
+    not: handlers work while it is away. [O12]"""
+    began_at, over_at = time_limit_of(job)
+    return any(outage.is_jump and outage.overlaps(began_at, over_at) for outage in command.outages)
+
+
+def _lose(job: Job, cause: EventCause, at: Moment, *, is_free: bool) -> list[Draft]:
+    """The attempt is lost; where the job goes from there: T16 before T15 before T14. [N2]"""
+    failures = job.failures if is_free else job.failures + 1
+    exhausted = failures >= job.policy.max_attempts
+    ts = later(at.now, job.updated_at)
+    if is_free:
+        run_at = spread(ts, backoff=job.policy.backoff, entropy=at.entropy)
+    else:
+        run_at = Instant(ts + backoff_us(job.policy.backoff, failures=failures, entropy=at.entropy))
+    ends_here = job.cancel_requested_at is not None or exhausted
+    reclaims = job.policy.on_lost is OnLost.RECLAIM and not ends_here
+    facts = Facts(
+        failures=None if is_free else failures,
+        outage_credits=min(job.outage_credits + 1, MAX_OUTAGE_CREDITS) if is_free else None,
+        run_at=run_at if reclaims else None,
+    )
+    stalled = Draft(
+        type=EventType.STALLED,
+        to=JobStatus.STALLED,
+        cause=cause,
+        facts=attempt_summary(job, facts),
+    )
+    if job.cancel_requested_at is not None:
+        reason = Facts(reason=job.cancel_reason)
+        return [
+            stalled,
+            Draft(type=EventType.CANCELLED, to=JobStatus.CANCELLED, facts=reason),
+        ]
+    if exhausted:
+        return [stalled, _lost_for_good(job, cause)]
+    if job.policy.on_lost is OnLost.REQUEUE:
+        return [stalled, requeued(run_at)]
+    return [stalled]
+
+
+def _lost_for_good(job: Job, cause: EventCause) -> Draft:
+    timed_out = cause in (EventCause.TIMEOUT, EventCause.START_TIMEOUT)
+    error = JobError(
+        type="TimedOut" if timed_out else "LeaseExpired",
+        message=f"attempt {job.attempt} was lost: {cause.value}, owner {job.owner}",
+        stage=Stage.EXEC if job.status is _RUNNING or job.renewals else Stage.FETCH,
+    )
+    reason = exhaustion_reason(job, job.last_error, timed_out=timed_out)
+    facts = Facts(error=error, reason_code=reason, stage=error.stage)
+    return Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)

@@ -1,0 +1,216 @@
+"""A server's life: it starts only where that is safe, serves, and ends without losing a grant."""
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import uvicorn
+
+from tenure.coordinator.service import Coordinator
+from tenure.core.ids import Namespace
+from tenure.errors import InvalidInput, TenureError
+from tenure.protocol.hosts import is_loopback
+from tenure.server.app import make_app
+from tenure.server.connections import guarded
+from tenure.server.services import Services, no_metrics
+from tenure.server.settings import ServerSettings
+from tenure.telemetry.security import SecurityLog
+
+_log = logging.getLogger("tenure.server")
+
+DEFAULT_PORT = 7717
+SPARE_FILES = 256
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server listens, and to whom."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    authenticated: bool = True
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    security_log: Path | None = None
+    """Where security events are written; to stderr if there is no path. [OB11]"""
+    settings: ServerSettings = ServerSettings()
+
+
+def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
+    """Raise unless this address may be served: beyond this machine only with tokens. [H28]"""
+    if is_loopback(options.host):
+        return
+    if not options.authenticated:
+        raise InvalidInput(
+            "--no-auth",
+            f"{options.host} can be reached from other machines",
+            hint="leave --no-auth out, or listen on 127.0.0.1",
+        )
+    now = coordinator.now()
+    if not any(token.is_valid(now) for token in coordinator.store.list_tokens()):
+        raise InvalidInput(
+            "--host",
+            f"{options.host} can be reached from other machines, and there is no valid token",
+            hint="make one with `tenure tokens create`, or listen on 127.0.0.1",
+        )
+
+
+def warn_without_tls(options: ServeOptions) -> None:
+    """Say that tokens can be read on the way, where other machines can reach a server. [H47]"""
+    if options.tls_certificate is None and not is_loopback(options.host):
+        _log.warning(
+            "listening on %s without TLS: tokens and payloads can be read on the way; give"
+            " --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that speaks TLS",
+            options.host,
+        )
+
+
+def serve(
+    coordinator: Coordinator,
+    options: ServeOptions,
+    *,
+    announce: Callable[[str], None],
+    metrics: Callable[[Namespace | None], bytes] = no_metrics,
+    security: SecurityLog | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. `announce` is told the address once it can be reached."""
+    check_exposure(options, coordinator)
+    _allow_files(options.settings.max_connections + SPARE_FILES)
+    listening = listen(options)
+    warn_without_tls(options)
+    noted = security or SecurityLog()
+    try:
+        asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted))
+    finally:
+        listening.close()
+        noted.close()
+
+
+async def _serve(
+    coordinator: Coordinator,
+    options: ServeOptions,
+    listening: socket.socket,
+    announce: Callable[[str], None],
+    metrics: Callable[[Namespace | None], bytes],
+    security: SecurityLog,
+) -> None:
+    settings = options.settings
+    # What anybody can cause from outside, such as a request that is no HTTP, is no line of the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    services = Services(coordinator, settings, metrics=metrics, security=security)
+    app = make_app(services, authenticated=options.authenticated)
+    config = uvicorn.Config(
+        app,
+        http=guarded(settings, _tls(options)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.idle_s,
+        timeout_graceful_shutdown=settings.shutdown_within_s,
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+    )
+    scheme = "http" if options.tls_certificate is None else "https"
+    address = f"{scheme}://{_shown(listening)}"
+    server = _Server(config, services, started=lambda: announce(address))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        services.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which lets whoever waits go before it waits for them. [H35]"""
+
+    def __init__(
+        self, config: uvicorn.Config, services: Services, *, started: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._services = services
+        self._started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        self._started()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals end the server; unlike uvicorn, not the process after it: there is more to close.
+        A second one ends the waiting."""
+        kinds = (signal.SIGTERM, signal.SIGINT)
+        before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
+        try:
+            yield
+        finally:
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._services.stop)
+
+
+def listen(options: ServeOptions) -> socket.socket:
+    """The socket a server listens on. Raises if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's algorithm off only where it is: without,
+    # every answer of two writes waits forty milliseconds for an acknowledgement.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((options.host.strip("[]"), options.port))
+    except OSError as failure:
+        listening.close()
+        raise TenureError(
+            f"cannot listen on {options.host} port {options.port}: {failure.strerror}",
+            hint="choose another --port, or stop whoever has this one",
+        ) from failure
+    listening.set_inheritable(False)
+    return listening
+
+
+def _shown(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tls(options: ServeOptions) -> ssl.SSLContext | None:
+    """TLS 1.2 and up with this certificate; with a client CA, only for clients that have one."""
+    if options.tls_certificate is None:
+        if options.tls_key is not None or options.tls_client_ca is not None:
+            raise InvalidInput("--tls-cert", "is missing", hint="TLS needs a certificate")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.tls_certificate, options.tls_key)
+        if options.tls_client_ca is not None:
+            context.load_verify_locations(options.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as failure:
+        raise InvalidInput("--tls-cert", f"cannot be used: {failure}") from failure
+    return context
+
+
+def _allow_files(wanted: int) -> None:
+    """Every connection is an open file: ask for as many as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        _log.warning("this process may open %d files, %d connections need more", allowed, wanted)

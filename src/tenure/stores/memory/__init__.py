@@ -1,0 +1,1 @@
+"""The reference store: everything in memory, in one process."""

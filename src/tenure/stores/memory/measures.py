@@ -1,0 +1,84 @@
+"""How full the memory store is. A mixin of `MemoryStore`, which owns the jobs."""
+
+import threading
+from abc import ABC, abstractmethod
+
+from tenure.core.beside import Resolution
+from tenure.core.claims import QueueState, claim_order
+from tenure.core.ids import JobId, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.queue_sample import KnownQueue, fair_share
+from tenure.ports import Clock, Measures, QueueMeasure
+
+
+class MemoryMeasuring(ABC):
+    """`Store.measure` over dictionaries."""
+
+    _lock: threading.RLock
+    _clock: Clock
+    _jobs: dict[JobId, Job]
+    _queues: dict[tuple[Namespace, QueueName], QueueState]
+    _resolutions: dict[JobId, Resolution]
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Raise `Closed` after `close`."""
+
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
+        """How full the store is, within these limits."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            known = {*self._queues, *((job.namespace, job.queue) for job in self._jobs.values())}
+            measured = {
+                each: self._measure(*each, jobs, now)
+                for each in known
+                if namespace in (None, each[0])
+            }
+            chosen = fair_share(
+                (KnownQueue(_is_empty(found), *each) for each, found in measured.items()), queues
+            )
+            return Measures(
+                now=now,
+                queues=tuple(measured[each.namespace, each.queue] for each in chosen),
+                left_out=len(measured) - len(chosen),
+                dead_letters={
+                    each.namespace: self._count_dead_letters(each.namespace, jobs)
+                    for each in chosen
+                },
+            )
+
+    def _measure(
+        self, namespace: Namespace, queue: QueueName, most: int, now: Instant
+    ) -> QueueMeasure:
+        here = [
+            job for job in self._jobs.values() if (job.namespace, job.queue) == (namespace, queue)
+        ]
+        waiting = sorted((job for job in here if job.run_at is not None), key=claim_order)
+        counted = waiting[:most]
+        ready = [job for job in counted if job.not_before is not None and job.not_before <= now]
+        due = [job for job in waiting if job.run_at is not None and job.run_at <= now]
+        return QueueMeasure(
+            namespace=namespace,
+            queue=queue,
+            ready=len(ready),
+            delayed=len(counted) - len(ready),
+            leased=min(most, sum(job.lease_id is not None for job in here)),
+            oldest_ready_at=min(
+                (job.run_at for job in [*ready, *due] if job.run_at is not None), default=None
+            ),
+        )
+
+    def _count_dead_letters(self, namespace: Namespace, most: int) -> int:
+        dead = [
+            job.id
+            for job in self._jobs.values()
+            if job.namespace == namespace and job.reason_code is not None
+        ]
+        newest = sorted(dead, reverse=True)[:most]
+        return sum(job_id not in self._resolutions for job_id in newest)
+
+
+def _is_empty(measure: QueueMeasure) -> bool:
+    return not (measure.ready or measure.delayed or measure.leased)

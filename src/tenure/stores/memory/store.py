@@ -1,0 +1,549 @@
+"""The memory store: the reference that the SQL stores are compared with, and a store for tests.
+
+The plainest correct reading of `tenure.ports.Store`: dictionaries under one lock. It is not
+durable and says so by its URL, `memory://`. It decides nothing, like every store.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from tenure.core.beside import LeaseRow
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    QueueState,
+    Session,
+    SessionKey,
+    claim_order,
+)
+from tenure.core.commands import Outage
+from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.job import Job, row_violations
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import RENEWALS, EventClass
+from tenure.errors import Closed, StoreRefused
+from tenure.ports import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    Bite,
+    Clock,
+    DedupeKey,
+    EventFilter,
+    JobFilter,
+    Loaded,
+    Locked,
+    Record,
+    Saved,
+)
+from tenure.stores.memory.beside import MemoryBeside
+from tenure.stores.memory.measures import MemoryMeasuring
+from tenure.stores.memory.tokens import MemoryTokens
+
+_SessionOrder = tuple[str, str, str]
+
+
+def host_clock() -> Instant:
+    """The host's wall clock, which is the store's clock for a store in this process."""
+    return Instant(time.time_ns() // 1000)
+
+
+class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
+    """Jobs in dictionaries, one lock for all of them."""
+
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        MemoryBeside.__init__(self)
+        MemoryTokens.__init__(self)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._closed = False
+        self._jobs: dict[JobId, Job] = {}
+        self._events: dict[JobId, list[Event]] = {}
+        self._observations: list[Observation] = []
+        self._keys: dict[DedupeKey, JobId] = {}
+        self._sessions: dict[SessionKey, Session] = {}
+        self._queues: dict[tuple[Namespace, QueueName], QueueState] = {}
+        self._epoch = Epoch(1)
+        self._tick: Instant | None = None
+        self._outages: list[Outage] = []
+        self._last_renewal: tuple[JobId, int] | None = None  # where pruning goes on
+        self._last_session: _SessionOrder | None = None  # where forgetting sessions goes on
+
+    @property
+    def parallelism(self) -> int:
+        """One lock, one call at a time."""
+        return 1
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Closed
+
+    def now(self) -> Instant:
+        """The injected clock."""
+        self._open()
+        return self._clock()
+
+    def close(self) -> None:
+        """Forget nothing, but refuse from now on."""
+        self._closed = True
+
+    # --- loading -------------------------------------------------------------------------------
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        """The rows of these jobs."""
+        with self._lock:
+            self._open()
+            found = {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs}
+            return Loaded(self._clock(), self._epoch, found)
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs without what they carry."""
+        return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
+
+    def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
+        """The live jobs that hold these dedupe keys."""
+        with self._lock:
+            self._open()
+            return {key: self._jobs[self._keys[key]] for key in keys if key in self._keys}
+
+    def load_leased(self, session: SessionKey) -> Loaded:
+        """The claimed and running jobs of a worker session."""
+        with self._lock:
+            self._open()
+            found = {
+                job.id: job
+                for job in self._jobs.values()
+                if job.lease_id is not None
+                and job.namespace == session.namespace
+                and job.principal == session.actor
+                and job.owner == session.worker
+            }
+            return Loaded(self._clock(), self._epoch, found)
+
+    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
+        """What these jobs' rows say of their leases."""
+        with self._lock:
+            self._open()
+            jobs = [self._jobs[job_id] for job_id in ids if job_id in self._jobs]
+            return {
+                job.id: LeaseRow(job.lease_id, job.principal, job.cancel_requested_at)
+                for job in jobs
+            }
+
+    def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq."""
+        with self._lock:
+            self._open()
+            return {job_id: list(self._events.get(job_id, ())) for job_id in ids}
+
+    def load_decision_histories(
+        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+    ) -> dict[JobId, list[Event]]:
+        """The part of their events that decisions look at. [J8]"""
+        histories = self.load_histories(ids)
+        for job_id, log in histories.items():
+            transitions = [event for event in log if event.type not in RENEWALS]
+            histories[job_id] = [*transitions[:1], *transitions[1:][-events:]]
+        return histories
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What was observed beside a job's history."""
+        with self._lock:
+            self._open()
+            seen = [each for each in self._observations if each.job_id == job_id]
+            return sorted(seen, key=lambda each: each.ts)
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        """Apply the changes whose revision, time and epoch still match."""
+        return self._save(list(changes), epoch)
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        """Read, let `decide` say what to write, write it; all under the lock."""
+        with self._lock:
+            self._open()
+            locked = Locked(
+                self._clock(),
+                self._epoch,
+                {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs},
+                sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
+                load_histories=self.load_decision_histories,
+            )
+            return self._save(decide(locked), locked.epoch)
+
+    def _save(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        with self._lock:
+            self._open()
+            now = self._clock()
+            if epoch != self._epoch:
+                return Saved(now, frozenset())
+            for change in changes:
+                if self._matches(change, now):
+                    self._guard(change)  # all of them before the first write: all or nothing
+            stuck = set()
+            for change in changes:
+                if self._matches(change, now):  # again: a key may have been taken in this batch
+                    self._write(change)
+                    stuck.add(change.job.id)
+            return Saved(now, frozenset(stuck))
+
+    def _matches(self, change: Change, now: Instant) -> bool:
+        if change.not_after is not None and now >= change.not_after:
+            return False
+        if change.resolution is not None and not self._is_unresolved(change.resolution.job_id):
+            return False
+        present = self._jobs.get(change.job.id)
+        if change.expected_rev == 0:
+            key = _key_of(change.job)
+            return present is None and (key is None or key not in self._keys)
+        return present is not None and present.rev == change.expected_rev
+
+    def _guard(self, change: Change) -> None:
+        """What a schema refuses: a second lock behind the core, never a decision."""
+        before, job = self._jobs.get(change.job.id), change.job
+        if before is not None and before.finished_at is not None:
+            raise StoreRefused(f"job {job.id} is finished; its row is immutable")
+        broken = row_violations(job)
+        if broken:
+            raise StoreRefused(f"job {job.id}: {broken[0]}")
+        seqs = {event.seq for event in self._events.get(job.id, ())}
+        if any(event.seq in seqs for event in change.events):
+            raise StoreRefused(f"job {job.id}: an event with this seq is already there")
+        for spawned in change.spawned:
+            if spawned.job.id in self._jobs:
+                raise StoreRefused(f"job {spawned.job.id} is already there")
+
+    def _write(self, change: Change) -> None:
+        job = change.job
+        self._jobs[job.id] = job
+        self._events.setdefault(job.id, []).extend(change.events)
+        key = _key_of(job)
+        if key is not None:
+            if job.finished_at is None:
+                self._keys[key] = job.id
+            elif self._keys.get(key) == job.id:
+                del self._keys[key]
+        self._keep(change.observations)
+        if change.resolution is not None:
+            self._keep_resolution(change.resolution)
+        for spawned in change.spawned:
+            self._write(spawned)
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Keep refused results, at most ten per lease."""
+        with self._lock:
+            self._open()
+            self._keep(observations)
+
+    def _keep(self, observations: Sequence[Observation]) -> None:
+        for new in observations:
+            of_lease = [
+                seen
+                for seen in self._observations
+                if seen.job_id == new.job_id and seen.lease_id == new.lease_id
+            ]
+            if new.job_id in self._jobs and len(of_lease) < MAX_OBSERVATIONS_PER_LEASE:
+                self._observations.append(new)
+
+    # --- claiming and sweeping -----------------------------------------------------------------
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """Find ready jobs, let `plan` decide, write what it says; all under the lock."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            view = ClaimView(
+                now=now,
+                epoch=self._epoch,
+                sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
+                queues={name: self._queue(scope.namespace, name) for name in scope.queues},
+                candidates=self._candidates(scope, wanted, now),
+            )
+            planned = plan(view)
+            for change in planned.changes:
+                self._guard(change)
+            for change in planned.changes:
+                self._write(change)
+            self._sessions.update({session.key: session for session in planned.sessions})
+            return planned
+
+    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
+        found: list[Job] = []
+        for name in scope.queues:
+            ready = [
+                job
+                for job in self._jobs.values()
+                if job.not_before is not None
+                and job.not_before <= now
+                and job.namespace == scope.namespace
+                and job.queue == name
+                and (scope.kinds is None or job.kind in scope.kinds)
+            ]
+            most = self._queue(scope.namespace, name).most(wanted)
+            found.extend(sorted(ready, key=claim_order)[:most])
+        return sorted(found, key=claim_order)
+
+    def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
+        state = self._queues.get((namespace, name), QueueState(name=name))
+        live = sum(
+            job.lease_id is not None and job.namespace == namespace and job.queue == name
+            for job in self._jobs.values()
+        )
+        return replace(state, live=live)
+
+    def due(self, *, limit: int) -> Loaded:
+        """Leased jobs whose authority has ended, longest overdue first."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            overdue = [
+                (job.due_at, job.id)
+                for job in self._jobs.values()
+                if job.due_at is not None and job.due_at <= now
+            ]
+            found = {job_id: self._jobs[job_id] for _, job_id in sorted(overdue)[:limit]}
+            return Loaded(now, self._epoch, found)
+
+    # --- queues, ticks, outages, epoch ---------------------------------------------------------
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Change a queue's settings."""
+        with self._lock:
+            self._open()
+            state = self._queues.get((namespace, name), QueueState(name=name))
+            if paused is not None:
+                state = replace(state, paused=paused)
+            if limit is not None:
+                state = replace(state, limit=limit or None)
+            self._queues[(namespace, name)] = state
+            return self._queue(namespace, name)
+
+    def queues(self, namespace: Namespace) -> list[QueueState]:
+        """Every queue that has jobs or settings."""
+        with self._lock:
+            self._open()
+            named = {name for space, name in self._queues if space == namespace}
+            named |= {job.queue for job in self._jobs.values() if job.namespace == namespace}
+            return [self._queue(namespace, name) for name in sorted(named)]
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick before this one, and now."""
+        with self._lock:
+            self._open()
+            before, now = self._tick, self._clock()
+            self._tick = now if before is None else max(before, now)
+            return before, now
+
+    def record_outage(self, outage: Outage) -> None:
+        """Remember an outage."""
+        with self._lock:
+            self._open()
+            if outage not in self._outages:
+                self._outages.append(outage)
+
+    def outages(self, *, since: Instant) -> list[Outage]:
+        """Outages that ended after `since`."""
+        with self._lock:
+            self._open()
+            return [outage for outage in self._outages if outage.ended_at > since]
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch."""
+        with self._lock:
+            self._open()
+            self._epoch = Epoch(self._epoch + 1)
+            return self._epoch
+
+    # --- retention -----------------------------------------------------------------------------
+
+    def prune_renewals(self, *, limit: int) -> Bite:
+        """Delete renewals of ended attempts, among the next `limit` ones."""
+        with self._lock:
+            self._open()
+            after = self._last_renewal
+            keys = sorted(
+                (job_id, event.seq)
+                for job_id, events in self._events.items()
+                for event in events
+                if event.event_class is EventClass.RENEWAL
+                and (after is None or (job_id, event.seq) > after)
+            )[:limit]
+            is_full = len(keys) == limit
+            self._last_renewal = keys[-1] if is_full else None
+            return Bite(sum(self._prune(*key) for key in keys), is_full)
+
+    def _prune(self, job_id: JobId, seq: int) -> bool:
+        """Delete this renewal unless its attempt lives; whether it went."""
+        events = self._events[job_id]
+        (renewal,) = (event for event in events if event.seq == seq)
+        is_ended = renewal.lease_id != self._jobs[job_id].lease_id
+        if is_ended:
+            events.remove(renewal)
+        return is_ended
+
+    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
+        """Drop the bodies of old observations."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            expired = 0
+            for position, seen in enumerate(self._observations):
+                if seen.body is not None and seen.ts < before and expired < limit:
+                    self._observations[position] = replace(seen, body=None)
+                    expired += 1
+            return expired
+
+    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget sessions that hold no lease and received nothing for this long, among the next
+        `limit` ones."""
+        with self._lock:
+            self._open()
+            after, before = self._last_session, self._clock() - older_than_us
+            keys = sorted(
+                (key for key in self._sessions if after is None or _order_of(key) > after),
+                key=_order_of,
+            )[:limit]
+            self._last_session = _order_of(keys[-1]) if len(keys) == limit else None
+            old = [
+                key
+                for key in keys
+                if self._sessions[key].claimed_at < before and not self.load_leased(key).jobs
+            ]
+            for key in old:
+                del self._sessions[key]
+            return len(old)
+
+    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget outages that ended this long ago and before every claim that is still leased."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            claimed = [job.claimed_at for job in self._jobs.values() if job.claimed_at is not None]
+            unneeded = min(claimed, default=now)
+            old = [
+                outage
+                for outage in self._outages
+                if outage.ended_at < now - older_than_us and outage.ended_at <= unneeded
+            ][:limit]
+            self._outages = [outage for outage in self._outages if outage not in old]
+            return len(old)
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete terminal jobs past their retention with everything of theirs."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            compensated = {job.compensates for job in self._jobs.values()}  # [M4]
+            finished = [
+                (job.finished_at, job.id)
+                for job in self._jobs.values()
+                if job.finished_at is not None
+                and job.finished_at < before
+                and job.id not in compensated
+            ]
+            gone = {job_id for _, job_id in sorted(finished)[:limit]}
+            for job_id in gone:
+                del self._jobs[job_id]
+                del self._events[job_id]
+            self._observations = [seen for seen in self._observations if seen.job_id not in gone]
+            self._purge_beside(gone)
+            return len(gone)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first."""
+        with self._lock:
+            self._open()
+            found = [
+                job
+                for job in self._jobs.values()
+                if job.namespace == wanted.namespace
+                and (not wanted.statuses or job.status in wanted.statuses)
+                and wanted.queue in (None, job.queue)
+                and wanted.kind in (None, job.kind)
+                and wanted.correlation_id in (None, job.correlation_id)
+                and wanted.reason_code in (None, job.reason_code)
+                and wanted.stage in (None, job.stage)
+                and wanted.resolved in (None, job.id in self._resolutions)
+                and (wanted.before is None or job.id < wanted.before)
+            ]
+            page = sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+            return page if wanted.bodies else [job.without_bodies for job in page]
+
+    def list_events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, oldest first."""
+        with self._lock:
+            self._open()
+            found = [
+                event
+                for events in self._events.values()
+                for event in events
+                if wanted.job_id in (None, event.job_id)
+                and (wanted.after_seq is None or event.seq > wanted.after_seq)
+                and wanted.type in (None, event.type)
+                and wanted.correlation_id in (None, event.correlation_id)
+                and (wanted.since is None or event.ts >= wanted.since)
+                and (wanted.until is None or event.ts < wanted.until)
+            ]
+            found.sort(key=lambda event: (event.ts, event.job_id, event.seq))
+            return found[: wanted.limit]
+
+    def records(self, *, page_size: int) -> Iterator[Record]:
+        """Every job with its log, by id. A page is one snapshot; here a page is one job."""
+        with self._lock:
+            self._open()
+            ids = sorted(self._jobs)
+        for job_id in ids:
+            with self._lock:
+                job, events = self._jobs.get(job_id), tuple(self._events.get(job_id, ()))
+                observations = tuple(self.load_observations(job_id))
+            if job is not None:
+                yield Record(job_id, job, events, observations)
+
+    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
+        """The dedupe keys of live jobs in order."""
+        with self._lock:
+            self._open()
+            held = [
+                (key, job.id)
+                for job in self._jobs.values()
+                if job.finished_at is None and (key := _key_of(job)) is not None
+            ]
+        held.sort(key=lambda pair: (pair[0].namespace, pair[0].kind, pair[0].key, pair[1]))
+        yield from held
+
+    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
+        """The ids of live leases in order."""
+        with self._lock:
+            self._open()
+            held = [(job.lease_id, job.id) for job in self._jobs.values() if job.lease_id]
+        yield from sorted(held)
+
+
+def _order_of(key: SessionKey) -> _SessionOrder:
+    return (key.namespace, key.worker, key.actor)
+
+
+def _key_of(job: Job) -> DedupeKey | None:
+    if job.dedupe_key is None:
+        return None
+    return DedupeKey(job.namespace, job.kind, job.dedupe_key)

@@ -1,0 +1,199 @@
+"""Failover of a PostgreSQL server: what this process remembers, and what it asks a new connection.
+
+`core.failover` decides; here the questions are asked and the ruling is carried out. Callers' own
+transactions are not covered: what is committed on a connection that is not ours is not remembered.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+
+import msgspec
+
+from tenure.core.events import Event
+from tenure.core.failover import (
+    Acknowledged,
+    Found,
+    Kept,
+    Refusal,
+    Remembered,
+    Ruling,
+    Server,
+    highest_timeline,
+    judge,
+)
+from tenure.core.ids import Epoch, JobId
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import EventClass
+from tenure.errors import ServerBehind, StoreRestored
+from tenure.stores.postgres.arrays import integers, texts
+from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.transactions import Transaction
+
+_log = logging.getLogger("tenure.stores")
+
+Ask = Callable[..., Asked]
+
+
+class Memory:
+    """The last change that was acknowledged on each connection, the last tick, the highest epoch,
+    and the server they were on. Thread-safe; outlives the connections. [A8]
+
+    A transaction that begins after a change was acknowledged is later in the server's log, so its
+    own change takes the other's place. One change per connection is left at most.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._acknowledgements = 0
+        self._changes: list[tuple[int, Acknowledged]] = []  # each with its number
+        self._tick: Instant | None = None
+        self._epoch = Epoch(0)
+        self._server: Server | None = None
+
+    @property
+    def timeline(self) -> int | None:
+        """The timeline that transactions are meant for; None before a server was asked, and on a
+        standby."""
+        return None if self._server is None else self._server.timeline
+
+    def begin(self) -> int:
+        """To be called before a transaction begins, for `acknowledged`."""
+        return self._acknowledgements
+
+    def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
+        """These were committed, in one transaction. One stands for all: a transition if there is
+        one, because renewals are pruned."""
+        last: Event | None = None
+        for change in changes:
+            last = change.events[-1]
+            if not _is_renewal(last):
+                break
+        if last is None:
+            return
+        acknowledged = Acknowledged(last.job_id, last.seq, last.ts, _is_renewal(last))
+        with self._lock:
+            self._acknowledgements += 1
+            concurrent = [each for each in self._changes if each[0] > begun]
+            self._changes = [*concurrent, (self._acknowledgements, acknowledged)]
+
+    def ticked(self, tick: Instant) -> None:
+        """This tick was committed."""
+        with self._lock:
+            self._tick = max(tick, self._tick or tick)
+
+    def saw(self, epoch: Epoch) -> None:
+        """The store was in this epoch."""
+        with self._lock:
+            self._epoch = max(epoch, self._epoch)
+
+    def expect(self, server: Server | None) -> None:
+        """This server exists: those behind it are not to be used."""
+        with self._lock:
+            self._server = server
+
+    def remembered(self) -> Remembered:
+        """All of it at one moment."""
+        with self._lock:
+            return Remembered(
+                changes=tuple([change for _, change in self._changes]),
+                tick=self._tick,
+                epoch=self._epoch,
+                server=self._server,
+            )
+
+    def checked(self, result: "Checked") -> None:
+        """A server was asked for what was remembered. What is lost is not asked for again, since
+        the epoch was raised for it."""
+        asked, found = result.asked, result.found
+        with self._lock:
+            self._epoch = max(result.epoch, self._epoch)
+            if (found.server.timeline or 0) >= highest_timeline(self._server, found.server):
+                self._server = found.server
+            if result.ruling.missing is not None:
+                self._changes = [each for each in self._changes if each[1] not in asked.changes]
+                if self._tick == asked.tick:
+                    self._tick = found.tick
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What was asked of a server, what it has, what follows, and the epoch it is in by now."""
+
+    asked: Remembered
+    found: Found
+    ruling: Ruling
+    epoch: Epoch
+
+
+def check_server(
+    tx: Transaction,
+    ask: Ask,
+    asked: Remembered,
+    *,
+    epoch_lock: Sequence[Asked],
+    accepts_restored: bool,
+) -> Checked:
+    """Ask a server for all that is remembered, and raise the epoch if something is missing. Raises
+    for a server that must not be used. The caller commits."""
+    found, epoch = _find(tx, ask, asked)
+    ruling = judge(asked, found)
+    if ruling.refusal is Refusal.BEHIND:
+        newest = highest_timeline(asked.server, found.recorded)
+        raise ServerBehind(found=found.server.timeline or 0, newest=newest)
+    if ruling.refusal is Refusal.RESTORED and not accepts_restored:
+        raise StoreRestored(
+            found=found.server.system_identifier, recorded=found.recorded.system_identifier
+        )
+    if ruling.has_new_timeline or ruling.missing is not None:
+        # The lock first: who is in the middle of a write ends it in the epoch it began in.
+        *_, raised = tx.fetch(
+            *epoch_lock,
+            ask("note_timeline", timeline=found.server.timeline),
+            ask("raise_epoch_to", epoch=ruling.epoch),
+        )
+        epoch = max([epoch, *[Epoch(each) for (each,) in raised]])
+    return Checked(asked, found, ruling, epoch)
+
+
+def log_check(result: Checked) -> None:
+    """Say what a failover did. [OB20]"""
+    asked, found, ruling = result.asked, result.found, result.ruling
+    if ruling.missing is not None:
+        _log.error(
+            "acknowledged work was lost: %s is missing on timeline %s; the epoch is %d now, and"
+            " every lease from before is lost",
+            ruling.missing,
+            found.server.timeline,
+            result.epoch,
+        )
+    elif asked.server is not None and asked.server != found.server:
+        _log.warning(
+            "another server took over, on timeline %s; nothing that this process was told is"
+            " missing",
+            found.server.timeline,
+        )
+
+
+def _find(tx: Transaction, ask: Ask, asked: Remembered) -> tuple[Found, Epoch]:
+    [state], kept = tx.fetch(
+        ask("server_state"),
+        ask(
+            "acknowledged_changes",
+            ids=texts([change.job_id for change in asked.changes]),
+            seqs=integers([change.seq for change in asked.changes]),
+        ),
+    )
+    identifier, timeline, recorded_identifier, recorded_timeline, now, epoch, tick = state
+    found = Found(
+        server=Server(identifier, timeline),
+        recorded=Server(recorded_identifier, recorded_timeline),
+        now=Instant(now),
+        tick=tick,
+        kept={(JobId(job_id), seq): Kept(ts, rev) for job_id, seq, ts, rev in kept},
+    )
+    return found, Epoch(epoch)
+
+
+def _is_renewal(event: Event) -> bool:
+    return event.event_class is EventClass.RENEWAL

@@ -1,0 +1,734 @@
+"""PostgreSQL: any number of coordinators on one database, READ COMMITTED, row locks and CAS.
+
+Works behind a pooler in transaction mode: no session state, advisory locks that end with their
+transaction, prepared statements only where the pooler carries them. Never prints a password.
+"""
+
+import hashlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, Session, SessionKey
+from tenure.core.failover import Server, newest
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
+from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
+from tenure.errors import (
+    OutcomeUnknown,
+    ServerBehind,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tenure.ports import HealthFact, Locked, Saved
+from tenure.stores.memory.store import host_clock
+from tenure.stores.postgres.arrays import integers, texts, truths
+from tenure.stores.postgres.batches import batch_of
+from tenure.stores.postgres.failover import Memory, check_server, log_check
+from tenure.stores.postgres.health import QUESTIONS, postgres_facts
+from tenure.stores.postgres.pool import Pool
+from tenure.stores.postgres.schema import (
+    CONNECT_TIMEOUT_S,
+    DEFAULT_SCHEMA,
+    check_schema,
+    complete_dsn,
+    connect,
+    hosts_of,
+    schema_words,
+    shown_host,
+    translate,
+)
+from tenure.stores.postgres.schema import migrate as migrate_schema
+from tenure.stores.postgres.wire import Exchange, NoAnswer, Prepared
+from tenure.stores.sql.batches import Group, Offered, groups_of
+from tenure.stores.sql.beside import letters_of
+from tenure.stores.sql.driver import (
+    Connection,
+    Diagnostic,
+    TransactionStatus,
+    errors,
+    make_conninfo,
+    psycopg,
+)
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Asked, Statements
+from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
+from tenure.stores.sql.transactions import Transaction
+
+_log = logging.getLogger("tenure.stores")
+
+LISTING_CONNECTIONS = 2
+"""For lists and measures, beside those for everything else: a slow list holds up no heartbeat."""
+
+MAX_TRIES = 5
+"""How often a transaction is run that PostgreSQL gave up for the sake of another."""
+
+LONGEST_PAUSE_S = 0.05
+
+SERVER_FIRST_S = 0.5
+"""How much earlier than this process the server gives a statement up, if it can: its answer then
+says that nothing was written."""
+
+COMPARE_WITHIN_S = 3
+"""How long a process that starts waits for each further host of its URL."""
+
+WORDS = COLUMN_WORDS | {
+    "uuid": "uuid",
+    "bytes": "bytea",
+    "lock": "FOR UPDATE",
+    "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "by_leases": "",  # the planner knows that this index is small
+    "among_ids": "= ANY(CAST(:ids AS uuid[]))",
+    **{
+        f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
+        for name in ("workers", "queues", "kinds", "statuses")
+    },
+}
+
+_BEGIN = "BEGIN"
+_BEGIN_READING = "BEGIN READ ONLY"
+_BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+_COMMIT = Asked("COMMIT", ())
+_ROLLBACK = Asked("ROLLBACK", ())
+_DEALLOCATE = Asked("DEALLOCATE ALL", ())
+
+_OPEN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
+
+_INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
+
+_T = TypeVar("_T")
+
+
+_VETO = "TN001"
+_OTHER_TIMELINE = "TN002"
+_UNIQUE_VIOLATION = "23505"
+_NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
+"""A prepared statement is not where it was, or is there already, or no longer fits its tables."""
+
+
+class _Vetoed(Exception):
+    """Something of a transaction did not stick, and all of it was undone."""
+
+
+class _PostgresTransaction:
+    """Statements in one transaction, as many as possible in one round trip.
+
+    It begins with the first statements and may end with the last ones. Its timeouts are its own:
+    a session's settings would leak to others behind a pooler.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        begin: str,
+        settings: Asked,
+        prepared: Prepared | None,
+        *,
+        until: Deadline,
+    ) -> None:
+        self._connection = connection
+        self._prepared = prepared
+        self._until = until
+        self._opening = [Asked(begin, ()), settings]
+        self._begin = begin
+        self.is_committing = False
+        self._is_local_only = False
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement."""
+        if not asked:
+            return []
+        opening, self._opening = self._opening, []
+        closing = [_COMMIT] if last else []
+        self.is_committing = last
+        going = self._exchange()
+        going.send([*opening, *asked, *closing])
+        return going.finish()[len(opening) : len(opening) + len(asked)]
+
+    def stream(self, parts: Iterable[Sequence[Asked]]) -> list[list[Row]]:
+        """The rows of each statement, and the end of the transaction. Each part is sent as it
+        comes, so that the server works on it while the next one is being made."""
+        going = self._exchange()
+        opening, self._opening = self._opening, []
+        going.send(opening)
+        for part in parts:
+            going.send(part)
+            going.push()
+        self.is_committing = True
+        going.send([_COMMIT])
+        return going.finish()[len(opening) : -1]
+
+    def _exchange(self) -> Exchange:
+        return Exchange(self._connection, self._prepared, until=self._until)
+
+    def run(self, work: Callable[[Transaction], _T]) -> _T:
+        """Do the work and commit, unless the last statements did."""
+        self._connection.add_notice_handler(self._hear)
+        try:
+            result = work(self)
+            if self._connection.info.transaction_status != TransactionStatus.IDLE:
+                self.is_committing = True
+                self._say(_COMMIT)
+        finally:
+            self._connection.remove_notice_handler(self._hear)
+        if self._is_local_only:
+            raise OutcomeUnknown(
+                "the commit is on the primary's disk, but its standby has not confirmed it",
+                hint="send the same request again once replication works",
+            )
+        return result
+
+    def _hear(self, notice: Diagnostic) -> None:
+        """A wait for a synchronous standby that is cut short ends in a commit and a warning: it
+        must not pass for durable."""
+        if self.is_committing and notice.sqlstate in _INTERRUPTED:
+            self._is_local_only = True
+
+    @property
+    def may_have_written(self) -> bool:
+        """Whether a lost connection leaves the outcome open."""
+        return self.is_committing and self._begin == _BEGIN
+
+    def undo(self) -> None:
+        """Roll back; a connection on which that fails is not handed out again."""
+        if self._connection.info.transaction_status in _OPEN_TRANSACTION:
+            with suppress(psycopg.Error):
+                self._say(_ROLLBACK)
+
+    def make_room(self) -> None:
+        """Let the server forget what this connection has prepared, if that has become too much."""
+        if self._prepared is not None and self._prepared.is_full:
+            self._say(_DEALLOCATE)
+            self._prepared.forget()
+
+    def _say(self, asked: Asked) -> None:
+        """One statement by itself, waited for no longer than the others."""
+        going = Exchange(self._connection, None, until=self._until)
+        going.send([asked])
+        going.finish()
+
+
+class PostgresStore(SqlStore):
+    """`tenure.ports.Store` in a schema of a PostgreSQL database.
+
+    A call without a deadline of its own waits for `timeout_s` at most.
+    """
+
+    _may_undo = True  # whether a transaction of ours may be undone as a whole
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        pool_size: int = 4,
+        migrate: bool = False,
+        timeout_s: float = CALL_TIMEOUT_S,
+        accept_restored: bool = False,
+    ) -> None:
+        """`accept_restored`: also open a store that was restored, to raise its epoch. [A12]"""
+        words = WORDS | schema_words(schema)
+        self._statements = Statements("postgres", words, placeholder="$")
+        super().__init__(self._statements)
+        self._schema = schema
+        self._pool_size = pool_size
+        complete = complete_dsn(dsn)
+        self._hosts = hosts_of(complete)
+        if migrate:
+            migrate_schema(complete, schema=schema)
+        check_schema(complete, schema=schema)
+        self._timeout_s = timeout_s
+        self._memory = Memory()
+        self._accepts_restored = accept_restored
+        self._pool = Pool(self._connect, size=pool_size)
+        self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
+        self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
+        self._prepares = True
+        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._compare_hosts()
+        opened_by = Deadline(time.monotonic() + max(timeout_s, CONNECT_TIMEOUT_S))
+        with self._pool.connection(opened_by):
+            pass  # a server that must not be used is refused now
+
+    @property
+    def parallelism(self) -> int:
+        """The pool's size."""
+        return self._pool_size
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the server now, and what to do about it."""
+        asked = [self._ask(name, schema=self._schema) for name in QUESTIONS]
+        asked_at = host_clock()
+        answers = self._read(lambda tx: tx.fetch(*asked, last=True), listing=True)
+        return postgres_facts(answers, asked_at=asked_at, heard_at=host_clock())
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+        self._listing_pool.close()
+
+    # --- failover ------------------------------------------------------------------------------
+
+    def _connect(self, until: Deadline) -> Connection:
+        """A new connection, to a server that has everything this process was told. [A8] Hosts are
+        tried in the URL's order; one that is behind is passed over. [A11]"""
+        problems: list[StoreUnavailable] = []
+        for tried, dsn in enumerate(self._hosts):
+            try:
+                return self._connect_to(dsn, until.shared_by(len(self._hosts) - tried))
+            except StoreUnavailable as problem:
+                problems.append(problem)
+                if isinstance(problem, ServerBehind):
+                    _log.warning("%s was passed over: %s", shown_host(dsn), problem)
+        raise next((each for each in problems if isinstance(each, ServerBehind)), problems[-1])
+
+    def _connect_to(self, dsn: str, until: Deadline) -> Connection:
+        connection = connect(dsn, until=until)
+        try:
+            self._check_server(connection, until)
+        except psycopg.Error as problem:
+            connection.close()
+            raise translate(problem) from problem
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _compare_hosts(self) -> None:
+        """Find the newest primary among the hosts of the URL, so that this process does not begin
+        with an old one that comes first. [A11]"""
+        if len(self._hosts) == 1:
+            return
+        found: dict[str, Server] = {}
+        for dsn in self._hosts:
+            # It may be down, a standby, or without our schema.
+            shortly = make_conninfo(dsn, connect_timeout=COMPARE_WITHIN_S)
+            with suppress(StoreUnavailable, psycopg.Error), connect(shortly) as connection:
+                [row] = connection.execute(self._ask("server_state").text).fetchall()
+                found[shown_host(dsn)] = Server(row[0], row[1])
+        if len({server.system_identifier for server in found.values()}) > 1:
+            raise StoreError(
+                f"{' and '.join(found)} are different PostgreSQL systems, not a primary and its"
+                " standbys",
+                hint="leave those out of the URL that do not belong to this store",
+            )
+        self._memory.expect(newest(list(found.values())))
+
+    def _check_server(self, connection: Connection, until: Deadline) -> None:
+        """Ask the server for all that this process remembers, before anything else is asked."""
+        asked = self._memory.remembered()
+        tx = self._transaction(connection, _BEGIN, until, timeline=None, prepared=None)
+        result = tx.run(
+            lambda tx: check_server(
+                tx,
+                self._ask,
+                asked,
+                epoch_lock=self._epoch_lock(),
+                accepts_restored=self._accepts_restored,
+            )
+        )
+        self._memory.checked(result)
+        log_check(result)
+        if asked.server is not None and asked.server != result.found.server:
+            self._drop_idle()  # those lead to the old server
+
+    def _saw_epoch(self, epoch: Epoch) -> None:
+        self._memory.saw(epoch)
+
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick before this one, and now."""
+        before, now = super().tick()
+        self._memory.ticked(max(before or now, now))
+        return before, now
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """Lock, look, let `plan` decide, write what it says; remember it as acknowledged."""
+        begun = self._memory.begin()
+        planned = super().claim(scope, sessions, wanted, plan)
+        self._memory.acknowledged(planned.changes, begun=begun)
+        return planned
+
+    def save_locked(
+        self,
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        """Lock, read, let `decide` say what to write, write it; remember it as acknowledged."""
+        changes: Sequence[Change] = ()
+
+        def decided(locked: Locked) -> Sequence[Change]:
+            nonlocal changes
+            changes = decide(locked)
+            return changes
+
+        begun = self._memory.begin()
+        saved = super().save_locked(ids, sessions, decided)
+        self._remember_written(changes, saved, begun=begun)
+        return saved
+
+    def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
+        written = (change for change in changes if change.job.id in saved.stuck)
+        self._memory.acknowledged(written, begun=begun)
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch, on whatever server the store is on now. [A5] [A12]"""
+        asked = [*self._epoch_lock(), self._ask("adopt_server"), self._ask("raise_epoch")]
+        [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
+        self._saw_epoch(Epoch(epoch))
+        return Epoch(epoch)
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def _read(
+        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+    ) -> _T:
+        begin = _BEGIN_SNAPSHOT if snapshot else _BEGIN_READING
+        return self._transact(begin, work, listing=listing)
+
+    def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
+        return self._transact(_BEGIN, work, all_or_nothing=all_or_nothing)
+
+    def _transact(
+        self,
+        begin: str,
+        work: Callable[[Transaction], _T],
+        *,
+        all_or_nothing: bool = False,
+        listing: bool = False,
+    ) -> _T:
+        """Run work in a transaction; again, in time, where nothing of it was written. [K6]"""
+        pool = self._listing_pool if listing else self._pool
+        until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
+        tries = 0
+        while True:
+            tries += 1
+            with pool.connection(until) as connection:
+                prepared = self._prepared_on(connection)
+                timeline = self._memory.timeline
+                tx = self._transaction(connection, begin, until, timeline, prepared)
+                try:
+                    tx.make_room()
+                    return self._run_on(tx, work, timeline)
+                except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
+                    tx.undo()
+                    if tries >= MAX_TRIES or until.has_passed:
+                        raise translate(given_up) from given_up
+                except psycopg.Error as problem:
+                    if not connection.closed:
+                        tx.undo()
+                        if prepared is not None and problem.sqlstate in _NOT_CARRIED:
+                            self._stop_preparing(problem)
+                            continue
+                        if problem.sqlstate == _OTHER_TIMELINE and tries < MAX_TRIES:
+                            # A pooler hid a failover, or these lead to an old primary.
+                            connection.close()
+                            self._drop_idle()
+                            continue
+                        is_in_the_way = all_or_nothing and problem.sqlstate == _UNIQUE_VIOLATION
+                        if is_in_the_way or problem.sqlstate == _VETO:
+                            raise _Vetoed from problem
+                        raise translate(problem) from problem
+                    if tx.may_have_written:
+                        raise _unknown(
+                            "the connection to PostgreSQL was lost while committing"
+                        ) from problem
+                    self._drop_idle()
+                    if tries > 1 or isinstance(problem, NoAnswer):
+                        raise translate(problem) from problem
+                except BaseException:
+                    tx.undo()
+                    raise
+            time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+
+    def _transaction(
+        self,
+        connection: Connection,
+        begin: str,
+        until: Deadline,
+        timeline: int | None,
+        prepared: Prepared | None,
+    ) -> _PostgresTransaction:
+        """A transaction that a server on another timeline refuses. None: any server takes it."""
+        settings = self._settings(until, timeline)
+        return _PostgresTransaction(connection, begin, settings, prepared, until=until)
+
+    def _settings(self, until: Deadline, timeline: int | None) -> Asked:
+        """What a transaction begins with: the server's own time-outs end a little earlier."""
+        left_s = until.remaining_s
+        whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
+        lock_ms = whole_ms * 9 // 10  # the first to end, so that the error says what was waited for
+        return self._ask(
+            "settings",
+            timeline=timeline,
+            statement_timeout=f"{whole_ms}ms",
+            lock_timeout=f"{lock_ms}ms",
+            idle_timeout=f"{whole_ms}ms",
+        )
+
+    def _drop_idle(self) -> None:
+        """Close what nobody uses: a connection was found dead, or leads to the wrong server."""
+        self._pool.drop_idle()
+        self._listing_pool.drop_idle()
+
+    def _run_on(
+        self, tx: _PostgresTransaction, work: Callable[[Transaction], _T], timeline: int | None
+    ) -> _T:
+        result = tx.run(work)
+        if tx.may_have_written and timeline != self._memory.timeline:
+            raise _unknown("another PostgreSQL server took over while committing")
+        return result
+
+    def _prepared_on(self, connection: Connection) -> Prepared | None:
+        """What the connection has prepared; None where nothing is."""
+        return self._prepared.setdefault(connection, Prepared()) if self._prepares else None
+
+    def _stop_preparing(self, problem: psycopg.Error) -> None:
+        self._prepares = False
+        _log.info("statements are sent whole from now on, prepared ones get lost: %s", problem)
+
+    def _pack(self, values: Sequence[str]) -> str:
+        return texts(values)
+
+    # --- locks ---------------------------------------------------------------------------------
+
+    def _claim_locks(
+        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+    ) -> list[Asked]:
+        """Epoch, then sessions, then queues, each sorted: nobody waits in a circle.
+
+        Advisory locks rather than rows: a claim that finds nothing must write nothing.
+        """
+        own = {self._key("session", *_parts(key)) for key in sessions}
+        queues = {self._key("queue", scope.namespace, name): name for name in scope.queues}
+        locks = [
+            (self._key("epoch"), True),
+            *[(key, False) for key in sorted(own)],
+            *[(key, name not in limited) for key, name in sorted(queues.items())],
+        ]
+        keys, are_shared = zip(*locks, strict=True)
+        return [self._ask("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
+
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+        """Epoch, then sessions as a claim locks them, then rows in id order."""
+        own = sorted({self._key("session", *_parts(key)) for key in sessions})
+        keys, shared = [self._key("epoch"), *own], [True, *[False] * len(own)]
+        return [
+            self._ask("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
+            self._ask("lock_jobs", ids=texts(ids)),
+        ]
+
+    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+        if not sessions:
+            return []
+        keys = [session.key for session in sessions]
+        asked = self._ask(
+            "remember_sessions",
+            namespaces=texts([key.namespace for key in keys]),
+            actors=texts([key.actor for key in keys]),
+            workers=texts([key.worker for key in keys]),
+            claim_seqs=integers([session.claim_seq for session in sessions]),
+            request_ids=texts([session.request_id for session in sessions]),
+            fingerprints=texts([session.fingerprint for session in sessions]),
+            claimed_ats=integers([session.claimed_at for session in sessions]),
+            are_repeated=truths([session.is_repeated for session in sessions]),
+        )
+        return [asked]
+
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+        return [self._ask("lock_exclusive", key=self._key("queue", namespace, name))]
+
+    def _epoch_lock(self) -> list[Asked]:
+        return [self._ask("lock_exclusive", key=self._key("epoch"))]
+
+    def _key(self, *parts: str) -> int:
+        return _lock_key(self._schema, *parts)
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        """Compare and write; remember what was written as acknowledged."""
+        offered = Offered(changes)
+        begun = self._memory.begin()
+        saved = self._save_offered(offered, epoch)
+        self._remember_written(offered.whole(), saved, begun=begun)
+        return saved
+
+    def _save_offered(self, offered: Offered, epoch: Epoch) -> Saved:
+        """A long row of new jobs as they come, the rest when all are here."""
+        if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
+            with suppress(_Vetoed):
+                return self._write(
+                    lambda tx: self._save_as_offered(tx, offered, epoch), all_or_nothing=True
+                )
+        return self._save_at_once(offered.whole(), epoch)
+
+    def _save_as_offered(self, tx: Transaction, offered: Offered, epoch: Epoch) -> Saved:
+        """New jobs without keys, a statement for each piece: they stick as a whole or not at all.
+        Others could wait for each other's rows, and are left to `_save_at_once`."""
+        assert isinstance(tx, _PostgresTransaction)
+        new_queues: set[tuple[Namespace, QueueName]] = set()
+
+        def parts() -> Iterator[list[Asked]]:
+            for piece in offered.pieces():
+                groups = groups_of(piece)
+                if not _are_new(groups):
+                    raise _Vetoed  # costs the connection: as rare as a wave of both kinds
+                unknown = self._unregistered(piece, epoch) - new_queues
+                new_queues.update(unknown)
+                yield [*self._register(unknown), self._ask_group(groups[0], epoch, alone=True)]
+
+        answers = tx.stream(parts())
+        self._registered_queues |= new_queues
+        stuck = frozenset(change.job.id for change in offered.whole())
+        return Saved(Instant(answers[-1][0][0]), stuck)
+
+    def _save_at_once(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        """One statement per shape, all in one round trip."""
+        if not changes:
+            return Saved(self.now(), frozenset())
+        if letters_of(changes):
+            return self._write(lambda tx: self._save_resolving(tx, changes, epoch))
+        new_queues = self._unregistered(changes, epoch)
+        asked = self._register(new_queues)
+        groups = groups_of(changes)
+        if self._may_undo and _is_likely_to_stick(groups):
+            alone = [*asked, self._ask_group(groups[0], epoch, alone=True)]
+            with suppress(_Vetoed):
+                saved = self._write(
+                    lambda tx: self._save(tx, groups, alone, epoch), all_or_nothing=True
+                )
+                self._registered_queues |= new_queues
+                return saved
+        # Several statements lock rows in several goes: lock all of them first, in id order.
+        updates = [group for group in groups if not group.is_insert]
+        if len(updates) > 1:
+            ids = [change.job.id for group in updates for change in group.changes]
+            asked.append(self._ask("lock_jobs", ids=texts(ids)))
+        asked += [self._ask_group(group, epoch, held=len(updates) > 1) for group in groups]
+        saved = self._write(lambda tx: self._save(tx, groups, asked, epoch))
+        self._registered_queues |= new_queues
+        return saved
+
+    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        groups = groups_of(changes)
+        asked = self._register(self._unregistered(changes, epoch))
+        asked += [self._ask_group(group, epoch, held=True) for group in groups]
+        return self._save(tx, groups, asked, epoch)
+
+    def _save_resolving(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        """Some of the changes resolve dead letters: lock those with the other rows, then see which
+        are still unresolved. Nobody can resolve one of them before this transaction ends. [B17]"""
+        held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
+        tx.fetch(self._ask("lock_jobs", ids=texts(held)))
+        first = self._first_to_resolve(tx, changes)
+        if not first:
+            [[(now, _)]] = tx.fetch(self._ask("moment"), last=True)
+            return Saved(Instant(now), frozenset())
+        return self._save_held(tx, first, epoch)
+
+    def _save(
+        self, tx: Transaction, groups: Sequence[Group], asked: Sequence[Asked], epoch: Epoch
+    ) -> Saved:
+        with_more = [change for group in groups for change in group.changes if _has_more(change)]
+        answers = tx.fetch(*asked, last=not with_more)[-len(groups) :]
+        stuck: set[JobId] = set()
+        for group, [(_, ids)] in zip(groups, answers, strict=True):
+            stuck.update(_stuck(group, ids))
+        for change in with_more:
+            if change.job.id in stuck:
+                for spawned in groups_of(change.spawned):
+                    [[(_, ids)]] = tx.fetch(self._ask_group(spawned, epoch, held=True))
+                    missing = {each.job.id for each in spawned.changes} - {*_stuck(spawned, ids)}
+                    for job_id in missing:
+                        raise StoreRefused(f"job {job_id} is already there")
+                self._keep(tx, change.observations)
+                if change.resolution is not None:
+                    self._keep_resolutions(tx, [change.resolution])
+        return Saved(Instant(answers[-1][0][0]), frozenset(stuck))
+
+    def _write_claimed(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+    ) -> None:
+        groups = groups_of(changes)
+        asked = [self._ask_group(group, epoch, held=True) for group in groups]
+        answers = tx.fetch(*asked, *also, last=True)
+        for group, [(_, ids)] in zip(groups, answers, strict=False):
+            assert len(_stuck(group, ids)) == len(group.changes), "the rows were locked by us"
+
+    def _ask_group(
+        self, group: Group, epoch: Epoch, *, held: bool = False, alone: bool = False
+    ) -> Asked:
+        statement = "insert_jobs" if group.is_insert else "update_jobs"
+        batch = batch_of(group)
+        text = self._statements.text
+        shape = (
+            *batch.shape,
+            ("held", text("rows_are_held" if held else "rows_to_lock")),
+            ("stuck", text("stuck")),
+            ("unless_all_stuck", text("unless_all_stuck")),
+        )
+        return self._ask(
+            f"{statement}_alone" if alone else statement,
+            shape,
+            epoch=epoch,
+            epoch_lock=self._key("epoch"),
+            **batch.parameters,
+        )
+
+
+def _unknown(what: str) -> OutcomeUnknown:
+    return OutcomeUnknown(what, hint="send the same request again: its id tells what became of it")
+
+
+def _are_new(groups: Sequence[Group]) -> bool:
+    """Whether these are new jobs that nothing stands against, and nothing else."""
+    if not groups[0].is_insert or not _is_likely_to_stick(groups):
+        return False
+    return not any(_has_more(change) for change in groups[0].changes)
+
+
+def _has_more(change: Change) -> bool:
+    """Whether more than a row and its events is to be written."""
+    return bool(change.spawned or change.observations or change.resolution)
+
+
+def _is_likely_to_stick(groups: Sequence[Group]) -> bool:
+    """Whether all of it may be tried as one statement that sticks as a whole or not at all. Keys
+    are there to meet each other; ids and revisions hardly ever do."""
+    [group, *others] = groups
+    if others:
+        return False
+    return not group.is_insert or all(each.job.dedupe_key is None for each in group.changes)
+
+
+def _stuck(group: Group, ids: str | None) -> list[JobId]:
+    """The ids that were written; None stands for all of the group."""
+    if ids is None:
+        return [change.job.id for change in group.changes]
+    return [JobId(each) for each in ids.split(",") if each]
+
+
+def _parts(key: SessionKey) -> tuple[str, str, str]:
+    return key.namespace, key.actor, key.worker
+
+
+@lru_cache(maxsize=4096)
+def _lock_key(*parts: str) -> int:
+    """A number for a name. Two names that share one only wait for each other needlessly."""
+    digest = hashlib.blake2b("\x00".join(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

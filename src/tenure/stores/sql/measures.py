@@ -1,0 +1,100 @@
+"""How full a SQL store is. A mixin of `SqlStore`, which owns jobs and events.
+
+Every number comes from an index and stops at a limit: a scrape every few seconds must cost the
+same on a store of a million jobs as on an empty one.
+"""
+
+from collections.abc import Sequence
+
+from tenure.core.ids import Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.queue_sample import KnownQueue, fair_share
+from tenure.ports import Measures, QueueMeasure
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+MAX_LEVELS = 32
+"""Priorities of a queue among which the oldest job is looked for."""
+
+
+class Measuring(Transactional):
+    """`Store.measure` over SQL."""
+
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
+        """How full the store is, within these limits."""
+        return self._read(lambda tx: self._measured(tx, queues, jobs, namespace), listing=True)
+
+    def _measured(
+        self, tx: Transaction, queues: int, jobs: int, only: Namespace | None
+    ) -> Measures:
+        where = "" if only is None else "WHERE namespace = :namespace"
+        [(now, _)], [(losses,)], spaces, [(known,)] = tx.fetch(
+            self._ask("moment"),
+            self._ask("count_losses"),
+            self._ask("measured_namespaces", namespaces=queues),
+            self._ask("count_queues", (("where", where),), namespace=only),
+        )
+        of = [only] if only is not None else [Namespace(name) for (name,) in spaces]
+        found = tx.fetch(
+            *[self._ask("measured_queues", namespace=each, queues=queues) for each in of]
+        )
+        chosen = fair_share(
+            (
+                KnownQueue(bool(is_empty), namespace, QueueName(name))
+                for namespace, rows in zip(of, found, strict=True)
+                for is_empty, name in rows
+            ),
+            queues,
+        )
+        names = [(each.namespace, each.queue) for each in chosen]
+        namespaces = list(dict.fromkeys(namespace for namespace, _ in names))
+        asked = [each for namespace, name in names for each in self._about(namespace, name, jobs)]
+        answers = tx.fetch(
+            *asked,
+            *[
+                self._ask("count_dead_letters", namespace=namespace, jobs=jobs)
+                for namespace in namespaces
+            ],
+            last=True,
+        )
+        dead = answers[len(asked) :]
+        return Measures(
+            now=Instant(now),
+            queues=tuple(
+                _measure(namespace, name, answers[3 * at : 3 * at + 3], now)
+                for at, (namespace, name) in enumerate(names)
+            ),
+            left_out=known - len(names),
+            losses=losses,
+            dead_letters={
+                namespace: count for namespace, [(count,)] in zip(namespaces, dead, strict=True)
+            },
+        )
+
+    def _about(self, namespace: Namespace, queue: QueueName, jobs: int) -> list[Asked]:
+        where = {"namespace": namespace, "queue": queue}
+        return [
+            self._ask("count_waiting", jobs=jobs, **where),
+            self._ask("count_leased", jobs=jobs, **where),
+            self._ask("oldest_waiting", levels=MAX_LEVELS, **where),
+        ]
+
+
+def _measure(
+    namespace: Namespace, queue: QueueName, answers: Sequence[Sequence[Row]], now: int
+) -> QueueMeasure:
+    [(waiting, ready, oldest_counted)], [(leased,)], [(oldest,)] = answers
+    # Of the jobs that were not counted, those whose time has come. The counted ones may also be
+    # ready before it, if the clock was set back. [Z6]
+    ready_since = [] if oldest_counted is None else [oldest_counted]
+    if oldest is not None and oldest <= now:
+        ready_since.append(oldest)
+    return QueueMeasure(
+        namespace=namespace,
+        queue=queue,
+        ready=ready,
+        delayed=waiting - ready,
+        leased=leased,
+        oldest_ready_at=min(ready_since, default=None),
+    )

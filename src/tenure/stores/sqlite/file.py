@@ -1,0 +1,269 @@
+"""The file of a SQLite store: where it may lie, how it is opened, and which schema it has.
+
+Refuses network filesystems, where locks lie and WAL has no shared memory, and every schema that
+is not this code's own. Neither refusal writes a byte.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from tenure.errors import (
+    OutcomeUnknown,
+    SchemaTooNew,
+    SchemaTooOld,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tenure.ports import Clock
+from tenure.stores.memory.store import host_clock
+from tenure.stores.migrations import Migration, migrations, newest_version
+from tenure.stores.sql.statements import fill
+from tenure.stores.sqlite.exposure import check_exposure
+
+OLDEST_SQLITE = (3, 37, 0)
+"""The first with STRICT tables."""
+
+MIGRATION_TIMEOUT_S = 60.0
+
+_NETWORK_FILESYSTEMS = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4"}
+    | {"smb2", "smb3", "smbfs"}
+)
+_MOUNTS = Path("/proc/mounts")
+
+
+# --- The file ----------------------------------------------------------------------------------
+
+
+def prepare_file(path: Path, *, allow_network_filesystem: bool) -> Path:
+    """The absolute path of a file that can hold a store; it is created empty if it is missing."""
+    if str(path) in {":memory:", "", "."}:
+        raise StoreError(
+            f"{str(path)!r} is not a file", hint="use memory:// for a store that forgets"
+        )
+    path = path.absolute()
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StoreError(
+            f"SQLite {sqlite3.sqlite_version} is too old",
+            hint=f"Tenure needs {'.'.join(map(str, OLDEST_SQLITE))} or newer",
+        )
+    if path.is_dir():
+        raise StoreError(f"{path} is a directory", hint="name a file in it")
+    if not path.parent.is_dir():
+        raise StoreError(f"{path.parent} does not exist", hint="create the directory first")
+    kind = filesystem_of(path.parent)
+    if not allow_network_filesystem and is_network_filesystem(kind):
+        raise StoreError(
+            f"{path.parent} is on a network filesystem ({kind}), where SQLite's locks fail",
+            hint="use a local disk or PostgreSQL, or pass allow_network_filesystem=True",
+        )
+    check_exposure(path)
+    _create(path)
+    return path
+
+
+def _create(path: Path) -> None:
+    """Make the file for its owner alone: payloads may hold secrets. SQLite gives the files it
+    puts beside it the same mode.
+
+    Made under another name and then linked: a file that already exists must never be opened here,
+    because closing it again would drop the locks of every other connection of this process
+    (POSIX), and two writers would then damage it. 64 claimers did so within a second.
+    """
+    if path.exists():
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise _not_writable(path, "permission denied")
+        return
+    draft = path.with_name(f"{path.name}.new-{os.getpid()}-{threading.get_ident()}")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            with suppress(FileExistsError):  # somebody else made it first: then it is theirs
+                path.hardlink_to(draft)
+        finally:
+            draft.unlink()
+    except OSError as problem:
+        raise _not_writable(path, problem.strerror or "unknown") from problem
+
+
+def _not_writable(path: Path, why: str) -> StoreError:
+    return StoreError(
+        f"{path} cannot be opened for writing: {why}",
+        hint="check the permissions of the file and its directory",
+    )
+
+
+def filesystem_of(directory: Path, mounts: Path = _MOUNTS) -> str:
+    """The type of the filesystem that `directory` is on; empty where the system does not say."""
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    here = directory.resolve()
+    best, kind = -1, ""
+    for line in lines:
+        _, mount_point, found, *_ = line.split(" ")
+        # The kernel writes blanks and backslashes in octal.
+        where = Path(mount_point.encode("latin-1", "replace").decode("unicode_escape"))
+        if here.is_relative_to(where) and len(where.parts) >= best:
+            best, kind = len(where.parts), found
+    return kind
+
+
+def is_network_filesystem(kind: str) -> bool:
+    """Whether files of this type of filesystem may be changed by another machine."""
+    return kind in _NETWORK_FILESYSTEMS or kind.startswith("fuse.")
+
+
+def connect(
+    path: Path, clock: Clock, busy_timeout_s: float, *, reader: bool = False
+) -> sqlite3.Connection:
+    """A connection with our settings; `tenure_clock()` is the store's clock in SQL."""
+    connection = sqlite3.connect(
+        path,
+        timeout=busy_timeout_s,
+        isolation_level=None,  # Python must not open transactions of its own
+        check_same_thread=False,  # readers go from hand to hand, never two hands at once
+        cached_statements=256,
+    )
+    connection.create_function("tenure_clock", 0, clock)
+    # FULL: in WAL mode NORMAL loses acknowledged work when the power fails. No memory map: it
+    # turns an I/O error into a signal. Only the writer checkpoints, and when it chooses.
+    for pragma in (
+        "PRAGMA synchronous = FULL",
+        "PRAGMA mmap_size = 0",
+        "PRAGMA wal_autocheckpoint = 0",
+        "PRAGMA trusted_schema = OFF",
+        "PRAGMA temp_store = MEMORY",
+    ):
+        connection.execute(pragma)
+    if reader:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+# --- Errors ------------------------------------------------------------------------------------
+
+
+def error_code(problem: sqlite3.Error) -> int:
+    """SQLite's primary code; 0 for an error that Python's module raised by itself."""
+    return int(getattr(problem, "sqlite_errorcode", 0)) & 0xFF
+
+
+@contextmanager
+def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.IntegrityError as refusal:
+        raise StoreRefused(
+            f"the schema refused a write to {path}: {refusal}",
+            hint="run `tenure verify`; if it finds nothing, this is a bug of Tenure",
+        ) from refusal
+    except sqlite3.Error as problem:
+        code = error_code(problem)
+        if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+            raise StoreError(
+                f"{path} is not a SQLite database, or is damaged: {problem}",
+                hint="name another file, or restore a backup",
+            ) from problem
+        if code == sqlite3.SQLITE_READONLY:
+            raise StoreUnavailable(
+                f"{path} is read-only", hint="check the permissions of file and directory"
+            ) from problem
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise StoreUnavailable(
+                f"{path} was not read in time", hint="ask for less, or narrow it down"
+            ) from problem
+        if committing and code != sqlite3.SQLITE_BUSY:
+            raise OutcomeUnknown(
+                f"{path} failed while committing: {problem}", hint="send the same request again"
+            ) from problem
+        raise StoreUnavailable(
+            f"{path} did not take the request: {problem}", hint="send the same request again"
+        ) from problem
+
+
+# --- The schema --------------------------------------------------------------------------------
+
+
+def has_nothing(path: Path) -> bool:
+    """Whether the file holds no table at all, so that it is ours to fill."""
+    if path.stat().st_size == 0:
+        return True
+    with closing(_look(path)) as connection:
+        return not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+
+
+def schema_version(path: Path) -> int:
+    """The schema version of a file; 0 if it has none."""
+    with closing(_look(path)) as connection:
+        return _version(connection)
+
+
+def _look(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=MIGRATION_TIMEOUT_S, isolation_level=None)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tenure_meta'")
+    if not tables.fetchall():
+        return 0
+    found = connection.execute("SELECT schema_version FROM tenure_meta").fetchall()
+    if len(found) != 1 or type(found[0][0]) is not int:
+        raise StoreError(
+            "the table tenure_meta does not say which schema version this is",
+            hint="name another file, or restore a backup",
+        )
+    version: int = found[0][0]
+    return version
+
+
+def check_schema(path: Path) -> None:
+    """Raise unless the file's schema is the one this code was written for. [Y3]"""
+    found, needed = schema_version(path), newest_version("sqlite")
+    if found < needed:
+        raise SchemaTooOld(found=found, needed=needed)
+    if found > needed:
+        raise SchemaTooNew(found=found, needed=needed)
+
+
+def migrate(path: Path) -> int:
+    """Bring a file's schema up to date, under the write lock; the version it then has.
+
+    A file of a newer Tenure is left as it is.
+    """
+    with closing(connect(path, host_clock, MIGRATION_TIMEOUT_S)) as connection:
+        if _version(connection) >= newest_version("sqlite"):
+            return _version(connection)
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("BEGIN IMMEDIATE")
+        found = _version(connection)
+        for migration in migrations("sqlite"):
+            if migration.version > found:
+                _run_script(connection, script(migration))
+        connection.execute("COMMIT")
+        return _version(connection)
+
+
+def script(migration: Migration) -> str:
+    """A migration as plain SQL, without its transaction."""
+    end = "\nUPDATE tenure_meta SET schema_version = {version};\n"
+    return migration.text + fill(end, {"version": str(migration.version)})
+
+
+def _run_script(connection: sqlite3.Connection, script: str) -> None:
+    """Statement by statement: `executescript` would commit our transaction first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""

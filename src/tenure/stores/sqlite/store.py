@@ -1,0 +1,307 @@
+"""SQLite: one file, one writer thread per process, durable to the disk.
+
+Safe with several processes on one file, refused on network filesystems, and never used across a
+fork. Every write begins IMMEDIATE; readers cannot write at all.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tenure.core.claims import ClaimScope, Session, SessionKey
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
+from tenure.errors import Closed, StoreError, StoreRefused
+from tenure.ports import Clock, HealthFact, Saved
+from tenure.stores.memory.store import host_clock
+from tenure.stores.sql.batches import groups_of
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Asked, Statements, fill
+from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
+from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sqlite.batches import ask_group
+from tenure.stores.sqlite.file import (
+    check_schema,
+    connect,
+    has_nothing,
+    migrate,
+    prepare_file,
+    translated,
+)
+from tenure.stores.sqlite.health import sqlite_facts
+from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
+
+MAX_IDLE_READERS = 4
+
+STEPS_BETWEEN_LOOKS = 20_000
+"""Of SQLite's virtual machine, before it looks at the clock: about a millisecond."""
+
+WORDS = COLUMN_WORDS | {
+    "t": "tenure_",
+    "uuid": "text",
+    "bytes": "blob",
+    # One writer at a time needs no row locks.
+    "lock": "",
+    "skip_locked": "",
+    # Leases are few, but without statistics SQLite takes another index that begins alike.
+    "by_leases": "INDEXED BY tenure_job_leased",
+    # SQLite has no arrays: a list travels as one JSON document.
+    **{
+        f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
+        for name in ("ids", "workers", "queues", "kinds", "statuses")
+    },
+}
+
+_T = TypeVar("_T")
+
+
+class _SqliteTransaction:
+    """Statements on one connection, one after the other: there is no round trip to save."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement."""
+        execute = self.connection.execute
+        return [execute(each.text, each.parameters).fetchall() for each in asked]
+
+
+class SqliteStore(SqlStore):
+    """`tenure.ports.Store` in one SQLite file. A new or empty file is migrated when opened.
+
+    A call without a deadline of its own waits for `timeout_s` at most.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock = host_clock,
+        migrate: bool = False,
+        timeout_s: float = CALL_TIMEOUT_S,
+        allow_network_filesystem: bool = False,
+    ) -> None:
+        self._statements = Statements("sqlite", WORDS, placeholder="?")
+        super().__init__(self._statements)
+        self._path = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._closed = False
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        with translated(self._path):
+            self._bring_up(migrate_it=migrate)
+        self._writer = Writer(
+            lambda: connect(self._path, clock, LOCK_SLICE_S), path=self._path, timeout_s=timeout_s
+        )
+
+    def _bring_up(self, *, migrate_it: bool) -> None:
+        if migrate_it or has_nothing(self._path):
+            migrate(self._path)
+        check_schema(self._path)
+
+    @property
+    def parallelism(self) -> int:
+        """One writer."""
+        return 1
+
+    def now(self) -> Instant:
+        """The injected clock."""
+        self._check()
+        return self._clock()
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the file now, and what to do about it."""
+        names = ("health_journal_mode", "health_synchronous", "health_meta")
+        [(mode,)], [(synchronous,)], [meta] = self._read(
+            lambda tx: tx.fetch(*[self._ask(name) for name in names])
+        )
+        return sqlite_facts(self._path, mode, synchronous, meta)
+
+    def close(self) -> None:
+        """End the writer and close every connection."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._writer.close()
+        with self._readers_lock:
+            while self._readers:
+                self._readers.pop().close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                "this store was opened before a fork, and a SQLite connection must not cross one",
+                hint="open the store again in the child process",
+            )
+        if self._closed:
+            raise Closed
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def _read(
+        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+    ) -> _T:
+        self._check()
+        until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
+        with translated(self._path), self._reader(until) as connection:
+            # A transaction for all: rows and clock of one call belong together, and a deferred
+            # transaction that only reads can neither wait nor be refused in WAL mode.
+            connection.execute("BEGIN")
+            result = work(_SqliteTransaction(connection))
+            connection.execute("COMMIT")
+            return result
+
+    @contextmanager
+    def _reader(self, until: Deadline) -> Iterator[sqlite3.Connection]:
+        with self._readers_lock:
+            connection = self._readers.pop() if self._readers else None
+        if connection is None:
+            connection = connect(self._path, self._clock, self._timeout_s, reader=True)
+        # A read ends in time as well: SQLite has no time-out for statements of its own. [K6]
+        connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_LOOKS)
+        try:
+            yield connection
+        except BaseException:
+            # Whatever went wrong, the next reader starts from a fresh connection.
+            with suppress(sqlite3.Error):
+                connection.close()
+            raise
+        with self._readers_lock:
+            if len(self._readers) < MAX_IDLE_READERS and not self._closed:
+                self._readers.append(connection)
+                return
+        connection.close()
+
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        self._check()
+        return self._writer.run(lambda connection: work(_SqliteTransaction(connection)))
+
+    def _pack(self, values: Sequence[str]) -> str:
+        return json.dumps(list(values))
+
+    def _claim_locks(
+        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+    ) -> list[Asked]:
+        return []
+
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+        return []  # one writer holds every row
+
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+        return []
+
+    def _epoch_lock(self) -> list[Asked]:
+        return []
+
+    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+        return [
+            self._ask(
+                "remember_session",
+                namespace=session.key.namespace,
+                actor=session.key.actor,
+                worker=session.key.worker,
+                claim_seq=session.claim_seq,
+                request_id=session.request_id,
+                fingerprint=session.fingerprint,
+                claimed_at=session.claimed_at,
+                is_repeated=session.is_repeated,
+            )
+            for session in sessions
+        ]
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        """Compare revisions and write, under the one write lock."""
+        self._check()
+        whole = list(changes)
+        new_queues = self._unregistered(whole, epoch)
+        saved = self._writer.run(
+            lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
+        )
+        if saved.stuck:  # else nothing may have been written, the queue's name included
+            self._registered_queues |= new_queues
+        return saved
+
+    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        assert isinstance(tx, _SqliteTransaction)
+        return self._save(tx, changes, epoch)
+
+    def _save(self, tx: _SqliteTransaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        ids = self._pack([change.job.id for change in changes])
+        rows, [(now, current)] = tx.fetch(self._ask("load_revs", ids=ids), self._ask("moment"))
+        if current != epoch:
+            return Saved(now, frozenset())
+        revs: dict[JobId, int] = {row[0]: row[1] for row in rows}
+        in_time = [
+            change
+            for change in self._first_to_resolve(tx, changes)
+            if revs.get(change.job.id, 0) == change.expected_rev
+            and (change.not_after is None or now < change.not_after)
+        ]
+        updates = [change for change in in_time if change.expected_rev > 0]
+        self._put(tx, updates)
+        # After the updates: a job that ends frees its key in the same transaction. [D2]
+        inserts = self._free(tx, [change for change in in_time if change.expected_rev == 0])
+        tx.fetch(*self._register(self._unregistered(changes, epoch)))
+        self._put(tx, inserts)
+        stuck = updates + inserts
+        self._spawn(tx, [each for change in stuck for each in change.spawned])
+        self._keep(tx, [seen for change in stuck for seen in change.observations])
+        self._keep_resolutions(tx, [each.resolution for each in stuck if each.resolution])
+        return Saved(now, frozenset(change.job.id for change in stuck))
+
+    def _free(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
+        """Inserts whose dedupe key no live job holds, and no earlier insert of this batch. [I17]"""
+        taken: set[tuple[str, str, str]] = set()
+        free = []
+        for change in inserts:
+            job = change.job
+            if job.dedupe_key is not None:
+                key = (job.namespace, job.kind, job.dedupe_key)
+                if key in taken or self._is_held(tx, job):
+                    continue
+                taken.add(key)
+            free.append(change)
+        return free
+
+    def _is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
+        [held] = tx.fetch(
+            self._ask(
+                "live_key_exists",
+                namespace=job.namespace,
+                kind=job.kind,
+                dedupe_key=job.dedupe_key,
+            )
+        )
+        return bool(held)
+
+    def _spawn(self, tx: _SqliteTransaction, spawned: Sequence[Change]) -> None:
+        if spawned:
+            ids = self._pack([change.job.id for change in spawned])
+            for job_id, *_ in tx.fetch(self._ask("load_revs", ids=ids))[0]:
+                raise StoreRefused(f"job {job_id} is already there")
+            self._put(tx, spawned)
+
+    def _write_claimed(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+    ) -> None:
+        assert isinstance(tx, _SqliteTransaction)
+        self._put(tx, changes)
+        tx.fetch(*also)
+
+    def _put(self, tx: _SqliteTransaction, changes: Sequence[Change]) -> None:
+        for group in groups_of(changes):
+            for asked in ask_group(group, self._statements):
+                tx.connection.execute(asked.text, asked.parameters)

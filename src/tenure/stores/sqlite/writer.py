@@ -1,0 +1,202 @@
+"""The one writer of a SQLite file in this process: a thread with a queue, and group commit.
+
+SQLite lets one connection write at a time and wakes the waiting ones unfairly; a queue is fair.
+Work that waits while a commit reaches the disk shares the next commit. Work must be repeatable:
+when one piece of a group fails, the group is rolled back and each piece runs alone.
+
+Nobody waits longer than its deadline [K6]: work that has not begun by then is withdrawn and never
+runs, and of work that has begun the outcome is unknown.
+"""
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tenure.deadlines import Deadline, deadline
+from tenure.errors import Closed, OutcomeUnknown, StoreUnavailable
+from tenure.stores.sqlite.file import error_code, translated
+
+MAX_GROUP = 64
+"""How many pieces of work share one commit at most: a bound on what one failure repeats."""
+
+CHECKPOINT_AT_BYTES = 8 << 20
+"""The size of the write-ahead log at which the writer folds it back into the file."""
+
+LOCK_SLICE_S = 0.5
+"""How long SQLite waits for the file's lock at a time, before the writer looks who still wants
+it."""
+
+GRACE_S = 0.25
+"""For work that is just being written at its deadline: this process may have stood still."""
+
+_T = TypeVar("_T")
+
+
+class _Task(Generic[_T]):
+    """One piece of work and who waits for it."""
+
+    __slots__ = ("answer", "deadline", "work")
+
+    def __init__(self, work: Callable[[sqlite3.Connection], _T], until: Deadline) -> None:
+        self.work = work
+        self.deadline = until
+        self.answer: Future[_T] = Future()
+
+    def may_run(self) -> bool:
+        """Whether it is still wanted; from then on it cannot be withdrawn. May be asked again."""
+        if self.answer.running():
+            return True
+        return not self.answer.cancelled() and self.answer.set_running_or_notify_cancel()
+
+
+class Writer:
+    """Runs work in transactions, in order of arrival."""
+
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], *, path: Path, timeout_s: float
+    ) -> None:
+        self._connect = connect
+        self._path = path
+        self._timeout_s = timeout_s
+        self._checkpoint_at = CHECKPOINT_AT_BYTES
+        self._wait_for_lock = f"PRAGMA busy_timeout = {int(LOCK_SLICE_S * 1000)}"
+        self._wal = path.with_name(path.name + "-wal")
+        self._connection: sqlite3.Connection | None = None
+        self._tasks: queue.SimpleQueue[_Task[Any] | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="tenure-sqlite", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Do the work in a transaction; it is on the disk when this returns."""
+        task = _Task[_T](work, deadline(self._timeout_s))
+        with self._closing:
+            if self._closed:
+                raise Closed
+            self._tasks.put(task)
+        return self._answer(task)
+
+    def _answer(self, task: _Task[_T]) -> _T:
+        with suppress(TimeoutError):
+            return task.answer.result(task.deadline.remaining_s)
+        if task.answer.cancel():
+            raise StoreUnavailable(
+                f"{self._path} could not be written in time: locked, or busy with other work",
+                hint="send the same request again",
+            )
+        with suppress(TimeoutError):
+            return task.answer.result(GRACE_S)
+        raise OutcomeUnknown(
+            f"{self._path} has not finished a write in time", hint="send the same request again"
+        )
+
+    def close(self) -> None:
+        """Finish what is queued, then end."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._tasks.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            group = self._next_group()
+            self._settle([task for task in group if task is not None])
+            if None in group:
+                self._drop_connection()
+                return
+
+    def _next_group(self) -> list[_Task[Any] | None]:
+        group = [self._tasks.get()]
+        while group[-1] is not None and len(group) < MAX_GROUP:
+            try:
+                group.append(self._tasks.get_nowait())
+            except queue.Empty:
+                break
+        return group
+
+    def _settle(self, tasks: Sequence[_Task[Any]]) -> None:
+        """Run the tasks in one transaction, or each in its own when one of them fails."""
+        running: list[_Task[Any]] = []
+        try:
+            results = self._transact(tasks, running)
+        except Exception as failure:  # the caller's to see, not this thread's to die of
+            failed = running or [task for task in tasks if task.may_run()]
+            if len(failed) > 1 and running and not isinstance(failure, OutcomeUnknown):
+                for task in failed:
+                    self._settle([task])
+                return
+            for task in failed:
+                task.answer.set_exception(failure)
+            return
+        for task, result in zip(running, results, strict=True):
+            task.answer.set_result(result)
+
+    def _transact(self, tasks: Sequence[_Task[Any]], running: list[_Task[Any]]) -> list[Any]:
+        """The results of those that are still wanted once the lock is held: `running`."""
+        if not tasks:
+            return []
+        try:
+            with translated(self._path):
+                if self._connection is None:
+                    self._connection = self._connect()
+                if not self._begin(self._connection, tasks):
+                    return []
+                running += [task for task in tasks if task.may_run()]
+                results = [task.work(self._connection) for task in running]
+            with translated(self._path, committing=True):
+                self._connection.execute("COMMIT")
+        except BaseException:
+            # What SQLite has undone by itself depends on the error: undo all of it, and take a
+            # fresh connection that has no memory of what happened.
+            self._drop_connection()
+            raise
+        self._checkpoint(self._connection)
+        return results
+
+    def _begin(self, connection: sqlite3.Connection, tasks: Sequence[_Task[Any]]) -> bool:
+        """Take the lock; False if everybody has stopped waiting for it."""
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as problem:
+                is_locked = error_code(problem) == sqlite3.SQLITE_BUSY
+                if not is_locked or all(task.deadline.has_passed for task in tasks):
+                    raise
+                if all(task.answer.cancelled() for task in tasks):
+                    return False
+            else:
+                return True
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Fold the log back when it is large. TRUNCATE takes the write lock, so that nobody
+        writes at the same instant. It does not wait for readers: while one is in the way, the
+        log is left to grow by as much again before the next try."""
+        try:
+            size = self._wal.stat().st_size
+        except FileNotFoundError:
+            return
+        if size < self._checkpoint_at:
+            return
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA busy_timeout = 0")
+            try:
+                [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                connection.execute(self._wait_for_lock)
+            self._checkpoint_at = CHECKPOINT_AT_BYTES + (size if is_busy else 0)

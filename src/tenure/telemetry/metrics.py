@@ -1,0 +1,262 @@
+"""Metrics as Prometheus reads them: counts of this process, gauges of the store, one text.
+
+A registry of our own, made for each reading: nothing of the application's is exposed, and nothing
+of ours is left in the library's global one. The library is imported when metrics are asked for.
+A store that does not answer costs its gauges, never the counters.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenure.core.ids import Namespace
+from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.core.vocabulary import RENEWALS as RENEWAL_TYPES
+from tenure.core.vocabulary import EventType
+from tenure.errors import TenureError
+from tenure.ports import Measures
+from tenure.telemetry import catalogue
+from tenure.telemetry.catalogue import Metric, Sort
+from tenure.telemetry.counts import BOUNDS_S, EXPIRIES, RELEASES, Counts, Histogram, Snapshot
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_QUEUES = 100
+MAX_COUNTED = 10_000
+"""Jobs of one sort that are counted in a queue: a gauge of this size means "or more"."""
+
+MEASURE_EVERY_S = 5.0
+MAX_GAUGES = 100
+"""Namespaces whose measures are remembered."""
+
+Measure = Callable[[Namespace | None], Measures]
+"""How full the store is, or one namespace of it."""
+Values = Iterable[tuple[tuple[str, ...], float]]
+"""Values of labels, and the number."""
+
+
+class MetricsAddress(msgspec.Struct, frozen=True):
+    """Where a process that is no server exposes them."""
+
+    host: str
+    port: int
+
+
+class Gauge:
+    """The store's measures, at most so often however many ask. Each namespace is measured by itself
+    for those who see only that, so that it has a budget of its own. [OB10]"""
+
+    def __init__(self, measure: Measure, *, every_s: float = MEASURE_EVERY_S) -> None:
+        self._measure = measure
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._taken: OrderedDict[Namespace | None, tuple[float, Measures | None]] = OrderedDict()
+
+    def read(self, namespace: Namespace | None = None) -> Measures | None:
+        """The last measures, or new ones; None if the store failed."""
+        with self._lock:
+            taken = self._taken.get(namespace)
+            if taken is not None and time.monotonic() - taken[0] < self._every_s:
+                return taken[1]
+            try:
+                found: Measures | None = self._measure(namespace)
+            except TenureError:
+                found = None  # shown as `tenure_store_up 0`
+            self._taken[namespace] = (time.monotonic(), found)
+            self._taken.move_to_end(namespace)
+            if len(self._taken) > MAX_GAUGES:
+                self._taken.popitem(last=False)
+            return found
+
+
+class Metrics:
+    """What one process exposes."""
+
+    def __init__(
+        self,
+        counts: Counts | None = None,
+        *,
+        gauge: Gauge | None = None,
+        worker: Callable[[], Mapping[str, int]] | None = None,
+        security: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        self._counts = counts
+        self._gauge = gauge
+        self._worker = worker
+        self._security = security
+
+    def text(self, namespace: Namespace | None = None) -> bytes:
+        """Everything; with a namespace, nothing of the others. [OB2]"""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Reading(list(self._families(namespace))))
+        return generate_latest(registry)
+
+    def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
+        snapshot = None if self._counts is None else self._counts.snapshot()
+        for metric, values in self._plain(snapshot, namespace):
+            yield _family(metric, _of_namespace(metric, values, namespace))
+        if snapshot is not None:
+            for metric, name in ((catalogue.WAIT, "waits"), (catalogue.RUN, "runs")):
+                found = {
+                    labels: getattr(tally, name)
+                    for labels, tally in snapshot.tallies.items()
+                    if namespace in (None, labels[0])
+                }
+                yield _histogram_family(metric, found)
+
+    def _plain(
+        self, snapshot: Snapshot | None, namespace: Namespace | None
+    ) -> Iterator[tuple[Metric, Values]]:
+        if snapshot is not None:
+            yield from _counters(snapshot)
+            lag_s = snapshot.sweeper_lag_s
+            yield catalogue.SWEEPER_LAG, [] if lag_s is None else [((), lag_s)]
+        if self._gauge is not None:
+            measures = self._gauge.read(namespace)
+            yield catalogue.STORE_UP, [((), float(measures is not None))]
+            if measures is not None:
+                yield from _gauges(measures)
+        if self._worker is not None:
+            seen = self._worker()
+            yield catalogue.WORKER_EVENTS, [((name,), number) for name, number in seen.items()]
+        if self._security is not None:
+            noted = self._security()
+            yield catalogue.SECURITY_EVENTS, [((name,), number) for name, number in noted.items()]
+
+
+class _Reading:
+    """One reading as a collector."""
+
+    def __init__(self, families: "list[Family]") -> None:
+        self._families = families
+
+    def collect(self) -> "list[Family]":
+        return self._families
+
+
+# --- from counts to samples ----------------------------------------------------------------------
+
+
+def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    tallies = snapshot.tallies.items()
+    events = [
+        (labels, kind, cause, number)
+        for labels, tally in tallies
+        for (kind, cause), number in tally.events.items()
+    ]
+    yield catalogue.TRANSITIONS, [((*labels, kind), number) for labels, kind, _, number in events]
+    yield (
+        catalogue.CLAIMS,
+        [(labels, number) for labels, kind, _, number in events if kind is EventType.CLAIMED],
+    )
+    yield catalogue.CONFLICTS, [((name,), number) for name, number in snapshot.misses.items()]
+    yield (
+        catalogue.RENEWALS,
+        [(labels, number) for labels, kind, _, number in events if kind in RENEWAL_TYPES],
+    )
+    for metric, causes in ((catalogue.EXPIRIES, EXPIRIES), (catalogue.RELEASES, RELEASES)):
+        yield (
+            metric,
+            [
+                ((*labels, cause), number)
+                for labels, kind, cause, number in events
+                if kind is EventType.STALLED and cause in causes
+            ],
+        )
+    yield (
+        catalogue.RETRIES,
+        [
+            ((*at, _word(key)), number)
+            for at, tally in tallies
+            for key, number in tally.retries.items()
+        ],
+    )
+    yield (
+        catalogue.FAILURES,
+        [((*at, key), number) for at, tally in tallies for key, number in tally.failures.items()],
+    )
+    yield (
+        catalogue.DEAD_LETTERS,
+        [
+            ((*at, _word(reason), _word(stage)), number)
+            for at, tally in tallies
+            for (reason, stage), number in tally.dead_letters.items()
+        ],
+    )
+
+
+def _word(value: str | None) -> str:
+    """A label has no null."""
+    return value or "none"
+
+
+def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:
+    queues = [((each.namespace, each.queue), each) for each in measures.queues]
+    yield catalogue.DEPTH, [(at, each.ready) for at, each in queues]
+    yield catalogue.DELAYED, [(at, each.delayed) for at, each in queues]
+    yield catalogue.RUNNING, [(at, each.leased) for at, each in queues]
+    ages = [
+        # A job that was ready before the clock was set back has a `run_at` in the future.
+        (at, 0 if each.oldest_ready_at is None else max(0, measures.now - each.oldest_ready_at))
+        for at, each in queues
+    ]
+    yield catalogue.OLDEST, [(at, age_us / MICROSECONDS_PER_SECOND) for at, age_us in ages]
+    yield catalogue.LEFT_OUT, [((), measures.left_out)]
+    yield catalogue.LOSSES, [((), measures.losses)]
+    yield catalogue.DLQ, [((name,), number) for name, number in measures.dead_letters.items()]
+
+
+# --- from samples to families --------------------------------------------------------------------
+
+
+def _of_namespace(metric: Metric, values: Values, namespace: Namespace | None) -> Values:
+    """The samples that one namespace may see; the first label is the namespace if there is one."""
+    if namespace is None or metric.labels[:1] != ("namespace",):
+        return values
+    return [(labels, number) for labels, number in values if labels[0] == namespace]
+
+
+def _family(metric: Metric, values: Values) -> "Family":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    summed: dict[tuple[str, ...], float] = {}
+    for labels, number in values:
+        summed[labels] = summed.get(labels, 0) + number
+    sort = CounterMetricFamily if metric.sort is Sort.COUNTER else GaugeMetricFamily
+    family = sort(metric.name, metric.help, labels=metric.labels)
+    for labels, number in sorted(summed.items()):
+        family.add_metric(labels, number)
+    return family
+
+
+def _histogram_family(metric: Metric, found: Mapping[tuple[str, str], Histogram]) -> "Family":
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    for labels, histogram in sorted(found.items()):
+        if any(histogram.buckets):
+            reached = zip(bounds, accumulate(histogram.buckets), strict=True)
+            family.add_metric(labels, buckets=list(reached), sum_value=histogram.sum_s)
+    return family
+
+
+def require_prometheus() -> None:
+    """Raise unless metrics can be made here: better at the start than at the first scrape."""
+    if find_spec("prometheus_client") is None:
+        raise TenureError("metrics need more", hint="run `pip install 'tenure[server]'`")
+
+
+def counts_of(stats: msgspec.Struct) -> dict[str, int]:
+    """A worker's own counters by name."""
+    return msgspec.structs.asdict(stats)

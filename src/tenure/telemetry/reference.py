@@ -1,0 +1,75 @@
+"""Prints docs/reference/metrics.md, made from the table of metrics."""
+
+import sys
+
+from tenure.telemetry.catalogue import METRICS, Metric, Source
+from tenure.telemetry.counts import BOUNDS_S, MAX_KINDS, MAX_NAMESPACES
+from tenure.telemetry.metrics import MAX_COUNTED, MAX_QUEUES, MEASURE_EVERY_S
+
+_INTRODUCTION = f"""\
+# Metrics
+
+This page is written from the table of metrics by `make docs-generated`.
+
+A server has them at `/metrics`, for tokens of operators and viewers: give Prometheus a viewer's
+token as the `credentials_file` of its `authorization`. A worker that talks to a database exposes
+its own with `tenure worker --metrics-port 9464`, on 127.0.0.1 unless `--metrics-host` says
+otherwise, to whoever reaches it. Both need `pip install 'tenure[server]'`.
+
+## Where the numbers come from
+
+**This process**: counters and histograms of what was committed since this process started. They
+are the counts of the log: every event is counted once. A server writes for all of its clients and
+workers. What others write into the database by themselves (producers, handlers, workers without
+`--metrics-port`, jobs enqueued or completed within a transaction of your own) they hand over, and
+it is here within two seconds. So the numbers of the only process that shows metrics are whole, and
+of several the sum is: two servers on one database each have their part. Not in them is what was
+written while nobody showed metrics for an hour, the last second of a process that was killed or
+left without its exit handlers (`os._exit`, children of `multiprocessing`), and a write whose answer
+the database did not live to give.
+
+**The store**: gauges that are read from the database when somebody asks, at most every
+{MEASURE_EVERY_S:g} seconds. Every process that shows them shows the same, so take `max`, not `sum`.
+Counting stops at {MAX_COUNTED:,} jobs of a sort in a queue, and {MAX_COUNTED:,} means "or more"; at
+most {MAX_QUEUES} queues are measured, those with jobs first. Of waiting jobs the first
+{MAX_COUNTED:,} in the order of claims are looked at.
+
+**This worker**: what the supervisor of a `tenure worker` saw and did. A worker of a server has only
+these; the rest is the server's.
+
+Labels are bounded: the first {MAX_KINDS} kinds and the first {MAX_NAMESPACES} namespaces that a
+process meets have numbers of their own, later ones are counted as `(other)`. A token sees the
+numbers of its own namespace, and none at all if it is limited to queues or kinds.
+
+The buckets of the histograms end at {", ".join(f"{bound:g}" for bound in BOUNDS_S)} seconds.
+"""
+
+_TITLES = {
+    Source.PROCESS: "Of this process",
+    Source.STORE: "Of the store",
+    Source.WORKER: "Of this worker",
+    Source.SERVER: "Of this server",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for source, title in _TITLES.items():
+        parts.append(f"\n## {title}\n")
+        parts += [_section(metric) for metric in METRICS if metric.source is source]
+    return "".join(parts)
+
+
+def _section(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    told = f" with the labels {labels}" if labels else ""
+    return (
+        f"\n### `{metric.name}`\n\n"
+        f"A {metric.sort}{told}. {metric.help}\n\n"
+        f"```promql\n{metric.query}\n```\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

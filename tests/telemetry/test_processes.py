@@ -1,0 +1,257 @@
+"""Real servers and workers: their counters are those of the log, also after a kill."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.client.channel import Link
+from tenure.conformance.spec import spec
+from tenure.coordinator.handing import TakingOver
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import JobStatus
+from tenure.ports import Record, Store
+from tenure.telemetry.counts import Counts
+from tenure.telemetry.metrics import Metrics
+from tenure.wiring import open_remote, open_store
+from tests.e2e import ledger
+from tests.e2e.app import app
+from tests.server.processes import ROOT, House, Process, until
+from tests.telemetry.logs import assert_agree
+from tests.telemetry.scrape import samples, total
+
+WORKER = (sys.executable, "-m", "tenure", "worker", "tests.e2e.app:app", "-c", "2")
+
+
+class Fleet:
+    """Workers, and what they say on stderr."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self._directory = directory
+        self._environment = os.environ | {"TENURE_LEASE_BOUNDS": "1s,120s"} | environment
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *words: str) -> None:
+        with self._log(name).open("wb") as log:
+            self.workers[name] = subprocess.Popen(
+                [*WORKER, "--name", name, *words], cwd=ROOT, env=self._environment, stderr=log
+            )
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+    def log(self, name: str) -> str:
+        return self._log(name).read_text()
+
+    def metrics(self, name: str) -> bytes:
+        """What the worker exposes."""
+        until(lambda: "metrics at http://" in self.log(name), "the worker says where")
+        found = re.search(r"metrics at http://127\.0\.0\.1:(\d+)/metrics", self.log(name))
+        assert found is not None
+        return read("127.0.0.1", int(found[1]), "/metrics")[1]
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            if worker.poll() is None:
+                worker.kill()
+            worker.wait()
+
+
+def read(host: str, port: int, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+class Scene:
+    """A server with a fleet behind it, and a look into its store."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.house = House(url, directory)
+        self.server: Process = self.house.serve()
+        self.viewer = self.house.token("viewer", "prometheus")
+        self.store: Store = open_store(url)
+        token = self.house.token("worker", "workers")
+        self.fleet = Fleet(directory, {"TENURE_URL": self.server.address, "TENURE_TOKEN": token})
+        client = self.house.token("client", "shop")
+        self._remote = open_remote(self.server.address, token=client)
+        self._link = Link(coordination=self._remote, close=lambda: None)
+
+    def call(self, kind: str, **arguments: Any) -> JobId:
+        with app.channel.diverted(self._link):
+            return app.enqueue(kind, arguments).id
+
+    def cancel(self, job_id: JobId) -> None:
+        with app.channel.diverted(self._link):
+            app.get(job_id).cancel()
+
+    def status(self, job_id: JobId) -> JobStatus:
+        return self.store.load([job_id]).jobs[job_id].status
+
+    def until_ended(self, *job_ids: JobId) -> None:
+        until(lambda: all(self.status(each).is_terminal for each in job_ids), "all have ended")
+
+    def metrics(self) -> bytes:
+        answer = self.server.ask("GET", "/metrics", token=self.viewer)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def records(self) -> list[Record]:
+        return list(self.store.records(page_size=100))
+
+    def close(self) -> None:
+        self.fleet.close()
+        self._remote.close()
+        self.store.close()
+        self.house.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'observed.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    scene = Scene(url, tmp_path)
+    yield scene
+    scene.close()
+
+
+@spec("I22")
+def test_a_servers_counters_are_those_of_the_log_after_retries_cancels_and_a_killed_worker(
+    scene: Scene,
+) -> None:
+    scene.fleet.start("doomed")
+    taken = scene.call("linger", seconds=4.0)
+    until(lambda: scene.status(taken) is JobStatus.RUNNING, "the doomed worker has it")
+    scene.fleet.workers["doomed"].send_signal(signal.SIGKILL)
+    cancelled = scene.call("linger", seconds=0.1)
+    scene.cancel(cancelled)
+    scene.fleet.start("second")
+    others = [
+        scene.call("add", one=1, two=2),
+        scene.call("unlucky", how="once"),
+        scene.call("unlucky", how="permanent"),
+        scene.call("poison", how="exit"),
+    ]
+    scene.until_ended(taken, cancelled, *others)
+    # Counted after the commit, which the store shows at once: the last end may not be yet. [OB7]
+    events = sum(len(record.events) for record in scene.records())
+    until(lambda: total(scene.metrics(), "tenure_transitions_total") >= events, "all are counted")
+
+    text = scene.metrics()
+
+    assert_agree(text, scene.records())
+    assert total(text, "tenure_lease_expiries_total", kind="linger") == 1
+    assert total(text, "tenure_retries_total", cause="lease_expired") == 1
+    assert total(text, "tenure_retries_total", cause="attempt_failed") == 1
+    assert total(text, "tenure_transitions_total", type="cancelled") == 1
+    assert total(text, "tenure_dead_letters_total", kind="poison") == 1
+    assert total(text, "tenure_store_up") == 1
+
+
+@spec("OB7", "I22")
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_a_worker_without_a_server_exposes_what_all_processes_committed(
+    dialect: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'alone.db'}"
+    if dialect == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    house = House(url, tmp_path)
+    store = open_store(url, migrate=True)
+    with closing(ledger.connect(url)) as connection:
+        connection.execute(ledger.TABLE)
+        connection.commit()
+    fleet = Fleet(tmp_path, {"TENURE_URL": url, "LEDGER_URL": url})
+    fleet.start("shown", "--metrics-port", "0")
+    fleet.start("unseen")
+    kinds = {"add": {"one": 1, "two": 2}, "post": {"entry": "rent", "how": "well"}}
+    for kind, arguments in [*kinds.items()] * 3:
+        made = house.tenure("enqueue", kind, json.dumps(arguments), "--wait")
+        assert made.returncode == 0, made
+    events = sum(len(record.events) for record in store.records(page_size=100))
+
+    def is_whole() -> bool:
+        return total(fleet.metrics("shown"), "tenure_transitions_total") >= events
+
+    until(is_whole, "what other processes counted has arrived")
+    text = fleet.metrics("shown")
+    fleet.close()
+
+    assert_agree(text, store.records(page_size=100))
+    assert total(text, "tenure_transitions_total", type="enqueued") == 6
+    assert total(text, "tenure_transitions_total", type="succeeded", kind="post") == 3
+    assert total(text, "tenure_run_seconds_count", kind="post") == 3
+    assert total(text, "tenure_store_up") == 1
+    store.close()
+
+
+@spec("OB7", "I22")
+def test_what_a_handler_enqueued_is_counted_though_its_worker_ends_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ending.db'}"
+    house = House(url, tmp_path)
+    fleet = Fleet(tmp_path, {"TENURE_URL": url})
+    fleet.start("ending")
+    made = house.tenure("enqueue", "delegate", '{"to": "elsewhere"}', "--wait")
+    assert made.returncode == 0, made
+
+    fleet.workers["ending"].terminate()
+    code = fleet.workers["ending"].wait(60)
+    store, counts = open_store(url), Counts()
+    TakingOver(store, counts).take_over()
+    records = list(store.records(page_size=100))
+    store.close()
+
+    assert code == 0
+    assert len(records) == 2
+    assert_agree(Metrics(counts).text(), records)
+
+
+def test_a_worker_of_a_server_exposes_what_it_saw_itself(scene: Scene) -> None:
+    scene.fleet.start("far", "--metrics-port", "0")
+    scene.until_ended(scene.call("add", one=1, two=2))
+
+    def has_heard() -> bool:
+        text = scene.fleet.metrics("far")
+        return total(text, "tenure_worker_events_total", event="succeeded") == 1
+
+    until(has_heard, "the worker knows of its success")
+    assert samples(scene.fleet.metrics("far")).keys() == {"tenure_worker_events_total"}
+
+
+def test_nothing_but_metrics_is_at_that_port(tmp_path: Path) -> None:
+    house = House(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path)
+    fleet = Fleet(tmp_path, {"TENURE_URL": house.url})
+    fleet.start("alone", "--metrics-port", "0")
+    fleet.metrics("alone")
+    found = re.search(r"metrics at http://127\.0\.0\.1:(\d+)/", fleet.log("alone"))
+    assert found is not None
+
+    status, body = read("127.0.0.1", int(found[1]), "/")
+    fleet.close()
+
+    assert status == 404
+    assert b"Python" not in body
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(scene: Scene) -> None:
+    scene.fleet.start("late", "--metrics-port", str(scene.server.port))
+    code = scene.fleet.workers["late"].wait(60)
+
+    assert code == 2
+    assert "cannot listen on 127.0.0.1" in scene.fleet.log("late")
+    assert "Traceback" not in scene.fleet.log("late")
