@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from tenure.cli.printing import printable
+from tenure.cli.output import printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
 from tenure.core.instants import Duration, parse_duration

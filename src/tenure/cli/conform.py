@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import click
 
 from tenure.cli.common import DONE, REFUSED, CouldNotRun, json_option
-from tenure.cli.printing import print_json, print_table, printable
+from tenure.cli.output import print_json, print_table, printable
 from tenure.conformance.worker.obligations import OBLIGATIONS
 from tenure.conformance.worker.report import Report, State
 from tenure.conformance.worker.runner import conform

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.printing import printable
+from tenure.cli.output import printable
 
 BAR_CELLS = 12
 FEWEST_ROWS = 24

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from tenure.cli.demo_screen import Screen, bar, short, table
-from tenure.cli.printing import coloured
+from tenure.cli.output import coloured
 from tenure.client.channel import Link
 from tenure.client.jobs import Job
 from tenure.coordinator.service import Coordinator

@@ -16,8 +16,8 @@ from queue import Empty, SimpleQueue
 
 import click
 
+from tenure.cli.application import app_value
 from tenure.cli.common import DONE, CouldNotRun, app_url_option
-from tenure.cli.loading import app_value
 from tenure.stop_signals import STOPS
 
 POLL_S = 1.0

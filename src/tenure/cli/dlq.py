@@ -25,7 +25,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.jobs import hides_bodies, job_facts
-from tenure.cli.printing import (
+from tenure.cli.output import (
     print_facts,
     print_json,
     print_table,

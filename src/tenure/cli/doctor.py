@@ -9,7 +9,7 @@ from importlib.metadata import version
 import click
 
 from tenure.cli.common import REFUSED, coordinator, json_option, url_option
-from tenure.cli.printing import print_json, print_table, printable
+from tenure.cli.output import print_json, print_table, printable
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact, fact
 

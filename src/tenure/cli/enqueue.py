@@ -14,6 +14,7 @@ from typing import Any, Never
 import click
 import msgspec
 
+from tenure.cli.application import load_app, token_for, url_for
 from tenure.cli.common import (
     CouldNotRun,
     accepted,
@@ -23,10 +24,9 @@ from tenure.cli.common import (
     duration_value,
     json_option,
 )
-from tenure.cli.loading import load_app, token_for, url_for
+from tenure.cli.job_end import show_end, wait_for_end
+from tenure.cli.output import print_json, printable
 from tenure.cli.payloads import check_payload
-from tenure.cli.printing import print_json, printable
-from tenure.cli.waiting import show_end, wait_for_end
 from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.core.commands import Enqueue

@@ -21,7 +21,8 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.printing import (
+from tenure.cli.job_end import show_end, wait_for_end
+from tenure.cli.output import (
     coloured,
     print_facts,
     print_json,
@@ -29,7 +30,6 @@ from tenure.cli.printing import (
     print_traceback,
     printable,
 )
-from tenure.cli.waiting import show_end, wait_for_end
 from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue
 from tenure.core.events import Event, digest
 from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
-from tenure.cli.printing import in_words, print_json, print_table, printable
+from tenure.cli.output import in_words, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName

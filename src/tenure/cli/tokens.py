@@ -14,7 +14,7 @@ from tenure.cli.common import (
     refuse,
     url_option,
 )
-from tenure.cli.printing import print_json, print_table, printable
+from tenure.cli.output import print_json, print_table, printable
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.tokens import (

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tenure.cli.common import CouldNotRun, duration_value, json_option, url_option
-from tenure.cli.printing import print_json, printable
+from tenure.cli.output import print_json, printable
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError

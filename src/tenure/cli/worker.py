@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import click
 
+from tenure.cli.application import app_value, check_has_jobs, import_app, namespace_of, url_for
 from tenure.cli.common import (
     CouldNotRun,
     app_url_option,
@@ -14,8 +15,7 @@ from tenure.cli.common import (
     log_format_option,
     size_value,
 )
-from tenure.cli.loading import app_value, check_has_jobs, import_app, namespace_of, url_for
-from tenure.cli.printing import printable
+from tenure.cli.output import printable
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name

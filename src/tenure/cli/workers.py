@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
-from tenure.cli.printing import print_json, print_table, printable
+from tenure.cli.output import print_json, print_table, printable
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.validation import check_name
 from tenure.protocol.fields import iso

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tenure import Tenure
-from tenure.cli.printing import in_words
-from tenure.cli.waiting import lost_attempts
+from tenure.cli.job_end import lost_attempts
+from tenure.cli.output import in_words
 from tenure.core.commands import Sweep
 from tenure.core.policy import Policy
 from tests.support.coordinators import World

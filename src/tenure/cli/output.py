@@ -1,4 +1,4 @@
-"""Printing: tables for people, JSON for programs, and nothing a payload could smuggle in.
+"""Output: tables for people, JSON for programs, and nothing a payload could smuggle in.
 
 Colours only on a terminal (click sees to that). Every cell is escaped: a job's data must not move
 a cursor, change a colour or reorder a line.

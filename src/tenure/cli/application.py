@@ -17,7 +17,7 @@ import click
 
 import tenure
 from tenure.cli.common import CouldNotRun
-from tenure.cli.printing import printable
+from tenure.cli.output import printable
 from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError

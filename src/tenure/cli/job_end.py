@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from tenure.cli.common import find_job, refuse
-from tenure.cli.printing import in_words, print_json, printable
+from tenure.cli.output import in_words, print_json, printable
 from tenure.core.events import Event
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
