@@ -43,7 +43,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
-from tenure.core.validation import check_correlation_id, check_name
+from tenure.core.validation import check_correlation_id, check_job_id_prefix, check_name
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import (
     Cause,
@@ -135,6 +135,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason_code: ReasonCode | None = None
     stage: Stage | None = None
     resolved: bool | None = None
+    id_prefix: str | None = None
     before: JobId | None = None
     limit: int = 50
     bodies: bool = True
@@ -149,6 +150,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
                 check_name(field, name)
         if self.correlation_id is not None:
             check_correlation_id("correlation_id", self.correlation_id)
+        if self.id_prefix is not None:
+            check_job_id_prefix("id_prefix", self.id_prefix)
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -257,6 +257,7 @@ def test_a_bad_body_names_its_field_and_writes_nothing(
         ("/v1/jobs?limit=0", "limit"),
         ("/v1/jobs?status=asleep", "status[0]"),
         ("/v1/jobs?colour=red", "colour"),
+        ("/v1/jobs?id_prefix=018Z", "id_prefix"),
         ("/v1/jobs/not-an-id", "job_id"),
         (f"/v1/jobs/{JOB.format(1)}/artifacts/a\nb", "name"),
         ("/v1/time?x=1", "x"),

@@ -65,6 +65,19 @@ def test_lists_come_in_pages(stage: Stage) -> None:
     assert rest["next_before"] is None
 
 
+def test_jobs_are_listed_by_the_beginning_of_their_id(stage: Stage) -> None:
+    for number in (1, 2):
+        stage.enqueue(number)
+
+    whole = stage.ask("GET", f"/v1/jobs?id_prefix={JOB.format(1)}", token=stage.of(V)).json
+    begun = stage.ask("GET", f"/v1/jobs?id_prefix={JOB.format(1)[:13]}", token=stage.of(V)).json
+    none = stage.ask("GET", "/v1/jobs?id_prefix=ffff", token=stage.of(V)).json
+
+    assert [job["id"] for job in whole["jobs"]] == [JOB.format(1)]
+    assert [job["id"] for job in begun["jobs"]] == [JOB.format(2), JOB.format(1)]
+    assert none["jobs"] == []
+
+
 @spec("H43")
 def test_a_log_comes_in_pages(stage: Stage) -> None:
     lease = stage.leased()

@@ -47,6 +47,7 @@ FILTERS: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
         JobFilter(namespace=HERE, statuses=DEAD, reason_code=ReasonCode.TIMEOUT),
         ("dead_letter",),
     ),
+    "beginning of an id": (JobFilter(namespace=HERE, id_prefix="01890000-00"), ("listed", "pkey")),
 }
 """Filters, and the indexes of which one has to be used."""
 

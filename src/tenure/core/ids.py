@@ -29,6 +29,21 @@ JOB_ID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0
 LEASE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]{0,8})-[0-9a-f]{32}")
 
 
+_LOWEST_JOB_ID = "00000000-0000-0000-0000-000000000000"
+_HIGHEST_JOB_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+
+def is_job_id_prefix(text: str) -> bool:
+    """Whether a job id could begin with this, or be this."""
+    return JOB_ID_PATTERN.fullmatch(text + _LOWEST_JOB_ID[len(text) :]) is not None
+
+
+def job_id_range(prefix: str) -> tuple[JobId, JobId]:
+    """The lowest and the highest job id that begin with `prefix`: a key range for a store."""
+    begun = len(prefix)
+    return JobId(prefix + _LOWEST_JOB_ID[begun:]), JobId(prefix + _HIGHEST_JOB_ID[begun:])
+
+
 def worker_actor(name: str) -> Actor:
     """The principal a worker acts as; its leases are bound to it."""
     return Actor(f"worker:{name}")

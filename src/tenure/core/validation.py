@@ -40,6 +40,7 @@ from tenure.core.ids import (
     LEASE_ID_PATTERN,
     SYSTEM,
     follow_up_id,
+    is_job_id_prefix,
     role_of,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
@@ -170,6 +171,16 @@ def check_job_id(field: str, value: object) -> None:
     if type(value) is not str or JOB_ID_PATTERN.fullmatch(value) is None:
         raise InvalidInput(
             field, f"{_shown(value)} is not a job id", hint="a lower-case UUID is expected"
+        )
+
+
+def check_job_id_prefix(field: str, value: object) -> None:
+    """The first characters of a job id, or a whole one."""
+    if type(value) is not str or not value or not is_job_id_prefix(value):
+        raise InvalidInput(
+            field,
+            f"{_shown(value)} is not the beginning of a job id",
+            hint="lower-case hexadecimal digits with dashes, as in a UUID, are expected",
         )
 
 

@@ -329,12 +329,14 @@ class EventsQuery(Request, frozen=True, kw_only=True):
 
 
 class JobsQuery(Request, frozen=True, kw_only=True):
-    """Which jobs a listing shows, newest first; `before` is the last id of the previous page."""
+    """Which jobs a listing shows, newest first; `before` is the last id of the previous page.
+    `id_prefix`: only jobs whose id begins with it."""
 
     status: tuple[JobStatus, ...] = ()
     queue: QueueField | None = None
     kind: KindField | None = None
     correlation_id: Label | None = None
+    id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False

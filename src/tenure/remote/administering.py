@@ -50,6 +50,7 @@ class RemoteAdministered:
             queue=wanted.queue,
             kind=wanted.kind,
             correlation_id=wanted.correlation_id,
+            id_prefix=wanted.id_prefix,
             before=wanted.before,
             limit=wanted.limit,
             namespace=wanted.namespace,
@@ -59,7 +60,8 @@ class RemoteAdministered:
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first, without their bodies."""
-        if wanted.statuses != (JobStatus.DEAD_LETTERED,) or wanted.correlation_id is not None:
+        is_more = wanted.correlation_id is not None or wanted.id_prefix is not None
+        if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
             raise InvalidInput("status", "a server lists these filters for dead letters only")
         query = DeadLettersQuery(
             queue=wanted.queue,

@@ -260,6 +260,7 @@ async def jobs(call: Call) -> Response:
         queue=call.principal.listed_queue(query.queue),
         kind=call.principal.listed_kind(query.kind),
         correlation_id=query.correlation_id,
+        id_prefix=query.id_prefix,
         before=query.before,
         limit=query.limit,
     )

@@ -67,6 +67,23 @@ def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> Non
     assert listed(correlation_id="C") == set()
 
 
+def test_jobs_are_filtered_by_the_beginning_of_their_id(kit: Kit) -> None:
+    jobs = [kit.enqueue() for _ in range(5)]
+    kit.enqueue(namespace=Namespace("elsewhere"))
+    wanted = jobs[2]
+
+    def listed(prefix: str) -> list[JobId]:
+        found = kit.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, id_prefix=prefix))
+        return ids(found)
+
+    assert listed(wanted.id) == [wanted.id]
+    for length in (1, 8, 9, 13, 18, 24, 35):
+        prefix = wanted.id[:length]
+        expected = [job_id for job_id in ids(jobs) if job_id.startswith(prefix)]
+        assert listed(prefix) == _newest_first(expected)
+    assert listed("ffffffff-f") == []
+
+
 def test_jobs_are_read_without_their_bodies(kit: Kit) -> None:
     running = kit.running_job(payload=b"[1]")
     plain = kit.enqueue(payload=b'{"secret":1}')

@@ -484,6 +484,7 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                 and wanted.reason_code in (None, job.reason_code)
                 and wanted.stage in (None, job.stage)
                 and wanted.resolved in (None, job.id in self._resolutions)
+                and job.id.startswith(wanted.id_prefix or "")
                 and (wanted.before is None or job.id < wanted.before)
             ]
             page = sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]

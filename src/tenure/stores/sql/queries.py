@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tenure.core.events import Event, Observation
-from tenure.core.ids import JobId
+from tenure.core.ids import JobId, job_id_range
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
@@ -29,6 +29,8 @@ _JOB_CLAUSES = {
     "correlation_id": "AND correlation_id = :correlation_id",
     "reason_code": "AND reason_code = :reason_code",
     "stage": "AND stage = :stage",
+    "id_from": "AND id >= :id_from",
+    "id_to": "AND id <= :id_to",
     "before": "AND id < :before",
 }
 _JOB_COLUMNS = {True: "{job_columns}", False: "{job_columns_without_bodies}"}
@@ -52,6 +54,9 @@ class Reading(Transactional):
         return [job_from(row) for row in self._rows(self._ask_jobs(wanted), listing=True)]
 
     def _ask_jobs(self, wanted: JobFilter) -> Asked:
+        lowest, highest = (
+            (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
+        )
         given = {
             "statuses": self._pack([status.value for status in wanted.statuses])
             if wanted.statuses
@@ -61,6 +66,8 @@ class Reading(Transactional):
             "correlation_id": wanted.correlation_id,
             "reason_code": wanted.reason_code and wanted.reason_code.value,
             "stage": wanted.stage and wanted.stage.value,
+            "id_from": lowest,
+            "id_to": highest,
             "before": wanted.before,
         }
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
