@@ -8,21 +8,16 @@ from pathlib import Path
 import pytest
 
 from tenure import wiring, worker
+from tenure.app import Tenure
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.core.instants import parse_duration, seconds
 from tenure.errors import InvalidInput, SchemaTooOld, StoreError, UnknownStoreUrl, WaitTimeout
 from tenure.ports import Store
 from tenure.server import lifetime
-from tenure.stores.memory.store import MemoryStore
-from tenure.wiring import (
+from tenure.settings import (
     ProjectSettings,
-    Tenure,
     limits_from_environment,
-    open_administration,
-    open_coordinator,
-    open_link,
-    open_store,
     project_settings,
     retention_of,
     shown_url,
@@ -30,6 +25,8 @@ from tenure.wiring import (
     store_timeout_from_environment,
     url_from_environment,
 )
+from tenure.stores.memory.store import MemoryStore
+from tenure.wiring import open_administration, open_coordinator, open_link, open_store
 from tenure.worker.environment import WITHHELD_URL
 
 
@@ -310,7 +307,7 @@ def test_the_default_file_is_named_when_it_is_made(
     with Tenure("sqlite:///chosen.db") as chosen:
         chosen.enqueue("mail")
 
-    said = [record.getMessage() for record in caplog.records if record.name == "tenure.wiring"]
+    said = [record.getMessage() for record in caplog.records if record.name == "tenure.app"]
 
     assert said == [f"no URL is set, so jobs go to a new file: sqlite:///{tmp_path / 'tenure.db'}"]
 

@@ -33,23 +33,23 @@ from tenure.errors import (
 )
 
 if TYPE_CHECKING:
+    from tenure.app import Tenure
     from tenure.client.functions import JobFunction, Prepared
     from tenure.client.jobs import Job
     from tenure.client.options import Retry
     from tenure.core.vocabulary import JobStatus
-    from tenure.handlers import Call, Context, Enqueued
-    from tenure.wiring import Tenure
+    from tenure.handlers.context import Call, Context, Enqueued
 
 _LAZY = {
-    "Call": "tenure.handlers",
-    "Context": "tenure.handlers",
-    "Enqueued": "tenure.handlers",
+    "Call": "tenure.handlers.context",
+    "Context": "tenure.handlers.context",
+    "Enqueued": "tenure.handlers.context",
     "Job": "tenure.client.jobs",
     "JobFunction": "tenure.client.functions",
     "JobStatus": "tenure.core.vocabulary",
     "Prepared": "tenure.client.functions",
     "Retry": "tenure.client.options",
-    "Tenure": "tenure.wiring",
+    "Tenure": "tenure.app",
 }
 
 __all__ = [

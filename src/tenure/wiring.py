@@ -5,33 +5,22 @@ Drivers are imported when a URL asks for them, so that a SQLite user never loads
 
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from tenure.client.app import Application
-from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
+from tenure.client.channel import Link
 from tenure.coordinator.handing import HandingOver, TakingOver
-from tenure.coordinator.retention import Retention, RetentionPolicy, check_retention
+from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
-from tenure.core.beside import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, ArtifactQuotas
-from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, parse_duration
-from tenure.core.policy import LeaseBounds
-from tenure.core.sizes import parse_size
-from tenure.core.validation import Limits
-from tenure.deadlines import CALL_TIMEOUT_S
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.errors import (
-    InvalidInput,
     RequestRefused,
     SchemaTooOld,
     StoreError,
@@ -39,7 +28,14 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.ports import Administration, Store
-from tenure.protocol import URL_VARIABLE
+from tenure.settings import (
+    is_new,
+    is_server,
+    limits_from_environment,
+    shown_url,
+    sqlite_path,
+    store_timeout_from_environment,
+)
 from tenure.stores.memory.store import MemoryStore
 from tenure.telemetry.counts import Counts, unseen
 from tenure.telemetry.metrics import (
@@ -64,66 +60,6 @@ if TYPE_CHECKING:
     from tenure.worker import Worker
 
 _log = logging.getLogger("tenure.wiring")
-
-DEFAULT_URL = "sqlite:///tenure.db"
-PROJECT_FILE = "pyproject.toml"
-LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
-STORE_TIMEOUT_VARIABLE = "TENURE_STORE_TIMEOUT"
-SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S = 0.1, 600.0
-
-
-class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[tool.tenure]` of a pyproject.toml: what flags and the environment leave unsaid."""
-
-    url: str | None = None
-    app: str | None = None
-    queues: tuple[str, ...] = ()
-    keep_finished: str | None = None
-
-
-def project_settings(directory: Path | None = None) -> ProjectSettings:
-    """The settings of the project in a directory, by default the working directory.
-
-    No directory above it is searched: a file that somebody else can write, such as one in /tmp,
-    must not say where jobs go.
-    """
-    file = (directory or Path()) / PROJECT_FILE
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-        return msgspec.convert(tables.get("tool", {}).get("tenure", {}), ProjectSettings)
-    except (FileNotFoundError, NotADirectoryError):
-        return ProjectSettings()
-    except (OSError, ValueError) as wrong:  # no TOML, no UTF-8, not these settings
-        known = ", ".join(ProjectSettings.__struct_fields__)
-        raise InvalidInput(
-            f"{PROJECT_FILE}, [tool.tenure]", str(wrong)[:200], hint=f"it may have {known}"
-        ) from wrong
-
-
-def url_from_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """`TENURE_URL`, else the project's own, else the embedded default."""
-    return environment.get(URL_VARIABLE) or project_settings().url or DEFAULT_URL
-
-
-def shown_url(url: str) -> str:
-    """Where a URL leads, without what only its holder may know: passwords, and every option."""
-    try:
-        parts = urlsplit(url)
-        if parts.scheme.lower() == "sqlite":
-            return f"sqlite:///{Path(sqlite_path(url)).absolute()}"
-        user = "" if parts.username is None else f"{parts.username}@"
-        place = parts.netloc.rpartition("@")[2]
-    except (ValueError, UnknownStoreUrl):
-        return "a store whose URL cannot be read"
-    return f"{parts.scheme}://{user}{place}{parts.path}"
-
-
-def is_new(url: str) -> bool:
-    """Whether to open this store is to create it, as with a SQLite file that is not there yet."""
-    if url.partition(":")[0].lower() != "sqlite":
-        return False
-    path = Path(sqlite_path(url))
-    return not (path.is_file() and path.stat().st_size)
 
 
 def open_store(
@@ -197,105 +133,6 @@ def not_through_a_server() -> StoreError:
     )
 
 
-def sqlite_path(url: str) -> str:
-    """The file of a `sqlite:///relative` or `sqlite:////absolute` URL."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as wrong:  # such as a bracket that is never closed
-        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db") from wrong
-    if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
-        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db or sqlite:////absolute/file.db")
-    if parts.query or parts.fragment:
-        raise UnknownStoreUrl("a SQLite URL takes no options")
-    path = unquote(parts.path[1:])
-    if "\x00" in path:
-        raise UnknownStoreUrl("a file's name cannot contain NUL")
-    return path
-
-
-def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limits:
-    """The coordinator's limits, where the environment says others than the usual ones."""
-    return Limits(lease=_lease_bounds(environment), artifacts=_artifact_quotas(environment))
-
-
-def _artifact_quotas(environment: Mapping[str, str]) -> ArtifactQuotas:
-    """By `TENURE_ARTIFACT_QUOTA_PER_JOB` and `TENURE_ARTIFACT_QUOTA_PER_NAMESPACE`, sizes as in
-    `512M`; 0 and `none` are no quota. [J9]"""
-    by_default = ArtifactQuotas()
-    return ArtifactQuotas(
-        job_bytes=_quota(environment, JOB_QUOTA_VARIABLE, by_default.job_bytes),
-        namespace_bytes=_quota(environment, NAMESPACE_QUOTA_VARIABLE, by_default.namespace_bytes),
-    )
-
-
-def _quota(environment: Mapping[str, str], variable: str, by_default: int | None) -> int | None:
-    text = environment.get(variable)
-    if not text:
-        return by_default
-    if text.strip().lower() == "none":
-        return None
-    try:
-        return parse_size(text) or None
-    except ValueError as wrong:
-        raise InvalidInput(
-            variable, str(wrong), hint="write a size, as in 512M or 2G, or none"
-        ) from wrong
-
-
-def _lease_bounds(environment: Mapping[str, str]) -> LeaseBounds:
-    """`TENURE_LEASE_BOUNDS` is `SHORTEST,LONGEST`, as in `5s,120s`."""
-    text = environment.get(LEASE_BOUNDS_VARIABLE)
-    if not text:
-        return LeaseBounds()
-    shortest, separator, longest = text.partition(",")
-    try:
-        bounds = LeaseBounds(
-            shortest_us=parse_duration(shortest), longest_us=parse_duration(longest)
-        )
-    except ValueError as wrong:
-        raise InvalidInput(
-            LEASE_BOUNDS_VARIABLE, str(wrong), hint="write SHORTEST,LONGEST, as in 30s,120s"
-        ) from wrong
-    if not separator or not 0 < bounds.shortest_us <= bounds.longest_us:
-        raise InvalidInput(LEASE_BOUNDS_VARIABLE, f"{text[:40]!a} is not SHORTEST,LONGEST")
-    return bounds
-
-
-def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) -> float:
-    """How long a call waits for its store, in seconds: `TENURE_STORE_TIMEOUT`, as in `10s`. [K6]"""
-    text = environment.get(STORE_TIMEOUT_VARIABLE)
-    if not text:
-        return CALL_TIMEOUT_S
-    hint = "write a duration from 100ms to 10m, as in 10s"
-    try:
-        timeout_s = parse_duration(text) / MICROSECONDS_PER_SECOND
-    except ValueError as wrong:
-        raise InvalidInput(STORE_TIMEOUT_VARIABLE, str(wrong), hint=hint) from wrong
-    if not SHORTEST_STORE_TIMEOUT_S <= timeout_s <= LONGEST_STORE_TIMEOUT_S:
-        raise InvalidInput(STORE_TIMEOUT_VARIABLE, f"{text[:40]!a} is out of bounds", hint=hint)
-    return timeout_s
-
-
-def retention_of(given: str | None = None) -> RetentionPolicy:
-    """For how long finished jobs are kept: as `--keep-finished` says, else as the project does."""
-    text = given or project_settings().keep_finished
-    if text is None:
-        return RetentionPolicy()
-    try:
-        policy = RetentionPolicy(finished_us=parse_duration(text))
-        check_retention(policy)
-    except (InvalidInput, ValueError) as wrong:
-        field = "--keep-finished" if given else f"{PROJECT_FILE}, [tool.tenure] keep_finished"
-        problem = wrong.problem if isinstance(wrong, InvalidInput) else str(wrong)
-        raise InvalidInput(field, problem, hint="give 1d to 366d") from wrong
-    return policy
-
-
-def is_server(url: str) -> bool:
-    """Whether a URL names a server rather than a store."""
-    return url.partition(":")[0].lower() in ("http", "https")
-
-
 def open_remote(
     url: str, *, token: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> "RemoteCoordinator":
@@ -367,71 +204,6 @@ def _counted(store: Store, shown: Counts | None) -> Iterator[Counts]:
         yield counts
     finally:
         going.stop()
-
-
-class Tenure(Application):
-    """An application: decorate functions with `job`, enqueue them, look at their jobs.
-
-    Connects at the first call that needs it, to `url`, else to `TENURE_URL`, else to `tenure.db`
-    in the working directory. `name` is who enqueued, as a job's history shows it; a server knows
-    that from `token`, else from `TENURE_TOKEN`.
-    """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        name: str = "app",
-        token: str | None = None,
-    ) -> None:
-        self._url = url
-        self._token = token
-        super().__init__(lambda: self._open(self._chosen_url()), namespace=namespace, name=name)
-
-    @property
-    def own_url(self) -> str | None:
-        """The URL that it was given outright, whatever the environment says."""
-        return self._url
-
-    @property
-    def own_token(self) -> str | None:
-        """The token that it was given outright: a secret, to be sent and never shown."""
-        return self._token
-
-    def _open(self, url: str) -> Link:
-        is_made = url == DEFAULT_URL and is_new(url)
-        link = open_link(url, token=self._token)
-        if is_made:
-            # A worker that is started in another directory would look elsewhere.
-            _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))
-        return link
-
-    def _chosen_url(self) -> str:
-        return self._url or url_from_environment()
-
-    def transaction_on(self, connection: Any) -> Scope:
-        """A transaction on a connection to this application's database; see `ctx.transaction`."""
-        if is_server(self._chosen_url()):
-            return no_scope(connection)  # without asking for a token that a handler does not have
-        if self._chosen_url() == WITHHELD_URL:
-            return transaction_on(_unopened_store(), limits_from_environment(), connection)
-        return super().transaction_on(connection)
-
-    def atransaction_on(self, connection: Any) -> AsyncScope:
-        """The same on an asynchronous connection."""
-        if is_server(self._chosen_url()):
-            return no_async_scope(connection)
-        if self._chosen_url() == WITHHELD_URL:
-            return atransaction_on(_unopened_store(), limits_from_environment(), connection)
-        return super().atransaction_on(connection)
-
-
-def _unopened_store() -> Store:
-    """Only a PostgreSQL URL has a password that a worker would keep to itself."""
-    from tenure.stores.sql.unopened import UnopenedPostgresStore
-
-    return UnopenedPostgresStore()
 
 
 def open_link(url: str, *, token: str | None = None) -> Link:

@@ -29,7 +29,7 @@ import pytest
 
 from tenure import Context, InvalidInput, ValidationError
 from tenure.core.validation import Limits, check_body
-from tenure.handlers import Handler, Isolation, Registry, make_handler
+from tenure.handlers.registry import Handler, Isolation, Registry, make_handler
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")

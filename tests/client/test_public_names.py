@@ -30,7 +30,7 @@ def test_every_error_is_one_tree_with_codes_of_their_own() -> None:
 def test_importing_tenure_loads_no_store_and_no_event_loop() -> None:
     code = (
         "import sys, tenure; "
-        "heavy = {'sqlite3', 'asyncio', 'psycopg', 'msgspec', 'tenure.wiring'} & set(sys.modules); "
+        "heavy = {'sqlite3', 'asyncio', 'psycopg', 'msgspec', 'tenure.app'} & set(sys.modules); "
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
 

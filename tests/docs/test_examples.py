@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import tenure
+from tenure.app import Tenure
 from tenure.testing import inline
-from tenure.wiring import Tenure
 
 GUIDES = Path(__file__).parent.parent.parent / "docs" / "guide"
 _FENCE = re.compile(r"^```python[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

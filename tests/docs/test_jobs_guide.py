@@ -12,7 +12,7 @@ from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.validation import Limits
-from tenure.wiring import LEASE_BOUNDS_VARIABLE, limits_from_environment
+from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.worker.claiming import Claimer, ClaimSettings
 from tenure.worker.clock import Boot
 

@@ -10,7 +10,7 @@ import msgspec
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, client_actor, new_job_id
 from tenure.core.vocabulary import JobStatus
-from tenure.handlers import DEFAULT_QUEUE
+from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.wiring import open_coordinator
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ from tenure.core.job import Job
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
-from tenure.handlers import Call, Enqueued
+from tenure.handlers.context import Call, Enqueued
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.worker.following import FollowUpRequest, FollowUps, command_of, submit, told
 from tenure.worker.wire import FollowUpWanted, ToSupervisor

@@ -23,7 +23,8 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
-from tenure.handlers import Context, Isolation, Registry, make_handler
+from tenure.handlers.context import Context
+from tenure.handlers.registry import Isolation, Registry, make_handler
 from tenure.worker.confining import MEMORY
 from tenure.worker.context import AttemptContext
 from tenure.worker.wire import ArtifactEnd, ArtifactPart, Settled

@@ -10,7 +10,7 @@ from tenure.conformance.spec import spec
 from tenure.core.beside import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
-from tenure.handlers import file_of
+from tenure.handlers.context import file_of
 from tenure.worker.staging import PART_BYTES, Parts, Stager
 from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until

@@ -8,7 +8,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
-from tenure.handlers import Call
+from tenure.handlers.context import Call
 from tenure.worker.following import FollowUpRequest, FollowUps, told
 from tenure.worker.wire import FollowUpWanted, ToSupervisor
 

@@ -22,7 +22,8 @@ from tenure.errors import (
     Snooze,
     TransientError,
 )
-from tenure.handlers import Context, Registry, make_handler
+from tenure.handlers.context import Context
+from tenure.handlers.registry import Registry, make_handler
 from tenure.worker import Worker, WorkerOptions
 from tenure.worker.children import describe_exit
 from tenure.worker.clock import Boot, JumpWatch, boot_now

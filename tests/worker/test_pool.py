@@ -10,7 +10,7 @@ import pytest
 
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
-from tenure.handlers import Isolation
+from tenure.handlers.registry import Isolation
 from tenure.worker import Stats, WorkerOptions
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.messages import Event, Finished, Prepared

@@ -16,14 +16,15 @@ from pathlib import Path
 import click
 
 import tenure
+from tenure.app import Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.output import printable
 from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
-from tenure.handlers import Registry
+from tenure.handlers.registry import Registry
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from tenure.wiring import Tenure, project_settings, shown_url, url_from_environment
+from tenure.settings import project_settings, shown_url, url_from_environment
 from tenure.worker.serving import load_registry
 
 MAX_SEARCHED = 200

@@ -23,13 +23,8 @@ from tenure.core.vocabulary import Cause
 from tenure.errors import TenureError, UnknownJob
 from tenure.ports import Administration
 from tenure.protocol.records import ResolutionRecord, resolution_record
-from tenure.wiring import (
-    is_new,
-    open_administration,
-    open_coordinator,
-    shown_url,
-    url_from_environment,
-)
+from tenure.settings import is_new, shown_url, url_from_environment
+from tenure.wiring import open_administration, open_coordinator
 
 KEY_IS_HELD = "its dedupe key is held by a job out of this token's scope"  # [D6]
 

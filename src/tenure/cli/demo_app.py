@@ -8,10 +8,10 @@ import os
 import signal
 import time
 
+from tenure.app import Tenure
 from tenure.client.options import Retry
 from tenure.errors import TransientError
-from tenure.handlers import Context
-from tenure.wiring import Tenure
+from tenure.handlers.context import Context
 
 LEASE = "4s"
 SOON = Retry(max_attempts=3, initial="200ms", cap="500ms")

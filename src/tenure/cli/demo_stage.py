@@ -35,12 +35,9 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import EventCause, EventType
 from tenure.ports import Store
 from tenure.protocol import URL_VARIABLE
+from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.verify import AckWriter, heard, sent
-from tenure.wiring import (
-    LEASE_BOUNDS_VARIABLE,
-    limits_from_environment,
-    open_store,
-)
+from tenure.wiring import open_store
 
 LEASE_BOUNDS = "1s,120s"
 PATIENCE_S = 90.0

@@ -34,11 +34,12 @@ from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.errors import InvalidInput, TenureError
-from tenure.handlers import DEFAULT_QUEUE, as_option
+from tenure.handlers.options import as_option
+from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.ports import Administration
 from tenure.protocol.records import JobRecord, job_record
+from tenure.settings import project_settings
 from tenure.telemetry.unclaimed import why_waiting
-from tenure.wiring import project_settings
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ import msgspec
 
 from tenure.cli.common import REFUSED, CouldNotRun, url_option
 from tenure.errors import SchemaTooNew, TenureError, UnknownStoreUrl
+from tenure.settings import sqlite_path, url_from_environment
 from tenure.stores.migrations import migrations, newest_version
-from tenure.wiring import not_through_a_server, sqlite_path, url_from_environment
+from tenure.wiring import not_through_a_server
 
 
 class _Target(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.cli.common import CouldNotRun
 from tenure.errors import ValidationError
-from tenure.handlers import Handler
+from tenure.handlers.registry import Handler
 
 _MISSING = re.compile(r"Object missing required field `(.+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")

@@ -6,8 +6,9 @@ import click
 
 from tenure.cli.common import CouldNotRun, keep_finished_option, log_format_option, url_option
 from tenure.errors import TenureError
+from tenure.settings import retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
-from tenure.wiring import retention_of, run_server, url_from_environment
+from tenure.wiring import run_server
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

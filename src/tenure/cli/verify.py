@@ -15,10 +15,11 @@ from tenure.cli.output import print_json, printable
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
+from tenure.settings import url_from_environment
 from tenure.verify import Finding, Report, State, Violation, verify
 from tenure.verify.report import WITHOUT_ACKS
 from tenure.verify.run import DEFAULT_LIMIT
-from tenure.wiring import open_store, url_from_environment
+from tenure.wiring import open_store
 
 HOLDS, VIOLATED = 0, 1
 

@@ -20,16 +20,11 @@ from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.core.validation import check_name
 from tenure.errors import InvalidInput, TenureError
-from tenure.handlers import DEFAULT_QUEUE
+from tenure.handlers.registry import DEFAULT_QUEUE
+from tenure.settings import is_server, project_settings, retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.telemetry.metrics import MetricsAddress
-from tenure.wiring import (
-    is_server,
-    project_settings,
-    retention_of,
-    run_worker,
-    url_from_environment,
-)
+from tenure.wiring import run_worker
 from tenure.worker import OutputLine, WorkerOptions
 
 _log = logging.getLogger("tenure.worker")

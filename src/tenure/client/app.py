@@ -44,14 +44,9 @@ from tenure.core.policy import Policy
 from tenure.core.validation import check_job_id, check_name
 from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
-from tenure.handlers import (
-    DEFAULT_QUEUE,
-    Call,
-    Isolation,
-    Registry,
-    encode,
-    make_handler,
-)
+from tenure.handlers.context import Call
+from tenure.handlers.json_values import encode
+from tenure.handlers.registry import DEFAULT_QUEUE, Isolation, Registry, make_handler
 from tenure.ports import Coordination
 
 P = ParamSpec("P")

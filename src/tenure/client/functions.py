@@ -28,7 +28,8 @@ from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
-from tenure.handlers import Call, Handler, Registry
+from tenure.handlers.context import Call
+from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry import tracing
 
 P = ParamSpec("P")  # how the function is called

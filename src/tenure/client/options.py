@@ -19,7 +19,7 @@ from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.validation import MAX_DURATION, check_duration, check_name, check_policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import InvalidInput
-from tenure.handlers import as_option
+from tenure.handlers.options import as_option
 
 Span: TypeAlias = str | timedelta | float
 """A duration: `"250ms"`, `"90s"`, `"2h"`, a timedelta, or a number of seconds."""

@@ -22,7 +22,7 @@ from typing import (
 from tenure.client.options import Retry, Span
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import OnLost
-from tenure.handlers import Context
+from tenure.handlers.context import Context
 
 P = ParamSpec("P")  # how the function is called
 E = ParamSpec("E")  # how it is enqueued if its context comes first

@@ -17,16 +17,9 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.errors import Cancelled, LeaseConflictError
-from tenure.handlers import (
-    DEFAULT_QUEUE,
-    Call,
-    Context,
-    Enqueued,
-    Transaction,
-    TransactionScope,
-    encode,
-    file_of,
-)
+from tenure.handlers.context import Call, Context, Enqueued, Transaction, TransactionScope, file_of
+from tenure.handlers.json_values import encode
+from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.stores.sql.owning import own_async_transaction, own_transaction
 from tenure.worker.following import checked, taken
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from tenure.handlers import Isolation
+from tenure.handlers.registry import Isolation
 from tenure.worker.clock import Boot
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.wire import (

@@ -17,15 +17,9 @@ from tenure.core.job import Progress
 from tenure.core.validation import MAX_TEXT, Limits, check_body
 from tenure.core.vocabulary import Stage
 from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
-from tenure.handlers import (
-    Call,
-    Context,
-    Enqueued,
-    Handler,
-    TransactionScope,
-    encode,
-    file_of,
-)
+from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of
+from tenure.handlers.json_values import encode
+from tenure.handlers.registry import Handler
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.following import FollowUps
 from tenure.worker.staging import Stager

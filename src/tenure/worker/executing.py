@@ -27,7 +27,7 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
-from tenure.handlers import Handler, Registry
+from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import Traced, attempting
 from tenure.worker.context import AttemptContext
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped

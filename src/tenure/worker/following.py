@@ -22,7 +22,8 @@ from tenure.errors import (
     RequestRefused,
     TransientError,
 )
-from tenure.handlers import Call, Enqueued, as_option
+from tenure.handlers.context import Call, Enqueued
+from tenure.handlers.options import as_option
 from tenure.ports import Coordination
 from tenure.protocol.words import Word
 from tenure.worker.answers import Answers

@@ -16,7 +16,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
-from tenure.handlers import DEFAULT_QUEUE
+from tenure.handlers.registry import DEFAULT_QUEUE
 
 
 class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True):

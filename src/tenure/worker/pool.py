@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
-from tenure.handlers import Isolation
+from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.worker.children import Child
 from tenure.worker.clock import NEVER, Boot

@@ -26,7 +26,7 @@ from typing import TextIO, assert_never
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.errors import InvalidInput
-from tenure.handlers import Isolation, Registry
+from tenure.handlers.registry import Isolation, Registry
 from tenure.worker.clock import boot_now
 from tenure.worker.confining import confine, die_with, ignore_termination, tidy_up
 from tenure.worker.executing import Execution

@@ -22,7 +22,7 @@ from tenure.core.job import JobError
 from tenure.core.verdicts import Answer, Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
-from tenure.handlers import Isolation, Registry
+from tenure.handlers.registry import Isolation, Registry
 from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked

@@ -21,7 +21,7 @@ from tenure.core.ids import Actor, JobId, LeaseId
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import InvalidInput, LeaseConflictError
-from tenure.handlers import Transaction
+from tenure.handlers.context import Transaction
 from tenure.worker.attempts import completion
 
 _R = TypeVar("_R")

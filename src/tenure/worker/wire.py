@@ -14,7 +14,8 @@ from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
 from tenure.core.vocabulary import Cause
-from tenure.handlers import Call, Isolation
+from tenure.handlers.context import Call
+from tenure.handlers.registry import Isolation
 from tenure.worker.clock import Boot
 from tenure.worker.outcomes import FromChild
 

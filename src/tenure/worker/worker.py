@@ -15,7 +15,7 @@ from tenure.core.beside import WorkerProcess
 from tenure.core.ids import WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.errors import InvalidInput
-from tenure.handlers import Registry
+from tenure.handlers.registry import Registry
 from tenure.ports import Coordination
 from tenure.worker.attending import Attendant
 from tenure.worker.claiming import ClaimSettings

@@ -7,9 +7,9 @@ import time
 from typing import Literal
 from urllib.request import Request, urlopen
 
+from tenure.app import Tenure
 from tenure.conformance.worker.scenarios import KIND
 from tenure.errors import TransientError
-from tenure.wiring import Tenure
 
 EFFECT_WITHIN_S = 10.0
 

@@ -1,0 +1,87 @@
+"""`Tenure`: the application object, connected to the store or the server that its URL names."""
+
+import logging
+from typing import Any
+
+from tenure.client.app import Application
+from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.ports import Store
+from tenure.settings import (
+    DEFAULT_URL,
+    is_new,
+    is_server,
+    limits_from_environment,
+    shown_url,
+    url_from_environment,
+)
+from tenure.wiring import open_link
+from tenure.within import atransaction_on, transaction_on
+from tenure.worker.environment import WITHHELD_URL
+
+_log = logging.getLogger("tenure.app")
+
+
+class Tenure(Application):
+    """An application: decorate functions with `job`, enqueue them, look at their jobs.
+
+    Connects at the first call that needs it, to `url`, else to `TENURE_URL`, else to `tenure.db`
+    in the working directory. `name` is who enqueued, as a job's history shows it; a server knows
+    that from `token`, else from `TENURE_TOKEN`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        name: str = "app",
+        token: str | None = None,
+    ) -> None:
+        self._url = url
+        self._token = token
+        super().__init__(lambda: self._open(self._chosen_url()), namespace=namespace, name=name)
+
+    @property
+    def own_url(self) -> str | None:
+        """The URL that it was given outright, whatever the environment says."""
+        return self._url
+
+    @property
+    def own_token(self) -> str | None:
+        """The token that it was given outright: a secret, to be sent and never shown."""
+        return self._token
+
+    def _open(self, url: str) -> Link:
+        is_made = url == DEFAULT_URL and is_new(url)
+        link = open_link(url, token=self._token)
+        if is_made:
+            # A worker that is started in another directory would look elsewhere.
+            _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))
+        return link
+
+    def _chosen_url(self) -> str:
+        return self._url or url_from_environment()
+
+    def transaction_on(self, connection: Any) -> Scope:
+        """A transaction on a connection to this application's database; see `ctx.transaction`."""
+        if is_server(self._chosen_url()):
+            return no_scope(connection)  # without asking for a token that a handler does not have
+        if self._chosen_url() == WITHHELD_URL:
+            return transaction_on(_unopened_store(), limits_from_environment(), connection)
+        return super().transaction_on(connection)
+
+    def atransaction_on(self, connection: Any) -> AsyncScope:
+        """The same on an asynchronous connection."""
+        if is_server(self._chosen_url()):
+            return no_async_scope(connection)
+        if self._chosen_url() == WITHHELD_URL:
+            return atransaction_on(_unopened_store(), limits_from_environment(), connection)
+        return super().atransaction_on(connection)
+
+
+def _unopened_store() -> Store:
+    """Only a PostgreSQL URL has a password that a worker would keep to itself."""
+    from tenure.stores.sql.unopened import UnopenedPostgresStore
+
+    return UnopenedPostgresStore()

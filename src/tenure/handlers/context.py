@@ -1,0 +1,160 @@
+"""What a handler is given: `Context`, and the values that go through it.
+
+Abstract: a worker and the testing package each implement it.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.policy import Policy
+from tenure.errors import InvalidInput
+
+_R = TypeVar("_R")
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a job function, checked and encoded, for `ctx.enqueue`. It has no id yet: that
+    follows from the job whose handler enqueues it. [D8]"""
+
+    kind: Kind
+    queue: QueueName
+    payload: bytes
+    priority: int = 0
+    delay_us: Duration = Duration(0)
+    run_at: Instant | None = None
+    dedupe_key: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    policy: Policy = Policy()
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """A job that a handler enqueued; `app.get(enqueued.id)` is a handle on it."""
+
+    id: JobId
+    is_new: bool
+    """Whether this call made it: not if an earlier attempt did, or if another job has the key."""
+
+
+class Transaction(ABC):
+    """A handler's own transaction, which the success of its attempt becomes part of."""
+
+    @abstractmethod
+    def complete(self, result: _R) -> _R:
+        """Give the attempt's result. It is stored when the block ends, and committed with it."""
+
+
+class TransactionScope:
+    """`with` on a synchronous connection, `async with` on an asynchronous one."""
+
+    def __init__(
+        self,
+        open_: Callable[[], AbstractContextManager[Transaction]],
+        aopen: Callable[[], AbstractAsyncContextManager[Transaction]],
+    ) -> None:
+        self._open = open_
+        self._aopen = aopen
+
+    def __enter__(self) -> Transaction:
+        self._opened = self._open()
+        return self._opened.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._opened.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Transaction:
+        self._aopened = self._aopen()
+        return await self._aopened.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._aopened.__aexit__(kind, error, traceback)
+
+
+class Context(ABC):
+    """What a handler knows about its attempt and may ask of it; injected by annotation."""
+
+    job_id: JobId
+    kind: Kind
+    queue: QueueName
+    attempt: int
+    fence: int
+    correlation_id: str | None
+    traceparent: str | None  # W3C's, to hand on to whatever the handler calls; None without one
+    checkpoint: Any  # what the last attempt saved, decoded; None at first
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `Cancelled` if the job should stop or the lease is lost."""
+
+    @abstractmethod
+    def still_mine(self) -> bool:
+        """Whether the lease is, as far as this worker knows, still valid."""
+
+    @abstractmethod
+    def save(self, checkpoint: Any) -> None:
+        """Keep this for the next attempt; sent with the next heartbeat, at once if it is due."""
+
+    @abstractmethod
+    def progress(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Say how far the job is."""
+
+    @abstractmethod
+    def log(self, message: str) -> None:
+        """A line for the attempt's log."""
+
+    @abstractmethod
+    def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
+        """Leave a file with the job, seen once this attempt has succeeded. Stored on return."""
+
+    async def aartifact(
+        self, name: str, data: bytes | str, *, media_type: str | None = None
+    ) -> None:
+        """Leave a file with the job, without blocking the loop."""
+        await asyncio.to_thread(self.artifact, name, data, media_type=media_type)
+
+    @abstractmethod
+    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+        """Enqueue a job that follows from this one: `ctx.enqueue(function.call(argument))`.
+
+        However often this job is attempted, it makes one such job; a later attempt receives the one
+        that is there, even if it asks with other arguments. A second job of the same kind needs a
+        `step`, which is the same in every attempt.
+        """
+
+    async def aenqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+        """Enqueue a job that follows from this one, without blocking the loop."""
+        return await asyncio.to_thread(self.enqueue, call, step=step)
+
+    @abstractmethod
+    def transaction(self, connection: Any) -> TransactionScope:
+        """Complete the attempt in a transaction of your own: both are committed, or neither."""
+
+
+def file_of(data: bytes | str, media_type: str | None) -> tuple[bytes, str]:
+    """An artifact's body and media type."""
+    if isinstance(data, str):
+        try:
+            return data.encode(), media_type or "text/plain; charset=utf-8"
+        except UnicodeEncodeError as wrong:
+            raise InvalidInput("data", f"is no text that UTF-8 can hold: {wrong.reason}") from wrong
+    if not isinstance(data, bytes):
+        raise InvalidInput("data", f"{type(data).__name__} is neither bytes nor str")
+    return data, media_type or "application/octet-stream"

@@ -1,0 +1,39 @@
+"""The names of options as users write them, for error messages."""
+
+import re
+
+from tenure.errors import InvalidInput
+
+_OPTIONS = frozenset(
+    {
+        *("queue", "priority", "lease", "timeout", "start_within", "grace", "retry", "on_lost"),
+        *("key", "delay", "run_at", "correlation_id", "trace_id", "job_id", "connection"),
+    }
+)
+_FIELDS = {
+    "dedupe_key": "key",
+    "policy.max_attempts": "retry.max_attempts",
+    "policy.max_releases": "retry.max_releases",
+    "policy.on_exhausted": "retry.on_exhausted",
+    "policy.backoff.initial": "retry.initial",
+    "policy.backoff.factor": "retry.factor",
+    "policy.backoff.cap": "retry.cap",
+}
+"""Options whose fields have other names in commands and in the messages of a server."""
+_POSITION = re.compile(r"^jobs\[[0-9]+\]\.|^job\.")
+_UNIT = re.compile(r"_u?s$")
+_UNDO = "policy.compensation."
+
+
+def as_option(wrong: InvalidInput) -> InvalidInput:
+    """The error as it is said to whoever wrote options: `lease=…`, not `policy.lease_us`. One that
+    is about something else is returned as it is."""
+    field = _POSITION.sub("", wrong.field)
+    whose = " of the compensation" if field.startswith(_UNDO) else ""
+    field = _UNIT.sub("", field.removeprefix(_UNDO))
+    option = _FIELDS.get(field, field.removeprefix("policy."))
+    name, _, part = option.partition(".")
+    if name not in _OPTIONS or type(wrong) is not InvalidInput:
+        return wrong
+    written = f"Retry({part}=…)" if part else f"{name}=…"
+    return InvalidInput(option, wrong.problem, hint=wrong.hint, written=written + whose)

@@ -1,0 +1,169 @@
+"""Job functions by kind, each with where and how it runs.
+
+The registry is the only way from a job's kind to code: a payload never names a module or a dotted
+path. Arguments are one JSON object by parameter name, so a worker in another language needs no
+Python.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tenure.core.ids import Kind, QueueName
+from tenure.core.policy import Policy
+from tenure.errors import InvalidInput, ValidationError
+from tenure.handlers.json_values import check_value, decode, encode
+from tenure.handlers.signature import Signature, check_function, function_name
+
+DEFAULT_QUEUE = QueueName("default")
+
+
+class Isolation(StrEnum):
+    """Where a handler runs."""
+
+    PROCESS = "process"
+    ASYNC = "async"
+    THREAD = "thread"
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered job function: its name, where and how it runs, and its signature."""
+
+    kind: Kind
+    function: Callable[..., Any]
+    signature: Signature
+    queue: QueueName = DEFAULT_QUEUE
+    policy: Policy = Policy()
+    isolation: Isolation = Isolation.PROCESS
+    priority: int = 0
+    concurrency: int | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calling it gives a coroutine."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What travels, by name: every parameter but the context's."""
+        return self.signature.types.parameters
+
+    @property
+    def hints(self) -> Mapping[str, Any]:
+        """The type hints of the parameters, and of the result under `return`."""
+        return self.signature.types.hints
+
+    @property
+    def context_parameter(self) -> str | None:
+        """Which parameter takes the context, if any does."""
+        return self.signature.types.context_parameter
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call; `ValidationError` names the argument that does not fit."""
+        types = self.signature.types
+        bound = self._bind(args, kwargs)
+        check_value(bound, types.arguments)
+        body = encode(bound, what="arguments")
+        decode(body, types.arguments)  # what is enqueued must be what the worker can read
+        return body
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            signature = inspect.Signature(list(self.parameters.values()))
+            return dict(signature.bind(*args, **kwargs).arguments)
+        except TypeError as wrong:
+            raise ValidationError(f"{self.kind}: {wrong}") from wrong
+
+    def decode_arguments(self, payload: bytes) -> dict[str, Any]:
+        """The keyword arguments of a call, each checked against its type hint."""
+        types = self.signature.types
+        if payload == b"null" and not any(map(_is_required, types.parameters.values())):
+            return {}  # no payload at all, as of `tenure enqueue KIND`
+        arguments = decode(payload, types.arguments)
+        given = {name: getattr(arguments, name) for name in types.parameters}
+        return {name: value for name, value in given.items() if value is not msgspec.UNSET}
+
+    def encode_result(self, value: Any) -> bytes:
+        """The result as JSON, checked against the return annotation."""
+        if "return" in self.hints:
+            check_value(value, self.hints["return"], within="return")
+        return encode(value, what="result")
+
+    def decode_result(self, body: bytes) -> Any:
+        """A result as its annotation wants it."""
+        return decode(body, self.hints.get("return", Any), within="return")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def make_handler(
+    function: Callable[..., Any],
+    *,
+    kind: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    policy: Policy | None = None,
+    isolation: Isolation | None = None,
+    priority: int = 0,
+    concurrency: int | None = None,
+    local_names: Mapping[str, Any] | None = None,
+) -> Handler:
+    """A handler for `function`; its kind is the function's own name unless one is given."""
+    check_function(function)
+    is_async = inspect.iscoroutinefunction(function)
+    if isolation is Isolation.ASYNC and not is_async:
+        raise InvalidInput(
+            "isolation",
+            f"{function_name(function)} is no async def",
+            hint='use isolation="process" or "thread", or make it an async def',
+        )
+    default = Isolation.ASYNC if is_async else Isolation.PROCESS
+    return Handler(
+        kind=Kind(kind if kind is not None else function.__name__),
+        function=function,
+        signature=Signature(function, local_names=local_names),
+        queue=QueueName(queue),
+        policy=policy or Policy(),
+        isolation=isolation or default,
+        priority=priority,
+        concurrency=concurrency,
+    )
+
+
+class Registry:
+    """Handlers by kind. The only way from a payload to code."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[Kind, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Register a handler; two of one kind are a mistake."""
+        known = self._handlers.get(handler.kind)
+        if known is not None:
+            raise InvalidInput(
+                "kind",
+                f"{handler.kind} is registered twice, by {function_name(known.function)} "
+                f"and {function_name(handler.function)}",
+                hint="give one of them another name=",
+            )
+        self._handlers[handler.kind] = handler
+
+    def get(self, kind: Kind) -> Handler | None:
+        """The handler of a kind, if this application has one."""
+        return self._handlers.get(kind)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Every kind this application can run, in order."""
+        return tuple(sorted(self._handlers))
+
+    def check(self) -> None:
+        """Resolve every annotation now: a worker should refuse to start, not fail its jobs."""
+        for handler in self._handlers.values():
+            handler.signature.resolve()
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self._handlers.values())

@@ -1,0 +1,181 @@
+"""Settings: `[tool.tenure]` of a pyproject.toml, environment variables, and what a URL says.
+
+Reads and checks them; opens nothing.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from tenure.coordinator.retention import RetentionPolicy, check_retention
+from tenure.core.beside import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, ArtifactQuotas
+from tenure.core.instants import MICROSECONDS_PER_SECOND, parse_duration
+from tenure.core.policy import LeaseBounds
+from tenure.core.sizes import parse_size
+from tenure.core.validation import Limits
+from tenure.deadlines import CALL_TIMEOUT_S
+from tenure.errors import InvalidInput, UnknownStoreUrl
+from tenure.protocol import URL_VARIABLE
+
+DEFAULT_URL = "sqlite:///tenure.db"
+PROJECT_FILE = "pyproject.toml"
+LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
+STORE_TIMEOUT_VARIABLE = "TENURE_STORE_TIMEOUT"
+SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S = 0.1, 600.0
+
+
+class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tool.tenure]` of a pyproject.toml: what flags and the environment leave unsaid."""
+
+    url: str | None = None
+    app: str | None = None
+    queues: tuple[str, ...] = ()
+    keep_finished: str | None = None
+
+
+def project_settings(directory: Path | None = None) -> ProjectSettings:
+    """The settings of the project in a directory, by default the working directory.
+
+    No directory above it is searched: a file that somebody else can write, such as one in /tmp,
+    must not say where jobs go.
+    """
+    file = (directory or Path()) / PROJECT_FILE
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        return msgspec.convert(tables.get("tool", {}).get("tenure", {}), ProjectSettings)
+    except (FileNotFoundError, NotADirectoryError):
+        return ProjectSettings()
+    except (OSError, ValueError) as wrong:  # no TOML, no UTF-8, not these settings
+        known = ", ".join(ProjectSettings.__struct_fields__)
+        raise InvalidInput(
+            f"{PROJECT_FILE}, [tool.tenure]", str(wrong)[:200], hint=f"it may have {known}"
+        ) from wrong
+
+
+def url_from_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """`TENURE_URL`, else the project's own, else the embedded default."""
+    return environment.get(URL_VARIABLE) or project_settings().url or DEFAULT_URL
+
+
+def is_server(url: str) -> bool:
+    """Whether a URL names a server rather than a store."""
+    return url.partition(":")[0].lower() in ("http", "https")
+
+
+def is_new(url: str) -> bool:
+    """Whether to open this store is to create it, as with a SQLite file that is not there yet."""
+    if url.partition(":")[0].lower() != "sqlite":
+        return False
+    path = Path(sqlite_path(url))
+    return not (path.is_file() and path.stat().st_size)
+
+
+def sqlite_path(url: str) -> str:
+    """The file of a `sqlite:///relative` or `sqlite:////absolute` URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as wrong:  # such as a bracket that is never closed
+        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db") from wrong
+    if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
+        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db or sqlite:////absolute/file.db")
+    if parts.query or parts.fragment:
+        raise UnknownStoreUrl("a SQLite URL takes no options")
+    path = unquote(parts.path[1:])
+    if "\x00" in path:
+        raise UnknownStoreUrl("a file's name cannot contain NUL")
+    return path
+
+
+def shown_url(url: str) -> str:
+    """Where a URL leads, without what only its holder may know: passwords, and every option."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme.lower() == "sqlite":
+            return f"sqlite:///{Path(sqlite_path(url)).absolute()}"
+        user = "" if parts.username is None else f"{parts.username}@"
+        place = parts.netloc.rpartition("@")[2]
+    except (ValueError, UnknownStoreUrl):
+        return "a store whose URL cannot be read"
+    return f"{parts.scheme}://{user}{place}{parts.path}"
+
+
+def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limits:
+    """The coordinator's limits, where the environment says others than the usual ones."""
+    return Limits(lease=_lease_bounds(environment), artifacts=_artifact_quotas(environment))
+
+
+def _lease_bounds(environment: Mapping[str, str]) -> LeaseBounds:
+    """`TENURE_LEASE_BOUNDS` is `SHORTEST,LONGEST`, as in `5s,120s`."""
+    text = environment.get(LEASE_BOUNDS_VARIABLE)
+    if not text:
+        return LeaseBounds()
+    shortest, separator, longest = text.partition(",")
+    try:
+        bounds = LeaseBounds(
+            shortest_us=parse_duration(shortest), longest_us=parse_duration(longest)
+        )
+    except ValueError as wrong:
+        raise InvalidInput(
+            LEASE_BOUNDS_VARIABLE, str(wrong), hint="write SHORTEST,LONGEST, as in 30s,120s"
+        ) from wrong
+    if not separator or not 0 < bounds.shortest_us <= bounds.longest_us:
+        raise InvalidInput(LEASE_BOUNDS_VARIABLE, f"{text[:40]!a} is not SHORTEST,LONGEST")
+    return bounds
+
+
+def _artifact_quotas(environment: Mapping[str, str]) -> ArtifactQuotas:
+    """By `TENURE_ARTIFACT_QUOTA_PER_JOB` and `TENURE_ARTIFACT_QUOTA_PER_NAMESPACE`, sizes as in
+    `512M`; 0 and `none` are no quota. [J9]"""
+    by_default = ArtifactQuotas()
+    return ArtifactQuotas(
+        job_bytes=_quota(environment, JOB_QUOTA_VARIABLE, by_default.job_bytes),
+        namespace_bytes=_quota(environment, NAMESPACE_QUOTA_VARIABLE, by_default.namespace_bytes),
+    )
+
+
+def _quota(environment: Mapping[str, str], variable: str, by_default: int | None) -> int | None:
+    text = environment.get(variable)
+    if not text:
+        return by_default
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return parse_size(text) or None
+    except ValueError as wrong:
+        raise InvalidInput(
+            variable, str(wrong), hint="write a size, as in 512M or 2G, or none"
+        ) from wrong
+
+
+def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) -> float:
+    """How long a call waits for its store, in seconds: `TENURE_STORE_TIMEOUT`, as in `10s`. [K6]"""
+    text = environment.get(STORE_TIMEOUT_VARIABLE)
+    if not text:
+        return CALL_TIMEOUT_S
+    hint = "write a duration from 100ms to 10m, as in 10s"
+    try:
+        timeout_s = parse_duration(text) / MICROSECONDS_PER_SECOND
+    except ValueError as wrong:
+        raise InvalidInput(STORE_TIMEOUT_VARIABLE, str(wrong), hint=hint) from wrong
+    if not SHORTEST_STORE_TIMEOUT_S <= timeout_s <= LONGEST_STORE_TIMEOUT_S:
+        raise InvalidInput(STORE_TIMEOUT_VARIABLE, f"{text[:40]!a} is out of bounds", hint=hint)
+    return timeout_s
+
+
+def retention_of(given: str | None = None) -> RetentionPolicy:
+    """For how long finished jobs are kept: as `--keep-finished` says, else as the project does."""
+    text = given or project_settings().keep_finished
+    if text is None:
+        return RetentionPolicy()
+    try:
+        policy = RetentionPolicy(finished_us=parse_duration(text))
+        check_retention(policy)
+    except (InvalidInput, ValueError) as wrong:
+        field = "--keep-finished" if given else f"{PROJECT_FILE}, [tool.tenure] keep_finished"
+        problem = wrong.problem if isinstance(wrong, InvalidInput) else str(wrong)
+        raise InvalidInput(field, problem, hint="give 1d to 366d") from wrong
+    return policy
