@@ -6,6 +6,7 @@ from typing import Any
 from tenure.client.app import Application
 from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
 from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.own_transaction.jobs import atransaction_on, transaction_on
 from tenure.ports import Store
 from tenure.settings import (
     DEFAULT_URL,
@@ -16,7 +17,6 @@ from tenure.settings import (
     url_from_environment,
 )
 from tenure.wiring import open_link
-from tenure.within import atransaction_on, transaction_on
 from tenure.worker.environment import WITHHELD_URL
 
 _log = logging.getLogger("tenure.app")
@@ -82,6 +82,6 @@ class Tenure(Application):
 
 def _unopened_store() -> Store:
     """Only a PostgreSQL URL has a password that a worker would keep to itself."""
-    from tenure.stores.sql.unopened import UnopenedPostgresStore
+    from tenure.own_transaction.postgres import UnopenedPostgresStore
 
     return UnopenedPostgresStore()

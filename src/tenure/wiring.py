@@ -27,6 +27,12 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
+from tenure.own_transaction.jobs import (
+    aenqueue_within,
+    atransaction_on,
+    enqueue_within,
+    transaction_on,
+)
 from tenure.ports import Administration, Store
 from tenure.settings import (
     is_new,
@@ -49,7 +55,6 @@ from tenure.telemetry.metrics import (
 )
 from tenure.telemetry.security import security_log
 from tenure.telemetry.unclaimed import why_waiting
-from tenure.within import aenqueue_within, atransaction_on, enqueue_within, transaction_on
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
 from tenure.worker.stats import Stats

@@ -6,8 +6,8 @@ what was set is seen by all, also in the middle of theirs.
 """
 
 from tenure.core.instants import Duration, Instant
+from tenure.stores.postgres.driver import Connection
 from tenure.stores.postgres.schema import DEFAULT_SCHEMA, complete_dsn, connect, schema_words
-from tenure.stores.sql.driver import Connection
 from tenure.stores.sql.statements import fill
 
 BEGINNING = Instant(1_700_000_000_000_000)

@@ -20,7 +20,7 @@ from tenure.errors import Cancelled, LeaseConflictError
 from tenure.handlers.context import Call, Context, Enqueued, Transaction, TransactionScope, file_of
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import DEFAULT_QUEUE
-from tenure.stores.sql.owning import own_async_transaction, own_transaction
+from tenure.own_transaction.connections import async_transaction_block, transaction_block
 from tenure.worker.following import checked, taken
 
 _R = TypeVar("_R")
@@ -111,7 +111,7 @@ class FakeContext(Context):
     @contextmanager
     def _within(self, connection: Any) -> Iterator[Transaction]:
         transaction = _FakeTransaction()
-        with own_transaction(connection):
+        with transaction_block(connection):
             yield transaction
             self._refuse_if_lost()
         self.completed += transaction.results
@@ -119,7 +119,7 @@ class FakeContext(Context):
     @asynccontextmanager
     async def _awithin(self, connection: Any) -> AsyncIterator[Transaction]:
         transaction = _FakeTransaction()
-        async with own_async_transaction(connection):
+        async with async_transaction_block(connection):
             yield transaction
             self._refuse_if_lost()
         self.completed += transaction.results

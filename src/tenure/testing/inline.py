@@ -25,9 +25,9 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
+from tenure.own_transaction.in_memory import InMemoryTransactions
 from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
-from tenure.testing.transacting import InMemory
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.executing import Execution
@@ -116,7 +116,7 @@ class Inline:
     ) -> None:
         self.clock = clock
         self.store = store
-        self._transactions = InMemory(coordinator)
+        self._transactions = InMemoryTransactions(coordinator)
         self.link = Link(
             coordination=coordinator,
             close=lambda: None,

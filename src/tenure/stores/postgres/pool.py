@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from tenure.deadlines import Deadline
 from tenure.errors import Closed, StoreError, StoreUnavailable
-from tenure.stores.sql.driver import Connection, TransactionStatus, psycopg
+from tenure.stores.postgres.driver import Connection, TransactionStatus, psycopg
 
 
 class Pool:

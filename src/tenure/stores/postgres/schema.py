@@ -18,7 +18,7 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.stores.migrations import Migration, migrations, newest_version
-from tenure.stores.sql.driver import (
+from tenure.stores.postgres.driver import (
     Connection,
     RawCursor,
     TextLoader,

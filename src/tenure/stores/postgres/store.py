@@ -31,6 +31,14 @@ from tenure.ports import HealthFact, Locked, Saved
 from tenure.stores.memory.store import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
 from tenure.stores.postgres.batches import batch_of
+from tenure.stores.postgres.driver import (
+    Connection,
+    Diagnostic,
+    TransactionStatus,
+    errors,
+    make_conninfo,
+    psycopg,
+)
 from tenure.stores.postgres.failover import Memory, check_server, log_check
 from tenure.stores.postgres.health import QUESTIONS, postgres_facts
 from tenure.stores.postgres.pool import Pool
@@ -49,14 +57,6 @@ from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.postgres.wire import Exchange, NoAnswer, Prepared
 from tenure.stores.sql.batches import Group, Offered, groups_of
 from tenure.stores.sql.beside import letters_of
-from tenure.stores.sql.driver import (
-    Connection,
-    Diagnostic,
-    TransactionStatus,
-    errors,
-    make_conninfo,
-    psycopg,
-)
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore

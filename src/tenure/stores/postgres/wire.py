@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from tenure.deadlines import Deadline
-from tenure.stores.sql.driver import (
+from tenure.stores.postgres.driver import (
     Connection,
     ConnStatus,
     ExecStatus,

@@ -1,8 +1,8 @@
-"""Callers' and handlers' own transactions, in a test without Tenure's database.
+"""Own transactions in tests, where Tenure's jobs are in memory and not in the caller's database.
 
-What a handler writes on its connection is committed and rolled back for real; Tenure's part is in
-memory. So a job enqueued with `connection=` is there at once, whatever becomes of the transaction,
-and a completion does not wait for the commit: that they stand and fall together needs a store.
+What a handler writes on its connection is committed and rolled back for real. A job enqueued with
+`connection=` exists at once, even if the transaction is rolled back later, and a completion does
+not wait for the commit: only a store in the same database makes them atomic.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -11,11 +11,11 @@ from typing import Any
 
 from tenure.core.commands import Complete, Enqueue
 from tenure.core.verdicts import Reply, Verdict
+from tenure.own_transaction.connections import async_transaction_block, transaction_block
 from tenure.ports import Coordination
-from tenure.stores.sql.owning import own_async_transaction, own_transaction
 
 
-class InMemory:
+class InMemoryTransactions:
     """`tenure.worker.transacting.Transactions`, and the two ways to enqueue within one."""
 
     def __init__(self, coordination: Coordination) -> None:
@@ -33,7 +33,7 @@ class InMemory:
     @contextmanager
     def transaction_on(self, connection: Any) -> Iterator[Callable[[Complete], Verdict]]:
         """The handler's own transaction."""
-        with own_transaction(connection) as check_open:
+        with transaction_block(connection) as check_open:
 
             def settle(command: Complete) -> Verdict:
                 check_open()
@@ -46,7 +46,7 @@ class InMemory:
         self, connection: Any
     ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
         """The same on an asynchronous connection."""
-        async with own_async_transaction(connection) as check_open:
+        async with async_transaction_block(connection) as check_open:
 
             async def settle(command: Complete) -> Verdict:
                 check_open()

@@ -1,5 +1,4 @@
-"""A SQLite store on a connection that is its caller's: what it writes is committed, or rolled back,
-with everything else of the caller's transaction.
+"""A SQLite store on a caller's connection: the caller commits, or rolls back, what it writes.
 
 The same statements and the same row mapper as the store itself. Begins a transaction where Python
 would begin one itself, never commits, and leaves the connection's settings as it found them.
@@ -14,7 +13,8 @@ from typing import Any, TypeVar, cast
 from tenure.core.ids import Epoch
 from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
-from tenure.ports import Saved
+from tenure.own_transaction.connections import another_database
+from tenure.ports import Saved, Store
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction
@@ -22,7 +22,7 @@ from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction
 _T = TypeVar("_T")
 
 
-class _Plain:
+class _PlainRows:
     """The caller's connection, giving plain tuples whatever its row factory is."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -45,7 +45,7 @@ class BorrowedSqliteStore(SqliteStore):
         self._statements = lender._statements
         self._registered_queues = set(lender._registered_queues)
         self._registered_in = lender._registered_in
-        self._tx = _SqliteTransaction(cast(sqlite3.Connection, _Plain(connection)))
+        self._tx = _SqliteTransaction(cast(sqlite3.Connection, _PlainRows(connection)))
 
     def _read(
         self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
@@ -61,8 +61,11 @@ class BorrowedSqliteStore(SqliteStore):
 
 
 @contextmanager
-def borrowed(lender: SqliteStore, connection: sqlite3.Connection) -> Iterator[SqliteStore]:
-    """The store on this connection; what was written inside is undone if anything goes wrong."""
+def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
+    """`lender`, reading and writing within the transaction of `connection`. What the block wrote is
+    undone if it raises."""
+    if not isinstance(lender, SqliteStore):
+        raise another_database("SQLite")
     _check_file(connection, lender._path)
     _ensure_transaction(connection)
     _ensure_clock(connection, lender)
@@ -83,7 +86,7 @@ def borrowed(lender: SqliteStore, connection: sqlite3.Connection) -> Iterator[Sq
 
 
 def _check_file(connection: sqlite3.Connection, path: Path) -> None:
-    files = [row[2] for row in _Plain(connection).execute("PRAGMA database_list")]
+    files = [row[2] for row in _PlainRows(connection).execute("PRAGMA database_list")]
     names = [name.decode() if isinstance(name, bytes) else name for name in files]
     if not any(name and Path(name).exists() and Path(name).samefile(path) for name in names):
         raise InvalidInput(

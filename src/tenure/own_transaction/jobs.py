@@ -1,13 +1,14 @@
-"""Within a caller's transaction: decides on a connection that is not ours, and commits nothing.
+"""Enqueues and completes jobs in a transaction that the caller commits.
 
 What is written, its events and what they count for, is committed or rolled back with everything
-else of the caller's. Refuses, like any coordinator, what breaks a limit.
+else of the caller's. Like any coordinator it refuses what breaks a limit.
 """
 
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.coordinator.batches import Asked, Executor, LastWritten
 from tenure.coordinator.estimate import StoreClock, host_monotonic
@@ -15,18 +16,24 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.own_transaction.connections import (
+    async_driver_connection,
+    async_transaction_block,
+    driver_connection,
+    transaction_block,
+)
 from tenure.ports import Store
 from tenure.telemetry.counts import unseen
+
+_T = TypeVar("_T")
 
 
 def enqueue_within(
     coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
 ) -> list[Reply]:
     """Enqueue on a connection of the caller's, as part of its transaction."""
-    from tenure.stores.sql.borrowing import on_connection
-
     _check(coordinator, commands)
-    with on_connection(coordinator.unwatched_store, connection) as store:
+    with _store_on(coordinator.unwatched_store, connection) as store:
         return _replies(_decide_on(store, commands))
 
 
@@ -34,10 +41,8 @@ async def aenqueue_within(
     coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
 ) -> list[Reply]:
     """Enqueue on an asynchronous connection of the caller's, as part of its transaction."""
-    from tenure.stores.sql.borrowing import on_async_connection
-
     _check(coordinator, commands)
-    return await on_async_connection(
+    return await _work_on(
         coordinator.unwatched_store, connection, lambda store: _replies(_decide_on(store, commands))
     )
 
@@ -47,15 +52,12 @@ def transaction_on(
     store: Store, limits: Limits, connection: Any
 ) -> Iterator[Callable[[Complete], Verdict]]:
     """A transaction on the caller's connection; what is yielded completes a job in it."""
-    from tenure.stores.sql.borrowing import on_connection
-    from tenure.stores.sql.owning import own_transaction
-
-    with own_transaction(connection) as check_open:
+    with transaction_block(connection) as check_open:
 
         def settle(command: Complete) -> Verdict:
             check_open()
             check_command(command, limits)
-            with on_connection(store, connection) as lent:
+            with _store_on(store, connection) as lent:
                 return _verdict(_decide_on(lent, [command]))
 
         yield settle
@@ -66,19 +68,39 @@ async def atransaction_on(
     store: Store, limits: Limits, connection: Any
 ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
     """A transaction on the caller's asynchronous connection."""
-    from tenure.stores.sql.borrowing import on_async_connection
-    from tenure.stores.sql.owning import own_async_transaction
-
-    async with own_async_transaction(connection) as check_open:
+    async with async_transaction_block(connection) as check_open:
 
         async def settle(command: Complete) -> Verdict:
             check_open()
             check_command(command, limits)
-            return await on_async_connection(
+            return await _work_on(
                 store, connection, lambda lent: _verdict(_decide_on(lent, [command]))
             )
 
         yield settle
+
+
+@contextmanager
+def _store_on(store: Store, connection: Any) -> Iterator[Store]:
+    """`store`, reading and writing within the transaction of `connection`."""
+    driver = driver_connection(connection)
+    if isinstance(driver, sqlite3.Connection):
+        from tenure.own_transaction.sqlite import store_on as sqlite_store_on
+
+        with sqlite_store_on(store, driver) as lent:
+            yield lent
+        return
+    from tenure.own_transaction.postgres import store_on as postgres_store_on
+
+    yield postgres_store_on(store, driver)
+
+
+async def _work_on(store: Store, connection: Any, work: Callable[[Store], _T]) -> _T:
+    """Run `work` on `store` within the transaction of an asynchronous connection."""
+    driver = async_driver_connection(connection)
+    from tenure.own_transaction.postgres import work_on
+
+    return await work_on(store, driver, work)
 
 
 def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:

@@ -1,0 +1,150 @@
+"""A PostgreSQL store on a caller's connection: the caller commits, or rolls back, what it writes.
+
+The same statements and the same row mapper as the store itself. Never begins or commits, changes
+no setting, and works however the connection's own cursors and types are set up.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.types.string import TextLoader
+
+from tenure.errors import Closed, InvalidInput
+from tenure.own_transaction.connections import another_database
+from tenure.ports import Store
+from tenure.stores.postgres.failover import Memory
+from tenure.stores.postgres.schema import DEFAULT_SCHEMA, schema_words
+from tenure.stores.postgres.store import WORDS, PostgresStore
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Asked, Statements
+from tenure.stores.sql.store import SqlStore
+from tenure.stores.sql.transactions import Transaction
+
+_T = TypeVar("_T")
+
+AnyConnection: TypeAlias = Connection[Any]
+AnyAsyncConnection: TypeAlias = AsyncConnection[Any]
+Fetch = Callable[[Sequence[Asked]], list[list[Row]]]
+"""Runs statements on the caller's connection, in order."""
+
+
+class _CallersTransaction:
+    """There is nothing to begin, and `last` ends nothing."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+
+    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+        return self._fetch(asked)
+
+
+class BorrowedPostgresStore(PostgresStore):
+    """Loads and saves by `fetch`, within the transaction that is open there."""
+
+    _may_undo = False
+
+    def __init__(self, lender: PostgresStore, fetch: Fetch) -> None:
+        SqlStore.__init__(self, lender._statements)
+        self._statements = lender._statements
+        self._schema = lender._schema
+        self._registered_queues = set(lender._registered_queues)
+        self._registered_in = lender._registered_in
+        self._memory = Memory()  # of a transaction whose end nobody tells us: never asked
+        self._transaction_of_caller = _CallersTransaction(fetch)
+
+    def _transact(
+        self,
+        begin: str,
+        work: Callable[[Transaction], _T],
+        *,
+        all_or_nothing: bool = False,
+        listing: bool = False,
+    ) -> _T:
+        return work(self._transaction_of_caller)
+
+
+class UnopenedPostgresStore(PostgresStore):
+    """Statements and a schema without a connection: usable only on a caller's.
+
+    For handlers whose worker keeps the password of its URL to itself: they bring their own
+    connection, and the statements are all that is needed.
+    """
+
+    def __init__(self, *, schema: str = DEFAULT_SCHEMA) -> None:
+        self._statements = Statements("postgres", WORDS | schema_words(schema), placeholder="$")
+        SqlStore.__init__(self, self._statements)
+        self._schema = schema
+
+
+def store_on(store: Store, connection: AnyConnection) -> Store:
+    """`store`, reading and writing within the transaction of `connection`."""
+    lender = _checked(store, connection)
+    return BorrowedPostgresStore(lender, lambda asked: _fetch_on(connection, asked))
+
+
+async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[Store], _T]) -> _T:
+    """Run `work` on `store` within the transaction of an asynchronous connection.
+
+    The work is synchronous, like everything inside: it runs in a thread, and its statements on the
+    loop that the connection belongs to.
+    """
+    lender = _checked(store, connection)
+    loop = asyncio.get_running_loop()
+    is_given_up = threading.Event()
+
+    def fetch(asked: Sequence[Asked]) -> list[list[Row]]:
+        if is_given_up.is_set():
+            raise Closed
+        return asyncio.run_coroutine_threadsafe(_afetch_on(connection, asked), loop).result()
+
+    lent = BorrowedPostgresStore(lender, fetch)
+    running = asyncio.ensure_future(asyncio.to_thread(work, lent))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        # The caller is about to roll back: nothing of ours may reach the connection after that.
+        is_given_up.set()
+        await asyncio.wait([running])
+        raise
+
+
+def _fetch_on(connection: AnyConnection, asked: Sequence[Asked]) -> list[list[Row]]:
+    """The rows of each statement, as plain tuples with ids as text."""
+    answers: list[list[Row]] = []
+    with RawCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.adapters.register_loader("uuid", TextLoader)
+        for each in asked:
+            # Not prepared: a pooler may hand the next transaction to another connection.
+            cursor.execute(each.text, each.parameters, prepare=False)
+            answers.append(cursor.fetchall() if cursor.description else [])
+    return answers
+
+
+async def _afetch_on(connection: AnyAsyncConnection, asked: Sequence[Asked]) -> list[list[Row]]:
+    """The rows of each statement, as plain tuples with ids as text."""
+    answers: list[list[Row]] = []
+    async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.adapters.register_loader("uuid", TextLoader)
+        for each in asked:
+            await cursor.execute(each.text, each.parameters, prepare=False)
+            answers.append(await cursor.fetchall() if cursor.description else [])
+    return answers
+
+
+def _checked(store: Store, connection: AnyConnection | AnyAsyncConnection) -> PostgresStore:
+    """Refuse another database, and a connection that would commit each statement by itself."""
+    if not isinstance(store, PostgresStore):
+        raise another_database("PostgreSQL")
+    is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+    if is_idle and connection.autocommit:
+        raise InvalidInput(
+            "connection",
+            "has no open transaction that the job could become part of",
+            hint="use `with connection.transaction():`, or a connection without autocommit",
+        )
+    return store
