@@ -487,16 +487,6 @@ class Store(TokenStore, Protocol):
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget workers that were not seen for this long; how many. [B13]"""
 
-    def hand_over_counts(self, counts: bytes) -> None:
-        """Keep what a process has counted until another takes it. [B16]"""
-
-    def take_counts(self, *, limit: int) -> list[bytes]:
-        """Up to so many counts that were handed over, in no order; each is given to one caller
-        only. [B16]"""
-
-    def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget counts that nobody took for this long; how many. [B16]"""
-
     def prune_renewals(self, *, limit: int) -> Bite:
         """Look at up to `limit` renewals, from where the last call stopped, and delete those of
         ended attempts; those of live ones may be passed by. [G1]"""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tenure.client.channel import Link
-from tenure.coordinator.handing import HandingOver, TakingOver
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
@@ -43,7 +42,7 @@ from tenure.settings import (
     store_timeout_from_environment,
 )
 from tenure.stores.memory.store import MemoryStore
-from tenure.telemetry.counts import Counts, unseen
+from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import (
     MAX_COUNTED,
     MAX_QUEUES,
@@ -178,37 +177,20 @@ def open_coordinator(
     url: str,
     *,
     create: bool = True,
-    shown: Counts | None = None,
+    counts: Counts | None = None,
     accept_restored: bool = False,
 ) -> Iterator[Coordinator]:
     """A coordinator in this process over the store that a URL names. Both are closed in the end,
-    whatever becomes of them before. What it counts is `shown` by this process, or else handed over
-    to one that shows some. [OB7]"""
+    whatever becomes of them before. `counts` are told of everything that it commits. [OB24]"""
     limits = limits_from_environment()  # before a store is made that nobody will use
     timeout_s = store_timeout_from_environment()
     with (
         closing(open_store(url, create=create, accept_restored=accept_restored)) as store,
-        _counted(store, shown) as counts,
         closing(
             Coordinator(store, limits=limits, observer=counts, timeout_s=timeout_s)
         ) as coordinator,
     ):
         yield coordinator
-
-
-@contextmanager
-def _counted(store: Store, shown: Counts | None) -> Iterator[Counts]:
-    """Counts that are shown, or handed over to whoever shows some."""
-    counts = shown or unseen()
-    if isinstance(store, MemoryStore):
-        yield counts  # no other process has this store
-        return
-    going = TakingOver(store, counts) if shown else HandingOver(store, counts)
-    going.start()
-    try:
-        yield counts
-    finally:
-        going.stop()
 
 
 def open_link(url: str, *, token: str | None = None) -> Link:
@@ -259,7 +241,7 @@ def run_worker(
     created = ", created" if is_new(url) else ""
     counts = None if expose is None else _counts()
     hint = _Hint()
-    with open_coordinator(url, shown=counts) as coordinator:
+    with open_coordinator(url, counts=counts) as coordinator:
         _log.info("store %s%s", shown_url(url), created)
         gauge = _gauge(coordinator.store)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
@@ -363,7 +345,7 @@ def run_server(
     with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
         created = ", created" if is_new(url) else ""
         counts = _counts()
-        with open_coordinator(url, shown=counts) as coordinator, _kept(coordinator, keeping):
+        with open_coordinator(url, counts=counts) as coordinator, _kept(coordinator, keeping):
             security = security_log(options.security_log)
             gauge = _gauge(coordinator.store)
             metrics = Metrics(counts, gauge=gauge, security=security.counts)

@@ -122,7 +122,7 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     store.close()
 
     assert report.violated == [], [finding.first for finding in report.findings if finding.first]
-    assert report.not_checked == ["I22"]
+    assert report.not_checked == ["I23"]
     assert after_sweeping.violated == []
     assert report.jobs > 20
     assert report.acks is not None

@@ -340,16 +340,6 @@ class MeasuresByNameOnly(MemoryStore):
         )
 
 
-class GivesCountsTwice(MemoryStore):
-    """Forgets that somebody has taken the counts. [B16]"""
-
-    def take_counts(self, *, limit: int) -> list[bytes]:
-        kept = list(self._handed)
-        taken = super().take_counts(limit=limit)
-        self._handed = kept
-        return taken
-
-
 class RevokesAgain(MemoryStore):
     """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
 
@@ -407,7 +397,6 @@ WRONG: dict[type[MemoryStore], str] = {
     CountsWithoutEnd: "measuring",
     MeasuresByNameOnly: "measuring",
     DecidesOnTheWholeLog: "histories",
-    GivesCountsTwice: "counts",
     RevokesAgain: "tokens",
     AnswersOneCallForEver: "closing",
 }

@@ -86,11 +86,8 @@ def test_everything_is_forgotten_as_the_narrow_role(narrow_site: Site) -> None:
     ended = narrow_site.enqueue("add", one=1, two=2)
     narrow_site.cancel(ended, CancelMode.HARD)
     store.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=False, limit=3)
-    store.hand_over_counts(b"counts")
 
     Retention(store).run_once()
-    store.take_counts(limit=10)
-    store.forget_counts(older_than_us=AT_ONCE, limit=10)
     store.forget_outages(older_than_us=AT_ONCE, limit=10)
     store.forget_workers(older_than_us=AT_ONCE, limit=10)
     store.forget_sessions(older_than_us=AT_ONCE, limit=10)

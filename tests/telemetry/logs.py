@@ -79,7 +79,7 @@ _WITHIN = (EventType.LEASE_RENEWED, EventType.HEARTBEAT, EventType.STARTED)
 
 
 def assert_agree(text: bytes, records: Iterable[Record]) -> None:
-    """Every sample about jobs is what the log says, and the log says nothing more. [I22]"""
+    """Every sample about jobs is what the log says, and the log says nothing more. [I23]"""
     expected = counters_of(records)
     exposed = samples(text)
     names = {

@@ -63,7 +63,7 @@ def kit(tenure_store_factory: StoreFactory) -> Iterator[Observed]:
     kit.close()
 
 
-@spec("I22")
+@spec("I23")
 def test_after_a_thousand_jobs_of_every_fate_the_counters_are_those_of_the_log(
     kit: Observed,
 ) -> None:
@@ -79,7 +79,7 @@ def test_after_a_thousand_jobs_of_every_fate_the_counters_are_those_of_the_log(
     assert total(text, "tenure_transitions_total", type="dead_lettered") == 100
 
 
-@spec("I22")
+@spec("I23")
 def test_holds_reclaims_compensations_and_operators_count_as_the_log_has_them(
     kit: Observed,
 ) -> None:
@@ -104,7 +104,7 @@ def test_holds_reclaims_compensations_and_operators_count_as_the_log_has_them(
     assert total(text, "tenure_transitions_total", kind="undo", type="enqueued") == 1
 
 
-@spec("I22")
+@spec("I23")
 def test_claimers_that_race_count_each_grant_once(tenure_store_factory: StoreFactory) -> None:
     kit = Observed(tenure_store_factory)
     others = [kit.observed() for _ in range(3)]

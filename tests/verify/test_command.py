@@ -53,7 +53,7 @@ def broken(record: Record) -> Record:
     return Record(record.job_id, replace(record.job, status=JobStatus.FAILED), record.events)
 
 
-@spec("X1", "X2")
+@spec("X3", "X2")
 def test_a_lawful_history_exits_with_0_and_says_what_was_not_checked(run: Run) -> None:
     result = run(World(1).run(60).records())
 
@@ -64,7 +64,7 @@ def test_a_lawful_history_exits_with_0_and_says_what_was_not_checked(run: Run) -
         [line] = [line for line in lines if line.startswith(f"{rule} ")]
         assert "not checked: needs the callers' acknowledgements, give --acks FILE" in line
         assert "holds" not in line
-    [line] = [line for line in lines if line.startswith("I22 ")]
+    [line] = [line for line in lines if line.startswith("I23 ")]
     assert line.endswith("not checked: needs the metrics of every process that wrote")
     assert lines[-1].endswith("no acknowledgements given: 21 hold, 0 violated, 5 not checked")
 
@@ -149,7 +149,7 @@ def test_a_report_that_cannot_be_written_is_no_violation(tmp_path: Path) -> None
     assert done.stderr.decode().splitlines()[0].startswith("tenure: the report cannot be written")
 
 
-@spec("X1")
+@spec("X3")
 def test_acks_are_read_and_their_rules_checked(run: Run, tmp_path: Path) -> None:
     world = World(1).run(60)
     with AckWriter(tmp_path / "acks") as writer:
@@ -164,7 +164,7 @@ def test_acks_are_read_and_their_rules_checked(run: Run, tmp_path: Path) -> None
     assert "its enqueue was acknowledged, it has no row" in lossy.stdout
 
 
-@spec("X1")
+@spec("X3")
 @pytest.mark.parametrize("text", ["", "\n", '{"op":"enqueue"'])
 def test_a_file_without_an_acknowledgement_checks_nothing_and_says_so(
     run: Run, tmp_path: Path, text: str

@@ -13,7 +13,7 @@ from tenure.verify import AckWriter, State, assert_holds, verify
 from tests.support.histories import RecordedStore, World
 
 NEED_ACKS = ["I13", "I14", "I16", "I21"]
-NEEDS_METRICS = "I22"
+NEEDS_METRICS = "I23"
 
 
 def broken_store(*, jobs: int) -> RecordedStore:
@@ -30,7 +30,7 @@ def broken_store(*, jobs: int) -> RecordedStore:
     )
 
 
-@spec("X1")
+@spec("X3")
 def test_without_acks_what_needs_them_is_not_checked_and_never_holds() -> None:
     report = verify(RecordedStore(World(1).run(50).records()))
 
@@ -45,7 +45,7 @@ def test_without_acks_what_needs_them_is_not_checked_and_never_holds() -> None:
         assert ("metrics" in finding.why) == (finding.id == NEEDS_METRICS)
 
 
-@spec("X1")
+@spec("X3")
 def test_with_acks_everything_that_a_store_can_tell_is_checked(tmp_path: Path) -> None:
     world = World(1).run(100)
     with AckWriter(tmp_path / "acks") as writer:

@@ -25,7 +25,7 @@ UNWATCHED = frozenset(
         # Slow on a large store that is perfectly well.
         *("list_jobs", "list_events", "list_workers", "queues", "measure", "health"),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
-        *("forget_sessions", "forget_outages", "forget_workers", "forget_counts"),
+        *("forget_sessions", "forget_outages", "forget_workers"),
         *("records", "live_keys", "lease_holders", "raise_epoch", "close"),
         "now",  # SQLite answers it without its file
     }

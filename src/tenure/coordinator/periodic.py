@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.errors import Closed, TenureError
@@ -25,7 +24,7 @@ away."""
 
 class Periodic:
     """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
-    a run that says there is more to do. With `runs_at_end`, once more when it is stopped."""
+    a run that says there is more to do."""
 
     def __init__(
         self,
@@ -33,13 +32,11 @@ class Periodic:
         work: Callable[[], bool],
         *,
         interval_us: Duration,
-        runs_at_end: bool = False,
     ) -> None:
         self._name = name
         self._work = work
         self._interval_s = interval_us / MICROSECONDS_PER_SECOND
         self._behind_s = min(interval_us, BEHIND_INTERVAL) / MICROSECONDS_PER_SECOND
-        self._runs_at_end = runs_at_end
         self._failing_since_s: float | None = None
         self._said_at_s = 0.0
         self._stop = threading.Event()
@@ -64,9 +61,6 @@ class Periodic:
             except Closed:
                 return
             self._stop.wait(self._behind_s if is_behind else self._interval_s)
-        if self._runs_at_end:
-            with suppress(Closed):
-                self._run_once()
 
     def _run_once(self) -> bool:
         try:

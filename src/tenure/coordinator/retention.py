@@ -2,9 +2,9 @@
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
 expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
-workers and sessions that are long gone, outages that excuse nothing any more and counts that nobody
-asked for are swept up. Refuses to keep finished jobs for less than a day: a history that vanishes
-before anybody looked proves nothing. [G3]
+workers and sessions that are long gone and outages that excuse nothing any more are deleted.
+Refuses to keep finished jobs for less than a day: a history that vanishes before anybody looked
+proves nothing. [G3]
 """
 
 import msgspec
@@ -23,9 +23,6 @@ DAY = seconds(24 * 3600)
 PAGE = 1000
 UNSEEN = DAY
 """How long a worker that gives no sign of life is still listed. [B13]"""
-
-UNTAKEN = seconds(3600)
-"""How long counts wait for a process that shows them: who looks rarely still sees them. [B16]"""
 
 REPEATABLE = Duration(7 * DAY)
 """How long a session that holds no lease is remembered after its last grant. [Q7]"""
@@ -57,7 +54,6 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     jobs_purged: int = 0
     artifacts_collected: int = 0
     workers_forgotten: int = 0
-    counts_forgotten: int = 0
     sessions_forgotten: int = 0
     outages_forgotten: int = 0
 
@@ -122,7 +118,6 @@ class Retention:
             ),
             "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
             "workers_forgotten": store.forget_workers(older_than_us=UNSEEN, limit=page),
-            "counts_forgotten": store.forget_counts(older_than_us=UNTAKEN, limit=page),
             "sessions_forgotten": store.forget_sessions(older_than_us=REPEATABLE, limit=page),
             "outages_forgotten": store.forget_outages(older_than_us=EXCUSING, limit=page),
         }

@@ -1,7 +1,7 @@
 """Enqueues and completes jobs in a transaction that the caller commits.
 
-What is written, its events and what they count for, is committed or rolled back with everything
-else of the caller's. Like any coordinator it refuses what breaks a limit.
+What is written is committed or rolled back with everything else of the caller's, so no process
+counts it. Like any coordinator it refuses what breaks a limit.
 """
 
 import os
@@ -23,7 +23,6 @@ from tenure.own_transaction.connections import (
     transaction_block,
 )
 from tenure.ports import Store
-from tenure.telemetry.counts import unseen
 
 _T = TypeVar("_T")
 
@@ -110,14 +109,12 @@ def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
 
 def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
     """Decide as a coordinator does, but on one connection and with nothing remembered: what is
-    written may yet be rolled back. What it counts is written with it. [OB7]"""
-    counts = unseen()
+    written may yet be rolled back, so nothing is counted either. [OB24]"""
     executor = Executor(
         store,
         entropy=os.urandom,
         clock=StoreClock(host_monotonic),
         last_written=LastWritten(0),
-        observer=counts,
     )
     batch = [Asked(command) for command in commands]
     executor.run(batch)
@@ -127,9 +124,6 @@ def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
             raise asked.error
         assert asked.answer is not None
         answers.append(asked.answer)
-    counted = counts.take()
-    if counted is not None:
-        store.hand_over_counts(counted)
     return answers
 
 

@@ -1,21 +1,20 @@
 """Counts: what the coordinator of this process committed, ready to be read as metrics.
 
-Told once per transaction with everything in it, because a drain commits ten thousand jobs a second:
-one lock for all of them, a dictionary entry for each event. Counts events, never intentions, so
-that the numbers are those of the log [I22]. Names come from users: their number is bounded [OB10].
-Counts can be taken out and added to those of another process. [OB7]
+The coordinator calls `saved` once per transaction with everything in it, because a drain commits
+ten thousand jobs a second: one lock for all of them, a dictionary entry for each event. Only
+committed events are counted [I23]. Users choose the names that become labels: their number is
+bounded [OB10].
 """
 
-import logging
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Annotated, TypeAlias, TypeVar, get_args
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
 from tenure.core.commands import Command
 from tenure.core.events import Event
@@ -34,11 +33,9 @@ from tenure.core.vocabulary import (
 )
 
 OTHER = "(other)"
-"""What cannot be the name of a namespace or kind: nobody's token is for it. [OB2]"""
+"""The label that later names share. It is not a legal name, so no token's scope has it. [OB2]"""
 MAX_KINDS = 200
 MAX_NAMESPACES = 20
-MAX_HANDED = 10_000
-"""Kinds, and namespaces, of one hand-over: whoever takes it has the bounds that are shown."""
 
 BOUNDS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -58,33 +55,20 @@ EXPIRIES = frozenset(
     }
 )
 
-_log = logging.getLogger("tenure.counts")
-
 _K = TypeVar("_K")
-
-
-_BUCKETS = len(BOUNDS_S) + 1  # the last one has no upper end
-
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 class Histogram(msgspec.Struct):
     """How many durations fell between two bounds, and their sum."""
 
-    buckets: Annotated[list[Count], Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
-        default_factory=lambda: [0] * _BUCKETS
-    )
-    sum_us: Count = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    """The last one has no upper end."""
+    sum_us: int = 0
 
     def observe(self, duration_us: int) -> None:
         """One more; a store's clock that was set back makes no negative ones."""
         self.buckets[bisect_left(_BOUNDS_US, duration_us)] += 1
         self.sum_us += max(0, duration_us)
-
-    def add(self, other: "Histogram") -> None:
-        """Those of another histogram."""
-        self.buckets = [one + two for one, two in zip(self.buckets, other.buckets, strict=True)]
-        self.sum_us += other.sum_us
 
     @property
     def sum_s(self) -> float:
@@ -102,10 +86,10 @@ _ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
 class Tally(msgspec.Struct):
     """What happened to the jobs of one kind."""
 
-    events: dict[tuple[EventType, EventCause | None], Count] = field(default_factory=dict)
-    retries: dict[EventCause | None, Count] = field(default_factory=dict)
-    failures: dict[ErrorClass, Count] = field(default_factory=dict)
-    dead_letters: dict[tuple[ReasonCode | None, Stage | None], Count] = field(default_factory=dict)
+    events: dict[tuple[EventType, EventCause | None], int] = field(default_factory=dict)
+    retries: dict[EventCause | None, int] = field(default_factory=dict)
+    failures: dict[ErrorClass, int] = field(default_factory=dict)
+    dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
 
@@ -143,24 +127,9 @@ class Tally(msgspec.Struct):
         if facts.error is not None and event.is_by_worker:
             _add(self.failures, facts.error.error_class)
 
-    def add(self, other: "Tally") -> None:
-        """What happened according to another tally."""
-        _add_all(self.events, other.events)
-        _add_all(self.retries, other.retries)
-        _add_all(self.failures, other.failures)
-        _add_all(self.dead_letters, other.dead_letters)
-        self.waits.add(other.waits)
-        self.runs.add(other.runs)
 
-
-def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:
-    counts[key] = counts.get(key, 0) + number
-
-
-def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
-    for key, number in more.items():
-        if number:
-            _add(counts, key, number)
+def _add(counts: dict[_K, int], key: _K) -> None:
+    counts[key] = counts.get(key, 0) + 1
 
 
 class Tallies:
@@ -178,33 +147,11 @@ class Tallies:
         known = self.by_label.get((namespace, kind))
         if known is not None:
             return known
-        if namespace == OTHER:  # another process met too many
-            return self.by_label.setdefault((OTHER, OTHER), Tally())
         if namespace not in self._namespaces and len(self._namespaces) >= self._most_namespaces:
             return self.by_label.setdefault((OTHER, OTHER), Tally())
         self._namespaces.add(namespace)
         is_full = len(self.by_label) >= self._most_kinds
         return self.by_label.setdefault((namespace, OTHER if is_full else kind), Tally())
-
-    def clear(self) -> None:
-        """Begin again."""
-        self._namespaces = set()
-        self.by_label = {}
-
-
-def _operation(command: type) -> str:
-    return command.__name__.lower()
-
-
-_OPERATIONS = frozenset(map(_operation, get_args(Command)))
-
-
-class Handed(msgspec.Struct, frozen=True):
-    """Counts on their way to another process."""
-
-    tallies: dict[tuple[Namespace, Kind], Tally]
-    """By namespace and kind."""
-    misses: dict[str, Count]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,15 +161,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """By namespace and kind."""
     misses: dict[str, int]
     sweeper_lag_s: float | None
-
-
-def unseen() -> "Counts":
-    """Counts that this process does not show, and hands over. [OB7]"""
-    return Counts(tallies=Tallies(kinds=MAX_HANDED, namespaces=MAX_HANDED))
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Handed).decode
 
 
 class Counts:
@@ -248,35 +186,12 @@ class Counts:
         """Count what lost its compare-and-swap, by operation."""
         with self._lock:
             for command in commands:
-                _add(self._misses, _operation(type(command)))
+                _add(self._misses, type(command).__name__.lower())
 
     def swept(self, overdue_us: Duration) -> None:
         """Remember how late the sweeper was, and when."""
         with self._lock:
             self._last_sweep = (time.monotonic(), overdue_us)
-
-    def take(self) -> bytes | None:
-        """What was counted since the last time, to be added elsewhere; None if nothing was."""
-        with self._lock:
-            if not (self._tallies.by_label or self._misses):
-                return None
-            handed = Handed(self._tallies.by_label, self._misses)  # type: ignore[arg-type]  # its labels are names of both, or OTHER
-            self._tallies.clear()
-            self._misses = {}
-            return _encode(handed)
-
-    def add(self, handed: bytes) -> None:
-        """Count what was counted elsewhere. What cannot be read, of a newer Tenure perhaps, is said
-        and left out: a reading of the metrics must not fail for it."""
-        try:
-            more = _decode(handed)
-        except Exception as problem:  # whatever a decoder raises for bytes of anybody's
-            _log.warning("the counts of another process cannot be read: %s", problem)
-            return
-        with self._lock:
-            for (namespace, kind), tally in more.tallies.items():
-                self._tallies.of(namespace, kind).add(tally)
-            _add_all(self._misses, {name: more.misses.get(name, 0) for name in _OPERATIONS})
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""

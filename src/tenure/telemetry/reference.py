@@ -18,15 +18,10 @@ otherwise, to whoever reaches it. Both need `pip install 'tenure[server]'`.
 
 ## Where the numbers come from
 
-**This process**: counters and histograms of what was committed since this process started. They
-are the counts of the log: every event is counted once. A server writes for all of its clients and
-workers. What others write into the database by themselves (producers, handlers, workers without
-`--metrics-port`, jobs enqueued or completed within a transaction of your own) they hand over, and
-it is here within two seconds. So the numbers of the only process that shows metrics are whole, and
-of several the sum is: two servers on one database each have their part. Not in them is what was
-written while nobody showed metrics for an hour, the last second of a process that was killed or
-left without its exit handlers (`os._exit`, children of `multiprocessing`), and a write whose answer
-the database did not live to give.
+**This process**: counters and histograms of what this process committed since it started. A server
+commits for all of its clients and workers; of several servers or workers on one database, take the
+sum. Not counted are jobs that are enqueued or completed in a transaction of your own, and a write
+whose answer the database did not live to give: the log has them.
 
 **The store**: gauges that are read from the database when somebody asks, at most every
 {MEASURE_EVERY_S:g} seconds. Every process that shows them shows the same, so take `max`, not `sum`.

@@ -30,12 +30,12 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_acks(self) -> bool:
-        """Whether nothing of it can be checked without the callers' acknowledgements. [X1]"""
+        """Whether nothing of it can be checked without the callers' acknowledgements. [X3]"""
         return self.of_acks is not None and self.of_record is None and self.of_store is None
 
     @property
     def needs_metrics(self) -> bool:
-        """Whether it is about the counters of processes, which no store has. [X1]"""
+        """Whether it is about the counters of processes, which no store has. [X3]"""
         return self.of_acks is None and self.of_record is None and self.of_store is None
 
 
@@ -92,7 +92,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         title="nothing acknowledged is missing",
         of_acks=acknowledged.acknowledged_is_kept,
     ),
-    Invariant(id="I22", title="metrics count what the log has"),
+    Invariant(id="I23", title="counters equal what their process committed"),
     Invariant(id="P1", title="the invariants document (A)", of_record=projections.projects_onto_a),
     Invariant(id="P2", title="the state machine (B)", of_record=projections.projects_onto_b),
     Invariant(

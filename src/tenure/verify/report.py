@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_checked(self) -> list[str]:
-        """The ids of the invariants that nothing can be said about. [X1]"""
+        """The ids of the invariants that nothing can be said about. [X3]"""
         return [each.id for each in self.findings if each.state is State.NOT_CHECKED]
 
 

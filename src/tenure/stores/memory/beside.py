@@ -51,7 +51,6 @@ class MemoryBeside(ABC):
         self._log_parts: dict[tuple[JobId, int], int] = {}
         self._processes: dict[tuple[str, str, str], WorkerSeen] = {}
         self._instances: dict[tuple[str, str, str], str] = {}
-        self._handed: list[tuple[Instant, bytes]] = []
 
     @abstractmethod
     def _open(self) -> None:
@@ -288,27 +287,3 @@ class MemoryBeside(ABC):
             for _, key in unseen:
                 del self._processes[key]
             return len(unseen)
-
-    # --- counts on their way -------------------------------------------------------------------
-
-    def hand_over_counts(self, counts: bytes) -> None:
-        """Keep counts until somebody takes them."""
-        with self._lock:
-            self._open()
-            self._handed.append((self._clock(), counts))
-
-    def take_counts(self, *, limit: int) -> list[bytes]:
-        """Counts that were handed over and not taken yet."""
-        with self._lock:
-            self._open()
-            taken, self._handed = self._handed[:limit], self._handed[limit:]
-            return [counts for _, counts in taken]
-
-    def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget counts that nobody took for this long; how many."""
-        with self._lock:
-            self._open()
-            before = self._clock() - older_than_us
-            untaken = sum(ts < before for ts, _ in self._handed[:limit])  # they are in order
-            del self._handed[:untaken]
-            return untaken

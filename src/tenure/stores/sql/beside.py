@@ -287,27 +287,6 @@ class BesideTheLog(Transactional):
         [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
         return len(forgotten)
 
-    # --- counts on their way -------------------------------------------------------------------
-
-    def hand_over_counts(self, counts: bytes) -> None:
-        """Keep counts until somebody takes them. [B16]"""
-        asked = self._ask("hand_over_counts", counts=counts)
-        self._write(lambda tx: tx.fetch(asked, last=True))
-
-    def take_counts(self, *, limit: int) -> list[bytes]:
-        """Counts that were handed over and not taken yet. [B16]"""
-        if not self._rows(self._ask("has_counts")):
-            return []  # most of the time; a look needs no lock
-        asked = self._ask("take_counts", limit=limit)
-        [taken] = self._write(lambda tx: tx.fetch(asked, last=True))
-        return [bytes(row[0]) for row in taken]
-
-    def forget_counts(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget counts that nobody took for this long; how many. [B16]"""
-        asked = self._ask("forget_counts", older_than_us=older_than_us, limit=limit)
-        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
-        return len(forgotten)
-
 
 def letters_of(changes: Iterable[Change]) -> list[JobId]:
     """The dead letters that these changes resolve."""

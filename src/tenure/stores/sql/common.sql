@@ -378,26 +378,6 @@ DELETE FROM {t}worker_process
  WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM unseen)
 RETURNING worker;
 
--- name: hand_over_counts
-INSERT INTO {t}handed_count (ts, counts) VALUES ({t}clock(), :counts);
-
--- name: has_counts
-SELECT 1 FROM {t}handed_count LIMIT 1;
-
--- name: take_counts
-WITH handed AS MATERIALIZED (
-    SELECT h.id FROM {t}handed_count AS h ORDER BY h.id LIMIT :limit {skip_locked})
-DELETE FROM {t}handed_count WHERE id IN (SELECT id FROM handed) RETURNING counts;
-
--- name: forget_counts
--- The oldest come first: of a page, those that are too old. Looking for them in the whole table
--- would read all that is waiting, every time.
-WITH untaken AS MATERIALIZED (
-    SELECT h.id, h.ts FROM {t}handed_count AS h ORDER BY h.id LIMIT :limit {skip_locked})
-DELETE FROM {t}handed_count
- WHERE id IN (SELECT id FROM untaken WHERE ts < (SELECT {t}clock()) - :older_than_us)
-RETURNING id;
-
 -- name: create_token
 INSERT INTO {t}token ({token_columns})
 SELECT :id, :secret_sha256, :name, :role, :namespace, :queues, :kinds, :max_leases, :max_polls,
