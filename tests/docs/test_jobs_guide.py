@@ -13,7 +13,7 @@ from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.validation import Limits
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
-from tenure.worker.claiming import Claimer, ClaimSettings
+from tenure.worker.claims import Claimer, ClaimSettings
 from tenure.worker.clock import Boot
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"

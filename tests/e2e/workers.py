@@ -28,7 +28,7 @@ from tenure.core.vocabulary import CancelMode, EventType, JobStatus
 from tenure.settings import limits_from_environment
 from tenure.verify import verify
 from tenure.wiring import open_store
-from tenure.worker.serving import load_registry
+from tenure.worker.application import load_registry
 from tests.e2e.app import app
 from tests.support.freezing import freeze_without_lock
 

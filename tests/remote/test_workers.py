@@ -11,7 +11,7 @@ from tenure.app import Tenure
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus, Stage
-from tenure.worker.draining import CLAIM_LOST
+from tenure.worker.session import CLAIM_LOST
 from tests.e2e.workers import is_gone
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite

@@ -14,7 +14,7 @@ from tenure.core.job import Job
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import CancelMode, JobStatus
-from tenure.worker.claiming import ClaimSettings
+from tenure.worker.claims import ClaimSettings
 from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Action,

@@ -35,7 +35,7 @@ from tenure.ports import Store
 from tenure.stores.memory.store import MemoryStore
 from tenure.verify import assert_holds
 from tenure.worker import AttemptOutput, Stats, Worker, WorkerOptions
-from tenure.worker.serving import load_registry
+from tenure.worker.application import load_registry
 from tests.worker.sample import APP
 
 PATIENCE_S = 30.0

@@ -25,7 +25,7 @@ from tenure.errors import (
 )
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Isolation, Registry, make_handler
-from tenure.worker.confining import MEMORY
+from tenure.worker.confinement import MEMORY
 from tenure.worker.context import AttemptContext
 from tenure.worker.wire import ArtifactEnd, ArtifactPart, Settled
 

@@ -11,7 +11,7 @@ from tenure.core.beside import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
 from tenure.handlers.context import file_of
-from tenure.worker.staging import PART_BYTES, Parts, Stager
+from tenure.worker.artifact_uploads import PART_BYTES, Parts, Stager
 from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 

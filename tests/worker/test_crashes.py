@@ -12,7 +12,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tenure.telemetry.logs import TextFormatter
-from tenure.worker.confining import OOM_SCORE
+from tenure.worker.confinement import OOM_SCORE
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 from tests.worker.sample import SHARED
 

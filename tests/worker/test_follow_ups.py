@@ -9,7 +9,7 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.context import Call
-from tenure.worker.following import FollowUpRequest, FollowUps, told
+from tenure.worker.follow_ups import FollowUpRequest, FollowUps, told
 from tenure.worker.wire import FollowUpWanted, ToSupervisor
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")

@@ -25,14 +25,13 @@ from tenure.errors import (
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Registry, make_handler
 from tenure.worker import Worker, WorkerOptions
+from tenure.worker.application import load_registry
 from tenure.worker.children import describe_exit
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import WITHHELD_URL, child_environment
-from tenure.worker.executing import Execution
+from tenure.worker.execution import Execution
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
-from tenure.worker.output import BoundedOutput
-from tenure.worker.serving import load_registry
-from tenure.worker.text import clean, message_of, traceback_of
+from tenure.worker.output import BoundedOutput, clean, message_of, traceback_of
 from tenure.worker.wire import (
     FrameError,
     FrameReader,

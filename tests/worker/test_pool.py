@@ -12,11 +12,11 @@ from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker import Stats, WorkerOptions
+from tenure.worker.artifact_uploads import Left
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.messages import Event, Finished, Prepared
 from tenure.worker.outcomes import Killed, Returned, Stopped
 from tenure.worker.pool import Pool
-from tenure.worker.staging import Left
 from tenure.worker.wire import Run
 from tests.worker.harness import PATIENCE_S
 from tests.worker.sample import APP

@@ -7,7 +7,6 @@ import pytest
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
-from tenure.worker.draining import CLAIM_LOST
 from tenure.worker.messages import (
     Began,
     ClaimAnswered,
@@ -17,6 +16,7 @@ from tenure.worker.messages import (
     SendClaim,
     Ticked,
 )
+from tenure.worker.session import CLAIM_LOST
 from tenure.worker.silence import REMIND_EVERY
 from tests.worker.drive import Drive
 

@@ -25,7 +25,7 @@ from tenure.errors import TenureError
 from tenure.handlers.registry import Registry
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.settings import project_settings, shown_url, url_from_environment
-from tenure.worker.serving import load_registry
+from tenure.worker.application import load_registry
 
 MAX_SEARCHED = 200
 """Files beside an application that are searched for its jobs."""

@@ -21,7 +21,7 @@ from tenure.handlers.context import Call, Context, Enqueued, Transaction, Transa
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
-from tenure.worker.following import checked, taken
+from tenure.worker.follow_ups import checked, taken
 
 _R = TypeVar("_R")
 

@@ -28,14 +28,13 @@ from tenure.errors import TenureError
 from tenure.own_transaction.in_memory import InMemoryTransactions
 from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
+from tenure.worker.artifact_uploads import Parts, stage
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
-from tenure.worker.executing import Execution
-from tenure.worker.following import FollowUpRequest, command_of, submit, told
-from tenure.worker.outcomes import FromChild
-from tenure.worker.reporting import report_of
-from tenure.worker.staging import Parts, stage
-from tenure.worker.transacting import Authority
+from tenure.worker.execution import Execution
+from tenure.worker.follow_ups import FollowUpRequest, command_of, submit, told
+from tenure.worker.outcomes import FromChild, report_of
+from tenure.worker.own_transaction import Authority
 from tenure.worker.wire import (
     ArtifactEnd,
     ArtifactPart,

@@ -31,6 +31,7 @@ from tenure.worker.wire import (
     encode_frame,
 )
 
+CHILD_MODULE = "tenure.worker.child_main"
 MAX_BACKLOG_BYTES = 64 * 1024
 MAX_READS = 16  # per turn of the loop, so that one chatty child cannot starve the others
 WAIT_FOR_EXIT_S = 5.0
@@ -194,7 +195,13 @@ def _spawn(environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", s
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tenure.worker.child", str(theirs.fileno()), str(os.getpid())],
+            [
+                sys.executable,
+                "-m",
+                "tenure.worker.child_main",
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

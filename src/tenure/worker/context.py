@@ -20,11 +20,11 @@ from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationErr
 from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
+from tenure.worker.artifact_uploads import Stager
 from tenure.worker.clock import Boot, boot_now
-from tenure.worker.following import FollowUps
-from tenure.worker.staging import Stager
-from tenure.worker.text import clean
-from tenure.worker.transacting import Authority, Transactions, atransact, transact
+from tenure.worker.follow_ups import FollowUps
+from tenure.worker.output import clean
+from tenure.worker.own_transaction import Authority, Transactions, atransact, transact
 from tenure.worker.wire import (
     FollowUpAnswer,
     LeaseWanted,

@@ -1,12 +1,22 @@
-"""How a handler ended, as its child or its supervisor saw it. Strings travel, never classes.
+"""How a handler ended, and what its worker reports for it.
 
-What is reported to the coordinator for each of them is the session's decision.
+A handler that stopped on request is handed back: under a cancel request the coordinator takes
+that as the acknowledgement [T10], at a shutdown it costs no budget [T11].
 """
+
+from typing import assert_never
 
 import msgspec
 
-from tenure.core.instants import Duration
+from tenure.core.commands import Complete, Fail, Settle, WorkerCommand
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import JobError
+from tenure.core.vocabulary import Disposition, ErrorClass, ReleaseKind, Stage
+from tenure.worker.attempts import Attempt, StopFor
+from tenure.worker.clock import Boot
+from tenure.worker.stats import Stats
+
+# --- how it ended, as its child or its supervisor saw it: strings travel, never classes ----------
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
@@ -52,3 +62,93 @@ class Displaced(msgspec.Struct, frozen=True, tag="displaced"):
 
 FromChild = Returned | Raised | Snoozed | Conflicted | Stopped
 Outcome = FromChild | Died | Killed | Displaced
+
+# --- what is reported --------------------------------------------------------------------------
+
+_ENDS = {
+    Disposition.SUCCEEDED: ("succeeded", ""),
+    Disposition.FAILED: ("failed for good", ""),
+    Disposition.RETRY_SCHEDULED: ("failed", ", retry scheduled"),
+    Disposition.DEAD_LETTERED: ("failed", ", dead lettered"),
+    Disposition.CANCELLED: ("cancelled", ""),
+    Disposition.RELEASED: ("handed back", ""),
+    None: ("over", ""),
+}
+
+
+def end_in_words(attempt: Attempt, report: WorkerCommand, disposition: Disposition | None) -> str:
+    """How an attempt ended, after how long, and with which error if it failed."""
+    ran_us = attempt.ran_us
+    after = "" if ran_us is None else f" after {ran_us / MICROSECONDS_PER_SECOND:.3f} s"
+    said = ""
+    if isinstance(report, Fail):
+        said = f": {report.error.type}: {report.error.message}".partition("\n")[0]
+    ended, became = _ENDS[disposition]
+    return f"{ended}{after}{became}{said}"
+
+
+def stop_in_words(attempt: Attempt, now: Boot) -> str:
+    """A handler that did not listen is stopped now; how long it had."""
+    assert attempt.asked_at is not None
+    had_s = (now - attempt.asked_at) / MICROSECONDS_PER_SECOND
+    return f"the time of its cancel is up: asked to stop {had_s:.1f} s ago, stopped by force"
+
+
+def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
+    """The report of an attempt whose lease is still believed in; None: say nothing."""
+    if attempt.settled is not None:
+        return attempt.complete(attempt.settled)  # a replay, however the handler then ended
+    match outcome:
+        case Returned():
+            return attempt.complete(outcome.result)
+        case Raised():
+            return attempt.fail(outcome.error, outcome.retry_after_us)
+        case Snoozed():
+            return attempt.release(ReleaseKind.SNOOZE, outcome.delay_us)
+        case Died():
+            return attempt.crash(outcome.how)
+        case Displaced():
+            return attempt.release()
+        case Killed():
+            return None if attempt.stop_for is StopFor.LOST else attempt.release()
+        case Stopped():
+            # Nobody asked: it saw its lease run out by the clock it shares with us.
+            return attempt.release() if attempt.asked_to_stop else None
+        case Conflicted():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def malformed(attempt: Attempt, why: str) -> Settle:
+    """The report of an attempt whose own report cannot be sent as it is."""
+    is_result = isinstance(attempt.report, Complete)
+    return attempt.fail(
+        JobError(
+            error_class=ErrorClass.PERMANENT if is_result else ErrorClass.UNCLASSIFIED,
+            type="InvalidInput",
+            message=why.encode("ascii", "backslashreplace").decode()[:2000],
+            stage=Stage.OUTPUT if is_result else Stage.COMMIT,
+        )
+    )
+
+
+def count_committed(stats: Stats, disposition: Disposition | None) -> None:
+    """One accepted report."""
+    match disposition:
+        case Disposition.SUCCEEDED:
+            stats.succeeded += 1
+        case Disposition.FAILED:
+            stats.failed += 1
+        case Disposition.RETRY_SCHEDULED:
+            stats.retried += 1
+        case Disposition.DEAD_LETTERED:
+            stats.dead_lettered += 1
+        case Disposition.CANCELLED:
+            stats.acknowledged_cancels += 1
+        case Disposition.RELEASED:
+            stats.released += 1
+        case None:
+            pass
+        case _:
+            assert_never(disposition)

@@ -17,10 +17,11 @@ from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
+from tenure.worker.artifact_uploads import Left, Parts
 from tenure.worker.children import Child
 from tenure.worker.clock import NEVER, Boot
-from tenure.worker.following import FollowUpRequest
-from tenure.worker.keeping import Keeper
+from tenure.worker.follow_ups import FollowUpRequest
+from tenure.worker.keeper_client import Keeper
 from tenure.worker.messages import (
     Broken,
     CheckpointSaved,
@@ -34,7 +35,6 @@ from tenure.worker.messages import (
 from tenure.worker.options import AttemptOutput, OutputLine, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
 from tenure.worker.output import BoundedOutput, Lines
-from tenure.worker.staging import Left, Parts
 from tenure.worker.stats import Stats
 from tenure.worker.wire import (
     ArtifactEnd,

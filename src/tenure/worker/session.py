@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
+import msgspec
+
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
@@ -16,10 +18,8 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
-from tenure.worker.claiming import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
+from tenure.worker.claims import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
 from tenure.worker.clock import NEVER, Boot
-from tenure.worker.draining import CLAIM_LOST, LAST_CLAIM_TRIES, Drain, drain_within, stop_at_once
-from tenure.worker.looking import Looker
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -52,9 +52,12 @@ from tenure.worker.messages import (
     Ticked,
     Woken,
 )
-from tenure.worker.outbox import Outbox
-from tenure.worker.outcomes import Conflicted, Died, Displaced, Stopped
-from tenure.worker.reporting import (
+from tenure.worker.outbox import LeasePolls, Outbox
+from tenure.worker.outcomes import (
+    Conflicted,
+    Died,
+    Displaced,
+    Stopped,
     count_committed,
     end_in_words,
     malformed,
@@ -72,7 +75,50 @@ NOT_HEARD = "the server does not hear this worker; its token may be revoked or l
 LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
 SHUTDOWN = "shutdown"
+QUICK_STOP = seconds(3)
+TIME_TO_STOP = seconds(2)
+"""How long a handler that was asked to stop has for it, on a busy machine too."""
+
+LAST_CLAIM_TRIES = 4
+"""How often a drain repeats a claim whose answer it lacks before it holds the coordinator for gone.
+One of them may be the claim that it hung up on itself."""
+
+CLAIM_LOST = (
+    "ending without the answer to a claim: jobs it was granted, if any, wait for their leases"
+)
 _SELF_COMPLETED = (Cause.DUPLICATE_COMPLETION,)
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """When a worker that ends asks its handlers to stop, kills them, and is over."""
+
+    ask_at: Boot
+    kill_at: Boot
+    end_at: Boot
+
+    def next_at(self, now: Boot) -> Boot:
+        """The next of the three instants."""
+        return min((at for at in (self.ask_at, self.kill_at) if now < at), default=self.end_at)
+
+
+def drain_within(grace_us: Duration, now: Boot) -> Drain:
+    """Ask at three quarters of the grace, kill and hand back at nine tenths. Of a short grace
+    handlers are asked earlier, at half of it at the earliest: to stop takes a moment."""
+    kill_us = grace_us * 9 // 10
+    ask_us = max(grace_us // 2, min(grace_us * 3 // 4, kill_us - TIME_TO_STOP))
+    return Drain(
+        ask_at=Boot(now + ask_us),
+        kill_at=Boot(now + kill_us),
+        end_at=Boot(now + grace_us),
+    )
+
+
+def stop_at_once(before: Drain | None, now: Boot) -> Drain:
+    """Kill now, and hand back what can be handed back quickly; never later than was said before."""
+    end_at = Boot(now + QUICK_STOP)
+    if before is not None:
+        end_at = min(end_at, before.end_at)
+    return Drain(ask_at=now, kill_at=now, end_at=end_at)
 
 
 class Session:
@@ -94,7 +140,7 @@ class Session:
         self._attempts: dict[int, Attempt] = {}
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
-        self._looker = Looker()
+        self._lease_polls = LeasePolls()
         self._actions: list[Action] = []
         self._has_begun = False
         self._drain: Drain | None = None
@@ -306,18 +352,18 @@ class Session:
             self._wake_by(attempt.heartbeat_at)
 
     def _look(self) -> None:
-        look = self._looker.look(self._attempts.values(), self._now)
+        look = self._lease_polls.poll(self._attempts.values(), self._now)
         if look is not None:
             self._actions.append(look)
-        self._wake_by(self._looker.next_at(self._attempts.values()))
+        self._wake_by(self._lease_polls.next_at(self._attempts.values()))
 
     def _looked(self, found: Looked) -> None:
-        self._looker.looked(found, self._now)
+        self._lease_polls.answered(found, self._now)
         for run, news in (found.news or {}).items():
             attempt = self._attempts.get(run)
             if attempt is not None and attempt.hurry(news, self._now):
                 self._wake_by(attempt.heartbeat_at)
-        self._wake_by(self._looker.next_at(self._attempts.values()))
+        self._wake_by(self._lease_polls.next_at(self._attempts.values()))
 
     def _batch_returned(self, event: Answered | SendFailed | SendRefused) -> None:
         sent = self._outbox.returned(event.ticket)

@@ -29,9 +29,10 @@ from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
 from tenure.telemetry.logs import job_ids
 from tenure.telemetry.one_line import one_line
+from tenure.worker.artifact_uploads import Left
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
-from tenure.worker.following import FollowUpRequest
+from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -65,7 +66,6 @@ from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
-from tenure.worker.staging import Left
 from tenure.worker.wire import FollowUpAnswer, Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)

@@ -17,13 +17,13 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.ports import Coordination
-from tenure.worker.attending import Attendant
-from tenure.worker.claiming import ClaimSettings
+from tenure.worker.application import load_registry
+from tenure.worker.background import Attendant
+from tenure.worker.claims import ClaimSettings
 from tenure.worker.clock import boot_now
-from tenure.worker.confining import hide_from_other_processes
-from tenure.worker.following import FollowUpRequest, command_of, submit, told
+from tenure.worker.confinement import hide_from_other_processes
+from tenure.worker.follow_ups import FollowUpRequest, command_of, submit, told
 from tenure.worker.options import AttemptOutput, WorkerOptions
-from tenure.worker.serving import load_registry
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment

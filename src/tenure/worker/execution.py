@@ -31,8 +31,8 @@ from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import Traced, attempting
 from tenure.worker.context import AttemptContext
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
-from tenure.worker.text import clean, message_of, traceback_of
-from tenure.worker.transacting import Transactions
+from tenure.worker.output import clean, message_of, traceback_of
+from tenure.worker.own_transaction import Transactions
 from tenure.worker.wire import Run, ToSupervisor
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
-from tenure.worker.claiming import Claimer, ClaimSettings, retry_delay
+from tenure.worker.claims import Claimer, ClaimSettings, retry_delay
 from tenure.worker.clock import Boot
 
 HIGH, LOW = QueueName("high"), QueueName("low")

@@ -14,8 +14,8 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.worker import AttemptOutput
-from tenure.worker.attending import MAX_STAGING_BYTES, MAX_WAITING, Attendant, fitting
-from tenure.worker.staging import Left
+from tenure.worker.artifact_uploads import Left
+from tenure.worker.background import MAX_STAGING_BYTES, MAX_WAITING, Attendant, fitting
 from tenure.worker.wire import Staged
 from tests.worker.harness import Shop, read_pids, wait_until
 

@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 import pytest
 
 from tenure.core.instants import seconds
-from tenure.worker import keeping
+from tenure.worker import keeper_client
 from tenure.worker.clock import Boot, boot_now
-from tenure.worker.keeping import Keeper
+from tenure.worker.keeper_client import Keeper
 from tests.worker.harness import wait_until
 
 ASLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -118,7 +118,7 @@ def test_a_keeper_that_died_or_does_not_listen_is_replaced_and_its_successor_kno
 def test_a_keeper_that_is_stopped_does_not_hold_up_its_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeping, "WAIT_S", 0.1)
+    monkeypatch.setattr(keeper_client, "WAIT_S", 0.1)
     with a_keeper() as (keeper, _):
         assert keeper.pid is not None
         os.kill(keeper.pid, signal.SIGSTOP)

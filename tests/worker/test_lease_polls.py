@@ -4,8 +4,8 @@ from tenure.conformance.spec import spec
 from tenure.core.commands import Heartbeat
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus, LeaseNews
-from tenure.worker.looking import AFTER_A_FAILURE, FOUND_WITHIN, LOOK_INTERVAL
 from tenure.worker.messages import AskToStop, Kill, Look, Looked
+from tenure.worker.outbox import AFTER_A_FAILURE, FOUND_WITHIN, LOOK_INTERVAL
 from tests.worker.drive import Drive
 
 

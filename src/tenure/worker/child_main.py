@@ -1,12 +1,12 @@
-"""The child: imports the application, runs attempts in one of three lanes, dies with its
-supervisor. Everything here runs beside user code and is trusted with nothing but the attempt.
+"""`python -m tenure.worker.child_main FD PARENT`: the child process, started by a supervisor.
 
-The main thread belongs to handlers (or to their event loop); a reader thread hears the supervisor.
+Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
+here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
+handlers (or to their event loop); a reader thread hears the supervisor.
 """
 
 import asyncio
 import faulthandler
-import importlib
 import io
 import os
 import signal
@@ -20,18 +20,17 @@ from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
-from types import ModuleType
 from typing import TextIO, assert_never
 
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
-from tenure.errors import InvalidInput
 from tenure.handlers.registry import Isolation, Registry
+from tenure.worker.application import load_application
 from tenure.worker.clock import boot_now
-from tenure.worker.confining import confine, die_with, ignore_termination, tidy_up
-from tenure.worker.executing import Execution
+from tenure.worker.confinement import confine, die_with, ignore_termination, tidy_up
+from tenure.worker.execution import Execution
 from tenure.worker.outcomes import FromChild
-from tenure.worker.transacting import Authority, Transactions
+from tenure.worker.own_transaction import Authority, Transactions
 from tenure.worker.wire import (
     FRAME_OVERHEAD_BYTES,
     SAID_BYTES,
@@ -55,46 +54,6 @@ MAX_SETUP_BYTES = 64 * 1024 * 1024
 LOOP_CHECK_S = 0.5
 LOOP_BLOCKED_AFTER = seconds(2)
 STACK_CHARACTERS = 4000
-
-
-def load_registry(import_string: str) -> Registry:
-    """The handlers of `module:app`: named by whoever started the worker, never by a job."""
-    return load_application(import_string)[0]
-
-
-def load_application(import_string: str) -> tuple[Registry, Transactions | None]:
-    """The handlers of `module:app`, and its way to their transactions if it has one."""
-    module_name, separator, attribute = import_string.partition(":")
-    if not (module_name and separator and attribute) or module_name.startswith("."):
-        raise InvalidInput(
-            "app", f"{import_string[:60]!a} names no application", hint="write module:app"
-        )
-    found: object = _import(module_name)
-    for name in attribute.split("."):
-        found = getattr(found, name, None)
-    registry = getattr(found, "registry", None)
-    if not isinstance(registry, Registry):
-        raise InvalidInput(
-            "app",
-            f"{import_string[:60]!a} has no handlers",
-            hint="name the Tenure object of your application, as in myapp.jobs:app",
-        )
-    registry.check()
-    return registry, found if isinstance(found, Transactions) else None
-
-
-def _import(module_name: str) -> ModuleType:
-    """The module. What its own code raises passes through, for whoever wrote it."""
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
-            raise  # a module that the application imports
-        raise InvalidInput(
-            "app",
-            f"there is no module {missing.name[:60]!a}",
-            hint=f"run it where `import {missing.name[:60]}` works",
-        ) from missing
 
 
 def resident_bytes() -> int:
@@ -386,3 +345,7 @@ def serve(descriptor: int, parent: int) -> None:
     except BaseException:
         traceback.print_exc(file=sys.__stderr__)
         os._exit(1)  # at once: a thread that a handler left behind would keep the process alive
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -19,9 +19,9 @@ from tenure.core.ids import Actor
 from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.telemetry.one_line import one_line
+from tenure.worker.artifact_uploads import Left, stage
 from tenure.worker.messages import Look, Looked
 from tenure.worker.options import AttemptOutput
-from tenure.worker.staging import Left, stage
 from tenure.worker.wire import Staged
 
 MAX_WAITING = 500

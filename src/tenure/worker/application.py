@@ -1,0 +1,51 @@
+"""The application a worker serves, imported by its name `module:app`.
+
+The name comes from whoever starts the worker, never from a job.
+"""
+
+import importlib
+from types import ModuleType
+
+from tenure.errors import InvalidInput
+from tenure.handlers.registry import Registry
+from tenure.worker.own_transaction import Transactions
+
+
+def load_registry(import_string: str) -> Registry:
+    """The handlers of `module:app`."""
+    return load_application(import_string)[0]
+
+
+def load_application(import_string: str) -> tuple[Registry, Transactions | None]:
+    """The handlers of `module:app`, and its way to their transactions if it has one."""
+    module_name, separator, attribute = import_string.partition(":")
+    if not (module_name and separator and attribute) or module_name.startswith("."):
+        raise InvalidInput(
+            "app", f"{import_string[:60]!a} names no application", hint="write module:app"
+        )
+    found: object = _import(module_name)
+    for name in attribute.split("."):
+        found = getattr(found, name, None)
+    registry = getattr(found, "registry", None)
+    if not isinstance(registry, Registry):
+        raise InvalidInput(
+            "app",
+            f"{import_string[:60]!a} has no handlers",
+            hint="name the Tenure object of your application, as in myapp.jobs:app",
+        )
+    registry.check()
+    return registry, found if isinstance(found, Transactions) else None
+
+
+def _import(module_name: str) -> ModuleType:
+    """Import the module. Exceptions of the application's own code pass through."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
+            raise  # a module that the application imports
+        raise InvalidInput(
+            "app",
+            f"there is no module {missing.name[:60]!a}",
+            hint=f"run it where `import {missing.name[:60]}` works",
+        ) from missing
