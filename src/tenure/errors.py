@@ -247,7 +247,6 @@ class NoResult(TenureError):
     ) -> None:
         ended = status if status == "failed" else f"was {status}"
         cause = f" ({reason})" if reason else ""
-        # The first line: what follows it is normally a traceback.
         said = [part for part in (error_type, error_message.partition("\n")[0]) if part]
         super().__init__(": ".join([f"job {job_id} ({kind}) {ended}{cause}", *said]))
         self.job_id = job_id

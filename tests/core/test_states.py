@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.ids import Epoch, LeaseId, WorkerId, epoch_of, fence
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import AT_ONCE, Job, JobError, row_violations
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
+    CancelMode,
     EventCause,
     JobStatus,
     OnLost,
@@ -138,6 +139,37 @@ def test_a_dead_letter_has_its_seven_keys_some_of_them_null() -> None:
     assert (job.last_owner, job.last_lease_expires_at) == (OWNER, expiry)
     assert job.correlation_id == "order-7"
     assert job.last_error == job.error
+
+
+@spec("S10")
+@pytest.mark.parametrize("end", ["complete", "dead_letter", "cancel"])
+def test_a_job_that_ended_while_it_ran_says_how_long(end: str) -> None:
+    driver = lives.running()
+    started_at = driver.job.started_at
+    driver.advance(7)
+
+    if end == "complete":
+        driver.do(driver.complete())
+    elif end == "cancel":
+        driver.do(driver.cancel(mode=CancelMode.HARD))
+    else:
+        driver.do(driver.dead_letter(ReasonCode.INFRASTRUCTURE_FAILURE))
+
+    assert driver.job.status.is_terminal
+    assert driver.job.started_at == started_at
+    assert driver.job.duration_us == seconds(7)
+
+
+@spec("S10")
+def test_a_job_whose_attempt_was_lost_does_not_say_how_long_it_ran() -> None:
+    driver = lives.running(lives.HOLD)
+    driver.advance(60)
+    driver.do(driver.sweep())
+
+    driver.do(driver.dead_letter(ReasonCode.INFRASTRUCTURE_FAILURE))
+
+    assert driver.job.status is JobStatus.DEAD_LETTERED
+    assert (driver.job.started_at, driver.job.duration_us) == (None, None)
 
 
 @spec("S9")

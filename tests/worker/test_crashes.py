@@ -212,9 +212,10 @@ def test_a_reported_error_has_no_secret_and_its_traceback_can_be_read(shop: Shop
     error = shop.wait(job_id).error
 
     assert error is not None
-    assert "hunter2" not in error.message
-    assert "ConnectionError: cannot connect to postgresql://app:[redacted]@db/app" in error.message
-    assert "    token = _connect(url)\n" in error.message
+    assert "hunter2" not in error.message + error.traceback
+    assert error.message == "cannot connect to postgresql://app:[redacted]@db/app"
+    assert f"ConnectionError: {error.message}" in error.traceback
+    assert "    token = _connect(url)\n" in error.traceback
 
 
 def test_a_child_has_no_descriptors_but_its_own(shop: Shop, tmp_path: Path) -> None:

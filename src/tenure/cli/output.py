@@ -89,10 +89,12 @@ def in_words(span_s: float) -> str:
 
 
 def print_traceback(job: Job) -> None:
-    """What the last error says beyond its headline, line by line: mostly the traceback."""
+    """The rest of the last error's message, and its traceback, line by line."""
     error = job.error or job.last_error
-    rest = "" if error is None else error.message.partition("\n")[2].strip("\n")
-    if rest:
-        click.echo()
-        for line in rest.splitlines():
-            click.echo(printable(line))
+    if error is None:
+        return
+    for text in (error.message.partition("\n")[2].strip("\n"), error.traceback):
+        if text:
+            click.echo()
+            for line in text.splitlines():
+                click.echo(printable(line))

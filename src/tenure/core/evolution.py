@@ -21,7 +21,6 @@ _ATTEMPT_END = (
     *LEASE_FIELDS,
     "hb_seq",
     "renewals",
-    "started_at",
     "run_at",
     "not_before",
     "stall_cause",
@@ -60,6 +59,7 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
     ),
     EventType.STALLED: (
         *_ATTEMPT_END,
+        "started_at",
         "progress",
         "last_error",
         "failures",
@@ -246,7 +246,6 @@ def _ended(job: Job, event: Event) -> Job:
         claimed_run_at=None,
         hb_seq=0,
         renewals=0,
-        started_at=None,
         run_at=None,
         not_before=None,
         stall_cause=None,
@@ -257,6 +256,7 @@ def _stalled(job: Job, event: Event, _: bytes | None) -> Job:
     facts = event.payload
     return replace(
         _ended(job, event),
+        started_at=None,
         run_at=facts.run_at,
         not_before=not_before(facts.run_at, queued_at=event.ts),
         stall_cause=event.cause,

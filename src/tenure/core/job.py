@@ -27,12 +27,13 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     error_class: ErrorClass = ErrorClass.UNCLASSIFIED
     type: str = ""
     message: str = ""
+    traceback: str = ""
     stage: Stage | None = None
     reason_code: ReasonCode | None = None
 
     @property
     def headline(self) -> str:
-        """What went wrong, in one line: without the traceback that a worker sends along."""
+        """The type and the first line of the message."""
         first = self.message.partition("\n")[0]
         return f"{self.type}: {first}" if first else self.type
 
@@ -145,6 +146,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         )
 
     @property
+    def duration_us(self) -> Duration | None:
+        """How long the last attempt ran, if the job finished while it was running. [S10]"""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return Duration(self.finished_at - self.started_at)
+
+    @property
     def is_exhausted(self) -> bool:
         """Whether the retry budget is spent. [A13]"""
         return self.failures >= self.policy.max_attempts
@@ -242,7 +250,7 @@ def _lease_violations(job: Job) -> list[str]:
     present = [name for name in LEASE_FIELDS if getattr(job, name) is not None]
     if not job.status.is_leased:
         found = [f"{name} is present while {job.status}" for name in present]
-        if job.started_at is not None:
+        if job.started_at is not None and not job.status.is_terminal:
             found.append(f"started_at is present while {job.status}")
         return found
     found = [f"{name} is absent while {job.status}" for name in LEASE_FIELDS if name not in present]

@@ -446,6 +446,7 @@ def _check_error(error: JobError) -> None:
         _check_word("error.stage", error.stage, Stage)
     _check_text("error.type", error.type, most=MAX_NAME)
     _check_text("error.message", error.message, most=16 * MAX_TEXT)
+    _check_text("error.traceback", error.traceback, most=16 * MAX_TEXT)
     if error.reason_code is None:
         return
     _check_word("error.reason_code", error.reason_code, ReasonCode)

@@ -127,6 +127,7 @@ def worker_command(message: WorkerMessage, actor: Actor) -> WorkerCommand:
                     error_class=message.error.error_class,
                     type=message.error.type,
                     message=message.error.message,
+                    traceback=message.error.traceback,
                     stage=message.stage,
                     reason_code=message.reason_code,
                 ),
@@ -165,7 +166,10 @@ def report_of(command: WorkerCommand) -> Report:
             return FailReport(
                 **_sent(command),
                 error=ErrorMessage(
-                    error_class=error.error_class, type=error.type, message=error.message
+                    error_class=error.error_class,
+                    type=error.type,
+                    message=error.message,
+                    traceback=error.traceback,
                 ),
                 stage=error.stage,
                 reason_code=error.reason_code,

@@ -46,6 +46,7 @@ from tenure.protocol.fields import (
     moment,
     optional_instant,
     optional_moment,
+    optional_seconds,
 )
 from tenure.protocol.policies import PolicyRecord, policy_of, policy_record
 
@@ -71,6 +72,7 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
     error_class: ErrorClass = msgspec.field(name="class", default=ErrorClass.UNCLASSIFIED)
     type: str = ""
     message: str = ""
+    traceback: str = ""
     stage: Stage | None = None
     reason_code: ReasonCode | None = None
 
@@ -90,7 +92,11 @@ def error_of(record: ErrorRecord | None) -> JobError | None:
 
 
 class JobRecord(Record, frozen=True, kw_only=True):
-    """A job. `suspect` says that its worker has been silent for two heartbeats. [L6]"""
+    """A job. `suspect` says that its worker has been silent for two heartbeats. [L6]
+
+    A job that finished while an attempt was running keeps that attempt's `started_at`, and
+    `duration_s` says how long the attempt ran. [S10]
+    """
 
     id: JobId
     namespace: Namespace
@@ -115,6 +121,7 @@ class JobRecord(Record, frozen=True, kw_only=True):
     started_at: datetime | None
     was_started: bool
     finished_at: datetime | None
+    duration_s: float | None = None
     suspect: bool
     hb_seq: int
     renewals: int
@@ -160,6 +167,7 @@ _TRANSLATED = {
     "updated_at",
     "policy",
     "suspect",
+    "duration_s",
     "lease_id",
 }
 _AS_THEY_ARE = tuple(name for name in JobRecord.__struct_fields__ if name not in _TRANSLATED)
@@ -192,6 +200,7 @@ def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
         updated_at=moment(job.updated_at),
         policy=policy_record(job.policy),
         suspect=is_suspect(job, now),
+        duration_s=optional_seconds(job.duration_us),
     )
 
 

@@ -101,6 +101,7 @@ class ErrorMessage(Request, frozen=True, kw_only=True):
     error_class: ErrorClass = msgspec.field(name="class", default=ErrorClass.UNCLASSIFIED)
     type: ShortText = ""
     message: LongText = ""
+    traceback: LongText = ""
 
 
 class FailMessage(Request, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace
-from tenure.core.job import Job
+from tenure.core.job import Job, JobError
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
@@ -231,14 +231,17 @@ def _job_bytes(job: Job) -> int:
     return (
         ROW_BYTES
         + sum(len(body) for body in bodies if body is not None)
-        + sum(len(error.message) for error in errors if error is not None)
+        + sum(map(_error_bytes, errors))
     )
 
 
 def _event_bytes(event: Event) -> int:
     """About how much memory an event takes."""
-    error = event.payload.error
-    return ROW_BYTES + (0 if error is None else len(error.message))
+    return ROW_BYTES + _error_bytes(event.payload.error)
+
+
+def _error_bytes(error: JobError | None) -> int:
+    return 0 if error is None else len(error.message) + len(error.traceback)
 
 
 def _located(

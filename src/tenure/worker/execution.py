@@ -151,7 +151,8 @@ class Execution:
         return JobError(
             error_class=self._class_of(error),
             type=clean(type(error).__name__, most=MAX_NAME),
-            message=self._message(error),
+            message=message_of(error),
+            traceback=self._traceback(error),
             stage=self._stage,
             reason_code=self._reason_of(error),
         )
@@ -178,12 +179,11 @@ class Execution:
             return ReasonCode.PARSE_ERROR if is_unreadable else ReasonCode.VALIDATION_FAILED
         return None
 
-    def _message(self, error: BaseException) -> str:
-        """What it says; for exceptions nobody raised on purpose, also where it came from."""
-        message = message_of(error)
+    def _traceback(self, error: BaseException) -> str:
+        """The traceback of an exception that the handler did not raise on purpose, else nothing."""
         if self._stage is not Stage.EXEC or isinstance(error, HandlerSignal | InvalidInput):
-            return message
-        return f"{message}\n\n{traceback_of(error, skip=1)}"
+            return ""
+        return traceback_of(error, skip=1)
 
 
 def _is_stop(error: BaseException) -> bool:

@@ -156,8 +156,8 @@ CREATE TABLE {t}job (
     CONSTRAINT job_lease_is_whole CHECK (
         CASE WHEN lease_id IS NULL
              THEN num_nonnulls(
-                 owner, principal, claimed_at, lease_expires_at, due_at, claimed_run_at,
-                 started_at) = 0
+                 owner, principal, claimed_at, lease_expires_at, due_at, claimed_run_at) = 0
+                  AND (started_at IS NULL OR finished_at IS NOT NULL)
              ELSE num_nulls(
                  owner, principal, claimed_at, lease_expires_at, due_at, claimed_run_at) = 0 END),
     CONSTRAINT job_end_is_whole CHECK (

@@ -102,8 +102,7 @@ CREATE TABLE tenure_job (
             AND coalesce(stall_cause, result, error, reason_code, stage) IS NULL
         WHEN 'succeeded' THEN
             finished_at IS NOT NULL AND result IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
-                         started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, error, reason_code, stage) IS NULL
         WHEN 'queued' THEN
             run_at IS NOT NULL
@@ -118,19 +117,16 @@ CREATE TABLE tenure_job (
             AND coalesce(lease_id, owner, principal, result, error, reason_code, stage) IS NULL
         WHEN 'failed' THEN
             finished_at IS NOT NULL AND error IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
-                         started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result, reason_code, stage) IS NULL
         WHEN 'cancelled' THEN
             finished_at IS NOT NULL AND cancel_reason IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
-                         started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result, error, reason_code,
                          stage) IS NULL
         WHEN 'dead_lettered' THEN
             finished_at IS NOT NULL AND error IS NOT NULL AND reason_code IS NOT NULL
-            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at,
-                         started_at) IS NULL
+            AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result) IS NULL
         ELSE FALSE END)
 ) STRICT;
