@@ -21,12 +21,12 @@ SEED ?= $(shell date +%s)
 
 # Modules that print a generated document, as module=path. Extend it where a document is generated.
 GENERATED_DOCS := \
-	tenure.conformance.diagram=docs/spec/transitions.md \
-	tenure.conformance.vectors.generate=src/tenure/conformance/vectors/responses.json \
-	tenure.protocol.reference=docs/reference/http.md \
-	tenure.telemetry.reference=docs/reference/metrics.md \
-	tenure.cli.reference=docs/reference/cli.md \
-	tenure.cli.python_reference=docs/reference/python.md
+	tools.transition_diagram=docs/spec/transitions.md \
+	tools.vectors.generate=src/tenure/conformance/vectors/responses.json \
+	tools.http_reference=docs/reference/http.md \
+	tools.metrics_reference=docs/reference/metrics.md \
+	tools.cli_reference=docs/reference/cli.md \
+	tools.python_reference=docs/reference/python.md
 
 help: ## show this help
 	@echo "Tenure: a durable job queue and orchestrator whose history you can check."

@@ -22,7 +22,7 @@ from tests.support.tidy import (
 Rule = Callable[[Source], Iterator[str]]
 
 ROOT = Path(__file__).parent.parent
-OURS = ("src", "tests", "bench", "examples", "docs")
+OURS = ("src", "tests", "tools", "bench", "examples", "docs")
 
 # Which rule is kept where, and what is exempt.
 RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [

@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
-from tenure.conformance.driver import OPERATOR, Driver
 from tenure.conformance.spec import spec
 from tenure.core.beside import (
     MAX_ARTIFACTS_PER_ATTEMPT,
@@ -25,6 +23,8 @@ from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
 from tenure.errors import InvalidInput
+from tools import lives
+from tools.driver import OPERATOR, Driver
 
 NO_ARTIFACTS = ArtifactUsage(
     others=0, others_bytes=0, replaced_bytes=0, earlier_bytes=0, namespace_bytes=0

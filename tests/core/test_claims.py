@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tenure.conformance import lives
-from tenure.conformance.driver import QUEUE
 from tenure.conformance.spec import spec
 from tenure.core.claims import (
     Admission,
@@ -36,6 +34,8 @@ from tenure.core.job import AT_ONCE, Job
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, JobStatus
 from tests.support.jobs import BEGINNING, OTHER_WORKER, OWNER, WORKER, entropy
+from tools import lives
+from tools.driver import QUEUE
 
 OTHER_QUEUE = QueueName("mail")
 NOW = Instant(BEGINNING + 10)

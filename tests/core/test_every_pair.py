@@ -10,8 +10,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
-from tenure.conformance.driver import OPERATOR, PERMANENT, Driver
 from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.instants import Instant, seconds
@@ -31,6 +29,8 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tools import lives
+from tools.driver import OPERATOR, PERMANENT, Driver
 
 # --- Situations: where a job can stand ----------------------------------------------------------
 

@@ -7,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from tenure.conformance import lives
-from tenure.conformance.driver import OTHER_OWNER, OTHER_WORKER, Driver
 from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Facts
@@ -29,6 +27,8 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tools import lives
+from tools.driver import OTHER_OWNER, OTHER_WORKER, Driver
 
 BIRTH = {
     "id",

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimView, QueueState, plan_claims
 from tenure.core.failover import (
@@ -25,6 +24,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tests.core.test_claims import request
 from tests.support.jobs import BEGINNING, Driver
+from tools import lives
 
 JOB = JobId("01890000-0000-7000-8000-000000000001")
 AT = BEGINNING

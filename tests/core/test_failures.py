@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.changes import compensation_id, needs_compensation
 from tenure.core.instants import Duration, Instant, seconds
@@ -35,6 +34,7 @@ from tests.support.jobs import (
     changes_nothing,
     reply,
 )
+from tools import lives
 
 UNLUCKY, LUCKY = b"\x00" * 16, b"\xff" * 16
 ENTROPIES = st.binary(min_size=16, max_size=16)

@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.conformance.diagram import PAGE, with_diagram
 from tenure.conformance.spec import spec
-from tenure.conformance.vectors import generate
 from tenure.core.commands import (
     Cancel,
     Claim,
@@ -35,9 +33,11 @@ from tenure.core.transitions import EDGES
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import EventClass
 from tests.support.evidence import defined_ids
+from tools.transition_diagram import PAGE, with_diagram
+from tools.vectors import generate
 
 ROOT = Path(__file__).parents[2]
-VECTORS = Path(generate.__file__).with_name("responses.json")
+VECTORS = ROOT / "src" / "tenure" / "conformance" / "vectors" / "responses.json"
 HINT = "run `make docs-generated`, and look at what changed"
 
 # --- The documents are fresh ---------------------------------------------------------------------

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.deadlines import is_suspect, revocation
@@ -26,6 +25,7 @@ from tests.support.jobs import (
     granted,
     verdict,
 )
+from tools import lives
 
 MICROSECOND = 0.000001
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.attempt_end import OBSERVED_BODY_BYTES
 from tenure.core.commands import Command, fingerprint
@@ -39,6 +38,7 @@ from tests.support.jobs import (
     reply,
     verdict,
 )
+from tools import lives
 
 # --- Enqueue -------------------------------------------------------------------------------------
 

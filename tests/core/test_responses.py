@@ -2,13 +2,13 @@
 
 import pytest
 
-from tenure.conformance.driver import Driver
 from tenure.conformance.spec import spec
-from tenure.conformance.vectors.exchanges import Exchange, exchanges
-from tenure.conformance.vectors.situations import SITUATIONS, Situation
 from tenure.core.outcomes import Applied, Refused, Replayed
 from tenure.core.verdicts import Verdict
 from tests.support.jobs import verdict
+from tools.driver import Driver
+from tools.vectors.exchanges import Exchange, exchanges
+from tools.vectors.situations import SITUATIONS, Situation
 
 Cell = tuple[Situation, Exchange]
 CELLS: list[Cell] = [

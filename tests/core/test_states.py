@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.ids import Epoch, LeaseId, WorkerId, epoch_of, fence
 from tenure.core.instants import Instant, seconds
@@ -22,6 +21,7 @@ from tenure.core.vocabulary import (
     parse_status,
 )
 from tests.support.jobs import BEGINNING, OWNER, WORKER, Driver, applied, granted
+from tools import lives
 
 LEASE = (
     "lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at", "claimed_run_at",

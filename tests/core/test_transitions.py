@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
 from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
@@ -42,6 +41,7 @@ from tests.support.jobs import (
     reply,
     verdict,
 )
+from tools import lives
 
 
 @spec("T1")

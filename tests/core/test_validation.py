@@ -6,8 +6,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance import lives
-from tenure.conformance.driver import QUEUE
 from tenure.conformance.spec import spec
 from tenure.core.changes import compensation_id
 from tenure.core.claims import ClaimRequest
@@ -28,6 +26,8 @@ from tenure.core.validation import Limits, check_claim, check_command
 from tenure.core.vocabulary import ReasonCode
 from tenure.errors import InvalidInput
 from tests.support.jobs import OWNER, WORKER
+from tools import lives
+from tools.driver import QUEUE
 
 DAYS_366 = seconds(366 * 24 * 3600)
 DRIVER = lives.running()

@@ -11,8 +11,8 @@ from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, fields, requests
 from tenure.protocol.openapi import STATUS_TEXT, openapi, statuses
-from tenure.protocol.reference import page
 from tenure.protocol.routes import BY_NAME, ROUTES, Route, Shape
+from tools.http_reference import page
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = {"healthz", "readyz"}

@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from tenure.cli.main import main
-from tenure.conformance import lives as jobs
 from tenure.conformance.spec import spec
 from tenure.core.failover import Server
 from tenure.core.ids import JobId
@@ -24,6 +23,7 @@ from tenure.telemetry.metrics import Gauge, Metrics
 from tenure.verify import verify
 from tests.stores import lives
 from tests.support.failover import Pair, Process
+from tools import lives as jobs
 
 STOP = (VerdictKind.CANCELLED, Cause.EPOCH_CHANGED)
 

@@ -4,7 +4,13 @@ The driver itself ships with the conformance kit, because the vectors for other 
 with it; this module adds only what a test wants to say in one line.
 """
 
-from tenure.conformance.driver import (
+from tenure.core.commands import Command
+from tenure.core.events import Event
+from tenure.core.ids import Epoch
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Applied, Moment, Outcome, Refused, Replayed
+from tenure.core.verdicts import Grant, Reply, Verdict
+from tools.driver import (
     BEGINNING,
     CLIENT,
     JOB_ID,
@@ -18,12 +24,6 @@ from tenure.conformance.driver import (
     Driver,
     entropy,
 )
-from tenure.core.commands import Command
-from tenure.core.events import Event
-from tenure.core.ids import Epoch
-from tenure.core.instants import Instant
-from tenure.core.outcomes import Applied, Moment, Outcome, Refused, Replayed
-from tenure.core.verdicts import Grant, Reply, Verdict
 
 __all__ = [
     "BEGINNING",

@@ -1,7 +1,7 @@
 """Golden logs: histories written by version 1 of the event schema, kept as they were written.
 
 Every later release must fold each of them to the row beside it. The files are evidence, not
-output: nothing regenerates them, and `write.py` refuses to overwrite one. [Y1]
+output: nothing regenerates them, and `tools.golden_logs` never overwrites one. [Y1]
 """
 
 from collections.abc import Iterator

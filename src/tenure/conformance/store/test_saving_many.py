@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.driver import OPERATOR
-from tenure.conformance.harness import Kit
+from tenure.conformance.harness import OPERATOR, Kit
 from tenure.conformance.spec import spec
 from tenure.core.beside import Resolution
 from tenure.core.events import Observation

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from tenure.conformance.driver import PERMANENT, TRANSIENT, Driver
-from tenure.conformance.vectors.situations import (
+from tenure.core.commands import Complete, Fail, Release, Settle, WorkerCommand
+from tenure.core.ids import LeaseId, RequestId
+from tenure.core.job import JobError
+from tenure.core.vocabulary import ReleaseKind
+from tools.driver import PERMANENT, TRANSIENT, Driver
+from tools.vectors.situations import (
     SEEN_HB_SEQ,
     START_ID,
     UNREADABLE,
     Situation,
     settled_by,
 )
-from tenure.core.commands import Complete, Fail, Release, Settle, WorkerCommand
-from tenure.core.ids import LeaseId, RequestId
-from tenure.core.job import JobError
-from tenure.core.vocabulary import ReleaseKind
 
 NEW_ID = "new-request"
 REPEATED_ID = "repeated-request"

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenure.cli.main import main
-from tenure.cli.reference import commands, page, shape_of
 from tenure.coordinator.service import Coordinator
 from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
 from tenure.core.claims import ClaimRequest
@@ -26,6 +25,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.stores.sqlite.store import SqliteStore
+from tools.cli_reference import commands, page, shape_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "cli.md"

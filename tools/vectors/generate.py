@@ -1,6 +1,6 @@
 """Prints `responses.json`: every cell of the response matrices, as the core answers it now.
 
-Run as `python -m tenure.conformance.vectors.generate`. Per situation the file has the steps that
+Run as `python -m tools.vectors.generate`. Per situation the file has the steps that
 lead to it (commands with their instant, epoch and random bytes, or the deletion of renewals or of
 the whole job), the instant and epoch of what follows, and per cell the requests with their answers;
 what all requests of a situation share stands in `common`. Bodies are JSON text in strings,
@@ -15,13 +15,13 @@ from enum import Enum
 
 import msgspec
 
-from tenure.conformance.driver import Prune, Purge, Step
-from tenure.conformance.vectors.exchanges import Exchange, exchanges
-from tenure.conformance.vectors.situations import SITUATIONS, Situation
 from tenure.core.commands import Command
 from tenure.core.events import EVENT_VERSION
 from tenure.core.outcomes import Applied, Moment, Outcome, Refused, Replayed
 from tenure.core.verdicts import Verdict
+from tools.driver import Prune, Purge, Step
+from tools.vectors.exchanges import Exchange, exchanges
+from tools.vectors.situations import SITUATIONS, Situation
 
 Json = dict[str, object]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from tenure.conformance.driver import OPERATOR, PERMANENT, Driver
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import seconds
 from tenure.core.policy import Compensation, Policy
 from tenure.core.vocabulary import CancelMode, JobStatus, OnLost
+from tools.driver import OPERATOR, PERMANENT, Driver
 
 HOLD = Policy(on_lost=OnLost.HOLD)
 RECLAIM = Policy(on_lost=OnLost.RECLAIM)

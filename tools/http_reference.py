@@ -1,4 +1,4 @@
-"""The reference page of the protocol, written from the table of routes: `python -m` prints it."""
+"""Prints docs/reference/http.md, made from the table of routes."""
 
 import json
 import sys

@@ -9,9 +9,9 @@ from tenure.conformance.harness import Kit, MemoryFactory
 from tenure.telemetry.catalogue import METRICS, Sort
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Gauge, Metrics
-from tenure.telemetry.reference import page
 from tenure.telemetry.security import SecurityLog
 from tenure.worker.stats import Stats
+from tools.metrics_reference import page
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import tenure
 from tenure import Context, Tenure
-from tenure.cli.python_reference import ATTRIBUTES, page
 from tenure.testing import FakeContext, inline
+from tools.python_reference import ATTRIBUTES, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 

@@ -1,4 +1,4 @@
-"""The reference page of the Python API, written from the public names: `python -m` prints it.
+"""Prints docs/reference/python.md, made from the public names.
 
 One line each: a signature and the first paragraph of its docstring. The guides explain; what stands
 here and nowhere in the code are the meanings of attributes, and one without a meaning is an error.

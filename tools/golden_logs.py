@@ -1,4 +1,4 @@
-"""Writes golden logs that do not exist yet; `python -m tenure.conformance.golden.write`.
+"""Writes golden logs that do not exist yet; `python -m tools.golden_logs`.
 
 Existing files are never touched: a core that would write another log today must still read them.
 To cover something new, add a life to `LIVES` and run this once.
@@ -11,9 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from tenure.conformance.driver import OTHER_OWNER, OTHER_WORKER, PERMANENT, TRANSIENT, Driver
 from tenure.conformance.golden import FOLDER, GoldenLog, golden
-from tenure.conformance.lives import HOLD, RECLAIM, SHORT, UNDOABLE, claimed, queued, running
 from tenure.core.commands import Outage
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import JobError, Progress
@@ -27,6 +25,8 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tools.driver import OTHER_OWNER, OTHER_WORKER, PERMANENT, TRANSIENT, Driver
+from tools.lives import HOLD, RECLAIM, SHORT, UNDOABLE, claimed, queued, running
 
 
 def _as_first_written(policy: Policy) -> Policy:

@@ -1,5 +1,5 @@
-"""The reference page of the command line, written from the commands themselves: `python -m` prints
-it. What --json prints is described by the type that the option carries."""
+"""Prints docs/reference/cli.md, made from the commands. The type that a --json option carries
+describes what it prints."""
 
 import inspect
 import re

@@ -9,17 +9,6 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from tenure.conformance.driver import (
-    OPERATOR,
-    OTHER_OWNER,
-    OTHER_WORKER,
-    PERMANENT,
-    TRANSIENT,
-    WORKER,
-    Driver,
-    Step,
-)
-from tenure.conformance.lives import HOLD, PAST_THE_BACKOFF_S, RECLAIM, SHORT
 from tenure.core.commands import Complete, Fail, Outage, Release, Settle
 from tenure.core.ids import Actor, LeaseId
 from tenure.core.instants import Instant, seconds
@@ -34,6 +23,17 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tools.driver import (
+    OPERATOR,
+    OTHER_OWNER,
+    OTHER_WORKER,
+    PERMANENT,
+    TRANSIENT,
+    WORKER,
+    Driver,
+    Step,
+)
+from tools.lives import HOLD, PAST_THE_BACKOFF_S, RECLAIM, SHORT
 
 LAST = Policy(max_attempts=1)
 SEEN_HB_SEQ = 5

@@ -1,6 +1,6 @@
 """Prints docs/spec/transitions.md with the state diagram of today's transition table.
 
-Run as `python -m tenure.conformance.diagram` from the root of the repository. Everything outside
+Run as `python -m tools.transition_diagram` from the root of the repository. Everything outside
 the two markers is printed as it stands; only the diagram between them is made anew.
 """
 

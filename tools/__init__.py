@@ -1,0 +1,1 @@
+"""What contributors run and nobody installs: writers of documents, vectors and golden logs."""

@@ -1,0 +1,5 @@
+"""The response matrices as data: `generate` prints tenure/conformance/vectors/responses.json.
+
+`situations` says how each situation of docs/spec/responses.md comes about, `exchanges` what a
+worker asks in it.
+"""
