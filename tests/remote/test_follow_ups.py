@@ -15,7 +15,7 @@ from tenure.errors import PermanentError
 from tenure.handlers.context import Call, Enqueued
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, command_of, submit, told
-from tenure.worker.wire import FollowUpWanted, ToSupervisor
+from tenure.worker.messages import FollowUpWanted, ToSupervisor
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer, connect, new_token
 

@@ -19,17 +19,17 @@ from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Action,
     Answered,
-    Began,
+    ChildrenReady,
     ClaimAnswered,
     ClaimFailed,
     Event,
     Finished,
     Kill,
-    Look,
-    Looked,
+    LeasesPolled,
+    PollLeases,
     Prepare,
     Prepared,
-    RunHandler,
+    Run,
     Send,
     SendClaim,
     SendFailed,
@@ -98,7 +98,7 @@ class Drive:
         return Boot(self.world.clock.now)
 
     def begin(self) -> "Drive":
-        self.feed(Began())
+        self.feed(ChildrenReady())
         return self
 
     def feed(self, event: Event) -> None:
@@ -134,7 +134,7 @@ class Drive:
         """A job that this session runs: its number and its id."""
         job_id = self.enqueue(policy)
         self.advance(3)
-        (run,) = [each for each in self.wanted(RunHandler) if each.grant.job_id == job_id]
+        (run,) = [each for each in self.wanted(Run) if each.job_id == job_id]
         return run.run, job_id
 
     def cancel(self, job_id: JobId, mode: CancelMode = CancelMode.SOFT) -> None:
@@ -177,8 +177,8 @@ class Drive:
                 self._claim(action)
             case Send():
                 self._send(action.ticket, action.commands)
-            case Look():
-                self._look(action)
+            case PollLeases():
+                self._poll_leases(action)
             case Prepare() if self._prepares:
                 self._events.append(Prepared(action.run))
             case Kill() if self._kills:
@@ -186,12 +186,12 @@ class Drive:
             case _:
                 pass
 
-    def _look(self, action: Look) -> None:
+    def _poll_leases(self, action: PollLeases) -> None:
         if self.network.requests_arrive and self.network.answers_return:
             news = self.world.coordinator.look(list(action.leases.values()), ACTOR)
-            self._events.append(Looked(dict(zip(action.leases, news, strict=True))))
+            self._events.append(LeasesPolled(dict(zip(action.leases, news, strict=True))))
         else:
-            self._events.append(Looked(None))
+            self._events.append(LeasesPolled(None))
 
     def _claim(self, action: SendClaim) -> None:
         if self.network.requests_arrive:

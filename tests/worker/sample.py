@@ -27,7 +27,7 @@ from tenure.handlers.context import Context
 from tenure.handlers.registry import Isolation, Registry, make_handler
 from tenure.worker.confinement import MEMORY
 from tenure.worker.context import AttemptContext
-from tenure.worker.wire import ArtifactEnd, ArtifactPart, Settled
+from tenure.worker.messages import ArtifactEnd, ArtifactPart, SelfCompleted
 
 APP = "tests.worker.sample:app"
 SHARED = "tests.worker.sample:shared"
@@ -288,7 +288,7 @@ def flood(ctx: Context) -> str:
     for number in range(300):
         ctx._send(ArtifactPart(ctx._run, bytes(10_000)))
         ctx._send(ArtifactEnd(ctx._run, number, f"file-{number}", "text/plain"))
-        ctx._send(Settled(ctx._run + 1000, b"1"))
+        ctx._send(SelfCompleted(ctx._run + 1000, b"1"))
     return "flooded"
 
 

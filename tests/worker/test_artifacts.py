@@ -12,7 +12,7 @@ from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
 from tenure.handlers.context import file_of
 from tenure.worker.artifact_uploads import PART_BYTES, Parts, Stager
-from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
+from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 
 
@@ -81,8 +81,8 @@ def answered_with(**answer: Any) -> Stager:
 
     def send(message: ToSupervisor) -> None:
         if isinstance(message, ArtifactEnd):
-            stager.heard(Staged(1, message.number - 1, failure="about another one"))
-            stager.heard(Staged(1, message.number, **answer))
+            stager.heard(ArtifactAnswer(1, message.number - 1, failure="about another one"))
+            stager.heard(ArtifactAnswer(1, message.number, **answer))
 
     stager = Stager(1, send, lambda: True)
     return stager

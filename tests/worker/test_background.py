@@ -16,7 +16,7 @@ from tenure.errors import StoreUnavailable
 from tenure.worker import AttemptOutput
 from tenure.worker.artifact_uploads import Left
 from tenure.worker.background import MAX_STAGING_BYTES, MAX_WAITING, Attendant, fitting
-from tenure.worker.wire import Staged
+from tenure.worker.messages import ArtifactAnswer
 from tests.worker.harness import Shop, read_pids, wait_until
 
 OFTEN = seconds(0.05)
@@ -124,7 +124,7 @@ def test_a_store_that_stands_still_never_holds_up_the_supervisor(
 
 def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop: Shop) -> None:
     go_on = threading.Event()
-    answers: list[Staged] = []
+    answers: list[ArtifactAnswer] = []
     attendant = _attendant(shop, _nobody)
     attendant.start()
     attendant.submit("waiting", go_on.wait)

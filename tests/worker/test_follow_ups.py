@@ -10,7 +10,7 @@ from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.context import Call
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, told
-from tenure.worker.wire import FollowUpWanted, ToSupervisor
+from tenure.worker.messages import FollowUpWanted, ToSupervisor
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
 LEASE = LeaseId("1.0190a5d4-7c3e-7000-8000-000000000002")

@@ -4,8 +4,8 @@ from tenure.conformance.spec import spec
 from tenure.core.commands import Heartbeat
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus, LeaseNews
-from tenure.worker.messages import AskToStop, Kill, Look, Looked
-from tenure.worker.outbox import AFTER_A_FAILURE, FOUND_WITHIN, LOOK_INTERVAL
+from tenure.worker.messages import AskToStop, Kill, LeasesPolled, PollLeases
+from tenure.worker.outbox import POLL_AFTER_FAILURE, POLL_ANSWER_WITHIN, POLL_INTERVAL
 from tests.worker.drive import Drive
 
 
@@ -19,7 +19,7 @@ def test_a_soft_cancel_is_heard_within_two_looks() -> None:
     drive.advance(2)
 
     assert [each.run for each in drive.wanted(AskToStop)] == [run]
-    assert drive.now - cancelled_at <= 2 * LOOK_INTERVAL
+    assert drive.now - cancelled_at <= 2 * POLL_INTERVAL
     assert drive.status(job_id) is JobStatus.RUNNING  # asked to stop, no more than that
 
 
@@ -55,7 +55,7 @@ def test_a_look_without_news_costs_no_heartbeat() -> None:
 
     drive.advance(8)
 
-    assert len(drive.wanted(Look)) >= 7
+    assert len(drive.wanted(PollLeases)) >= 7
     assert len(drive.commands(Heartbeat)) == before
 
 
@@ -66,7 +66,7 @@ def test_a_look_alone_ends_nothing_and_is_believed_once() -> None:
     before = len(drive.commands(Heartbeat))
 
     for _ in range(5):
-        drive.feed(Looked({run: LeaseNews.LOST, 99: LeaseNews.LOST}))
+        drive.feed(LeasesPolled({run: LeaseNews.LOST, 99: LeaseNews.LOST}))
 
     assert len(drive.commands(Heartbeat)) == before + 1
     assert not drive.wanted(Kill)
@@ -82,26 +82,26 @@ def test_a_worker_of_quick_jobs_never_looks() -> None:
         drive.advance(0.5)
         drive.finish(len(drive.grants()))
 
-    assert drive.wanted(Look) == []
+    assert drive.wanted(PollLeases) == []
 
 
 def test_a_look_that_failed_is_not_repeated_at_once() -> None:
     drive = Drive().begin()
     drive.running()
     drive.network.cut()
-    before = len(drive.wanted(Look))
+    before = len(drive.wanted(PollLeases))
 
-    drive.advance(AFTER_A_FAILURE / seconds(1))
+    drive.advance(POLL_AFTER_FAILURE / seconds(1))
 
-    assert 1 <= len(drive.wanted(Look)) - before <= 2
+    assert 1 <= len(drive.wanted(PollLeases)) - before <= 2
 
 
 def test_a_look_that_never_comes_back_is_given_up() -> None:
     drive = Drive().begin()
-    drive._look = lambda action: None  # type: ignore[method-assign]  # nobody answers
+    drive._poll_leases = lambda action: None  # type: ignore[method-assign]  # nobody answers
     drive.running()
-    before = len(drive.wanted(Look))
+    before = len(drive.wanted(PollLeases))
 
-    drive.advance((FOUND_WITHIN + LOOK_INTERVAL) / seconds(1))
+    drive.advance((POLL_ANSWER_WITHIN + POLL_INTERVAL) / seconds(1))
 
-    assert len(drive.wanted(Look)) == before + 1
+    assert len(drive.wanted(PollLeases)) == before + 1

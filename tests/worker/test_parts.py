@@ -30,18 +30,10 @@ from tenure.worker.children import describe_exit
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import WITHHELD_URL, child_environment
 from tenure.worker.execution import Execution
+from tenure.worker.messages import CheckpointSaved, LeaseRenewed, ProgressMade, Run, ToSupervisor
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import BoundedOutput, clean, message_of, traceback_of
-from tenure.worker.wire import (
-    FrameError,
-    FrameReader,
-    Progressed,
-    Renewed,
-    Run,
-    Saved,
-    ToSupervisor,
-    encode_frame,
-)
+from tenure.worker.wire import FrameError, FrameReader, encode_frame
 from tenure.worker.worker import new_worker_id
 from tests.support.coordinators import World
 from tests.worker.sample import app
@@ -148,7 +140,7 @@ def test_a_dead_process_is_described() -> None:
 
 @given(cuts=st.lists(st.integers(1, 40), max_size=30))
 def test_frames_survive_any_cut(cuts: list[int]) -> None:
-    messages = [Renewed(number, Boot(number * 7)) for number in range(10)]
+    messages = [LeaseRenewed(number, Boot(number * 7)) for number in range(10)]
     stream = b"".join(map(encode_frame, messages))
     reader = FrameReader(max_bytes=1000)
 
@@ -311,12 +303,14 @@ def test_a_context_speaks_only_what_can_travel() -> None:
     child = Child(it, checkpoint=b'{"old": 1}')
 
     assert child.perform() == Returned(b'{"old":1}')
-    progress = [each.progress for each in child.sent if isinstance(each, Progressed)]
+    progress = [each.progress for each in child.sent if isinstance(each, ProgressMade)]
     assert [(each.done, each.total, each.note) for each in progress] == [
         (0, 10, "a\\x00b"),
         (3, None, ""),
     ]
-    assert [each.checkpoint for each in child.sent if isinstance(each, Saved)] == [b'{"step":1}']
+    assert [each.checkpoint for each in child.sent if isinstance(each, CheckpointSaved)] == [
+        b'{"step":1}'
+    ]
 
 
 def test_a_lease_that_ran_out_is_noticed_without_the_supervisor() -> None:

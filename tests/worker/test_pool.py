@@ -14,10 +14,9 @@ from tenure.handlers.registry import Isolation
 from tenure.worker import Stats, WorkerOptions
 from tenure.worker.artifact_uploads import Left
 from tenure.worker.clock import Boot, boot_now
-from tenure.worker.messages import Event, Finished, Prepared
+from tenure.worker.messages import AskToStop, Event, Finished, LeaseRenewed, Prepared, Run
 from tenure.worker.outcomes import Killed, Returned, Stopped
 from tenure.worker.pool import Pool
-from tenure.worker.wire import Run
 from tests.worker.harness import PATIENCE_S
 from tests.worker.sample import APP
 
@@ -103,8 +102,8 @@ def test_what_was_said_to_an_attempt_without_a_child_is_told_to_its_next(loop: L
     loop.kill_children()
 
     loop.pool.run(frame(1, "polite"))
-    loop.pool.renew(1, Boot(boot_now() + seconds(90)))
-    loop.pool.ask(1, "enough")
+    loop.pool.renew(LeaseRenewed(1, Boot(boot_now() + seconds(90))))
+    loop.pool.ask_to_stop(AskToStop(1, "enough"))
     loop.turn_until(lambda: len(loop.events) > 1)
 
     assert loop.events[-1] == Finished(1, Stopped())
@@ -133,9 +132,9 @@ def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
 
 
 def test_words_for_strangers_are_ignored(loop: Loop) -> None:
-    for act in (loop.pool.kill, lambda run: loop.pool.renew(run, Boot(0))):
-        act(99)
-    loop.pool.ask(99, "enough")
+    loop.pool.kill(99)
+    loop.pool.renew(LeaseRenewed(99, Boot(0)))
+    loop.pool.ask_to_stop(AskToStop(99, "enough"))
     loop.pool.run(frame(99, "add"))
 
     assert loop.events == []

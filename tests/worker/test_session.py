@@ -16,16 +16,16 @@ from tenure.worker.attempts import fence_at, margin_us
 from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Answered,
-    Began,
     CheckpointSaved,
+    ChildrenReady,
     ClaimAnswered,
     ClockJumped,
     Kill,
+    LeaseRenewed,
     Note,
     Prepared,
     ProgressMade,
-    Renew,
-    RunHandler,
+    Run,
     Send,
     SendClaim,
     Woken,
@@ -235,7 +235,7 @@ def test_a_grant_that_comes_too_late_is_handed_back_unless_its_lease_is_over(
 
 def held_claim(drive: Drive, *, held_s: float, said_s: float, late_s: float = 0) -> None:
     """The session's claim is held, then granted; the answer says so, and is on its way for long."""
-    [asked] = drive.session.handle(Began(), drive.now)
+    [asked] = drive.session.handle(ChildrenReady(), drive.now)
     assert isinstance(asked, SendClaim)
     drive.world.clock.now += seconds(held_s)  # type: ignore[assignment]  # both count microseconds
     answer = drive.world.coordinator.claim(asked.request)
@@ -289,10 +289,10 @@ def test_a_renewal_is_passed_on_with_the_instant_it_lasts_to() -> None:
 
     drive.advance(16)
 
-    renewals = drive.wanted(Renew)
+    renewals = drive.wanted(LeaseRenewed)
     sent = drive.commands(Heartbeat)
     assert len(renewals) == len(sent)
-    assert renewals[-1].until > drive.wanted(RunHandler)[0].until
+    assert renewals[-1].until > drive.wanted(Run)[0].until
 
 
 def test_the_margin_is_a_tenth_and_at_least_two_seconds_of_a_long_lease() -> None:

@@ -6,8 +6,8 @@ from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Action,
     AskToStop,
-    Began,
     Broken,
+    ChildrenReady,
     ClaimFailed,
     DrainAsked,
     EndWaits,
@@ -134,7 +134,7 @@ def test_a_killed_handler_that_is_not_yet_gone_is_not_handed_back() -> None:
 
 def test_a_claim_that_was_hung_up_on_is_no_failure_of_transport() -> None:
     drive = Drive()
-    claim = _claim_of(drive.session.handle(Began(), drive.now))
+    claim = _claim_of(drive.session.handle(ChildrenReady(), drive.now))
     ended = drive.session.handle(DrainAsked(seconds(60)), drive.now)
     hung_up = drive.session.handle(ClaimFailed(claim.ticket, "hung up"), drive.now)
     counted = drive.stats.transport_failures

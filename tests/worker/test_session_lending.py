@@ -6,7 +6,7 @@ from tenure.core.commands import Complete, Fail, Release
 from tenure.core.job import JobError
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.worker.attempts import completion
-from tenure.worker.messages import LeaseAsked, Lend, Note, SelfCompleted
+from tenure.worker.messages import LeaseLent, LeaseWanted, Note, SelfCompleted
 from tenure.worker.outcomes import Died, Displaced, Outcome, Raised, Returned, Stopped
 from tests.worker.drive import ACTOR, Drive
 
@@ -22,8 +22,8 @@ ENDS: list[Outcome] = [
 
 def settle(drive: Drive, run: int) -> None:
     """What the child does on the handler's connection."""
-    drive.feed(LeaseAsked(run))
-    [lent] = drive.wanted(Lend)
+    drive.feed(LeaseWanted(run))
+    [lent] = drive.wanted(LeaseLent)
     job_id = drive.session._attempts[run].grant.job_id
     command = completion(job_id=job_id, lease_id=lent.lease_id, actor=lent.actor, result=RESULT)
     drive.world.coordinator.execute(command)
@@ -33,12 +33,12 @@ def test_a_lease_is_lent_only_on_request_and_only_ones_own() -> None:
     drive = Drive().begin()
     run, _ = drive.running()
     drive.running()
-    assert drive.wanted(Lend) == []
+    assert drive.wanted(LeaseLent) == []
 
-    drive.feed(LeaseAsked(run))
+    drive.feed(LeaseWanted(run))
 
     lease_id = drive.session._attempts[run].grant.lease_id
-    assert drive.wanted(Lend) == [Lend(run, lease_id, ACTOR)]
+    assert drive.wanted(LeaseLent) == [LeaseLent(run, lease_id, ACTOR)]
 
 
 def test_a_handler_that_asks_again_and_again_is_answered_once() -> None:
@@ -46,9 +46,9 @@ def test_a_handler_that_asks_again_and_again_is_answered_once() -> None:
     run, _ = drive.running()
 
     for _ in range(100):
-        drive.feed(LeaseAsked(run))
+        drive.feed(LeaseWanted(run))
 
-    assert len(drive.wanted(Lend)) == 1
+    assert len(drive.wanted(LeaseLent)) == 1
 
 
 def test_an_attempt_that_is_lost_is_lent_nothing() -> None:
@@ -57,9 +57,9 @@ def test_an_attempt_that_is_lost_is_lent_nothing() -> None:
     drive.cancel(job_id, CancelMode.HARD)
     drive.advance(20)
 
-    drive.feed(LeaseAsked(run))
+    drive.feed(LeaseWanted(run))
 
-    assert drive.wanted(Lend) == []
+    assert drive.wanted(LeaseLent) == []
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -99,7 +99,7 @@ def test_a_handler_that_was_lent_a_lease_and_did_not_use_it_fails_as_always() ->
     drive = Drive().begin()
     run, job_id = drive.running()
 
-    drive.feed(LeaseAsked(run))
+    drive.feed(LeaseWanted(run))
     drive.finish(run, Died("exited with code 3"))
     drive.advance(0.01)
 

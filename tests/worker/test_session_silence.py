@@ -8,7 +8,7 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.worker.messages import (
-    Began,
+    ChildrenReady,
     ClaimAnswered,
     ClaimFailed,
     DrainAsked,
@@ -82,7 +82,9 @@ def test_a_network_that_comes_and_goes_is_said_twice_in_half_a_minute_at_most() 
 
 def test_a_lost_answer_that_comes_with_the_next_try_is_said_with_its_end() -> None:
     drive = Drive()
-    [claim] = [a for a in drive.session.handle(Began(), drive.now) if isinstance(a, SendClaim)]
+    [claim] = [
+        a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
+    ]
     lost = drive.session.handle(ClaimFailed(claim.ticket, "cut"), drive.now)
     drive.world.clock.now += seconds(5)  # type: ignore[assignment]  # both count microseconds
     [again] = [a for a in drive.session.handle(Ticked(), drive.now) if isinstance(a, SendClaim)]
@@ -152,7 +154,9 @@ def test_a_coordinator_that_answers_reports_again_is_asked_for_the_grants_of_a_l
 
 def test_a_drain_leaves_a_coordinator_alone_for_as_long_as_it_wants_to_be() -> None:
     drive = Drive()
-    [claim] = [a for a in drive.session.handle(Began(), drive.now) if isinstance(a, SendClaim)]
+    [claim] = [
+        a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
+    ]
     drive.session.handle(ClaimFailed(claim.ticket, "busy", seconds(7)), drive.now)
 
     asked = drive.session.handle(DrainAsked(seconds(30)), drive.now)

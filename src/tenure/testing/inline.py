@@ -33,19 +33,19 @@ from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.execution import Execution
 from tenure.worker.follow_ups import FollowUpRequest, command_of, submit, told
-from tenure.worker.outcomes import FromChild, report_of
-from tenure.worker.own_transaction import Authority
-from tenure.worker.wire import (
+from tenure.worker.messages import (
     ArtifactEnd,
     ArtifactPart,
+    CheckpointSaved,
     FollowUpWanted,
     LeaseWanted,
-    Progressed,
+    ProgressMade,
     Run,
-    Saved,
-    Settled,
+    SelfCompleted,
     ToSupervisor,
 )
+from tenure.worker.outcomes import FromChild, report_of
+from tenure.worker.own_transaction import Authority
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000
@@ -215,7 +215,8 @@ class Inline:
         )
         execution = Execution(
             self._app.registry,
-            _run_of(grant),
+            # Leases end by the fake clock, not by the host's.
+            Run.of(0, grant, until=NEVER),
             send=lambda said: self._heard(said, attempt, execution, next(beats), parts),
             limits=self._coordinator.limits,
             transactions=self._transactions,
@@ -250,17 +251,17 @@ class Inline:
             )
         elif isinstance(said, LeaseWanted):
             execution.context.lend(Authority(attempt.grant.lease_id, ACTOR))
-        elif isinstance(said, Settled):
+        elif isinstance(said, SelfCompleted):
             attempt.settled = said.result
-        if not isinstance(said, Saved | Progressed):
+        if not isinstance(said, CheckpointSaved | ProgressMade):
             return
         beat = Heartbeat(
             job_id=attempt.grant.job_id,
             lease_id=attempt.grant.lease_id,
             actor=ACTOR,
             hb_seq=hb_seq,
-            progress=said.progress if isinstance(said, Progressed) else None,
-            checkpoint=said.checkpoint if isinstance(said, Saved) else None,
+            progress=said.progress if isinstance(said, ProgressMade) else None,
+            checkpoint=said.checkpoint if isinstance(said, CheckpointSaved) else None,
         )
         verdict = self._send(beat)
         if verdict.kind is not VerdictKind.OK:
@@ -306,22 +307,6 @@ class Inline:
 
     async def _apause(self, pause_s: float) -> None:
         await asyncio.to_thread(self._pause, pause_s)
-
-
-def _run_of(grant: Grant) -> Run:
-    return Run(
-        run=0,
-        job_id=grant.job_id,
-        kind=grant.job.kind,
-        queue=grant.job.queue,
-        attempt=grant.attempt,
-        fence=grant.fence,
-        correlation_id=grant.job.correlation_id,
-        trace_id=grant.job.trace_id,
-        checkpoint=grant.job.checkpoint,
-        payload=grant.job.payload,
-        until=NEVER,  # leases end by the fake clock, not by the host's
-    )
 
 
 def _perform(execution: Execution) -> FromChild:

@@ -24,8 +24,8 @@ from tenure.errors import (
     TransientError,
 )
 from tenure.ports import Coordination
-from tenure.worker.answers import Answers
-from tenure.worker.wire import ArtifactEnd, ArtifactPart, Staged, ToSupervisor
+from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
+from tenure.worker.wire import Answers
 
 PART_BYTES = 512 * 1024
 
@@ -42,7 +42,7 @@ class Stager:
         self._run = run
         self._send = send
         self._lock = threading.Lock()
-        self._answers: Answers[Staged] = Answers(still_mine)
+        self._answers: Answers[ArtifactAnswer] = Answers(still_mine)
 
     def stage(self, name: str, body: bytes, media_type: str) -> None:
         """Send it and wait until it is stored; raises if it is not."""
@@ -55,7 +55,7 @@ class Stager:
             self._send(ArtifactEnd(self._run, number, name, media_type))
             _judge(self._answers.wait_for(number))
 
-    def heard(self, answer: Staged) -> None:
+    def heard(self, answer: ArtifactAnswer) -> None:
         """The supervisor's answer."""
         self._answers.put(answer)
 
@@ -69,7 +69,7 @@ def _check_size(size: int) -> None:
         )
 
 
-def _judge(answer: Staged) -> None:
+def _judge(answer: ArtifactAnswer) -> None:
     if answer.failure:
         raise TransientError(answer.failure, dependency_unavailable=True)
     if answer.problem:
@@ -120,7 +120,7 @@ class Parts:
         )
 
 
-def stage(coordination: Coordination, left: Left, actor: Actor) -> Staged:
+def stage(coordination: Coordination, left: Left, actor: Actor) -> ArtifactAnswer:
     """Store an artifact; what to tell its handler."""
     upload = ArtifactUpload(
         job_id=left.job_id,
@@ -133,9 +133,9 @@ def stage(coordination: Coordination, left: Left, actor: Actor) -> Staged:
     try:
         staging = coordination.stage_artifact(upload)
     except InvalidInput as wrong:
-        return Staged(left.run, left.number, problem=str(wrong))
+        return ArtifactAnswer(left.run, left.number, problem=str(wrong))
     except TenureError as failure:
-        return Staged(left.run, left.number, failure=str(failure))
+        return ArtifactAnswer(left.run, left.number, failure=str(failure))
     if staging.problem is not None:
-        return Staged(left.run, left.number, problem=staging.problem)
-    return Staged(left.run, left.number, cause=staging.cause)
+        return ArtifactAnswer(left.run, left.number, problem=staging.problem)
+    return ArtifactAnswer(left.run, left.number, cause=staging.cause)

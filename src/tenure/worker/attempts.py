@@ -218,7 +218,7 @@ class Attempt:
         )
 
     def hurry(self, news: LeaseNews, now: Boot) -> bool:
-        """A look found this: whether a heartbeat is due now. Once for each kind of news, because
+        """A poll found this: whether a heartbeat is due now. Once for each kind of news, because
         what it finds may last, as of a handler that goes on after its own commit."""
         is_known = news is LeaseNews.NONE or news is self._found
         if is_known or (news is LeaseNews.CANCEL and self.is_cancelled):

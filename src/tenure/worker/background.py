@@ -20,15 +20,14 @@ from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.telemetry.one_line import one_line
 from tenure.worker.artifact_uploads import Left, stage
-from tenure.worker.messages import Look, Looked
+from tenure.worker.messages import ArtifactAnswer, LeasesPolled, PollLeases
 from tenure.worker.options import AttemptOutput
-from tenure.worker.wire import Staged
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
 MAX_STAGING_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
-SIGN, LOOK = "a sign of life", "a look at its leases"
+SIGN, POLL = "a sign of life", "a poll of its leases"
 LEFT_OUT = "\n[... more left out ...]\n"
 
 _log = logging.getLogger("tenure.worker")
@@ -103,13 +102,13 @@ class Attendant:
             what = f"keeping the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.put_attempt_log(kept))
 
-    def stage(self, left: Left, actor: Actor, answer: Callable[[Staged], None]) -> None:
+    def stage(self, left: Left, actor: Actor, answer: Callable[[ArtifactAnswer], None]) -> None:
         """Store an artifact, then answer."""
 
         size_bytes = len(left.body)
 
         def work() -> None:
-            staged = Staged(left.run, left.number, failure="it could not be stored")
+            staged = ArtifactAnswer(left.run, left.number, failure="it could not be stored")
             try:
                 staged = stage(self._coordination, left, actor)
             finally:
@@ -121,21 +120,23 @@ class Attendant:
             return
         if has_room:
             self._room.free(size_bytes)
-        answer(Staged(left.run, left.number, failure="the store is too slow"))
+        answer(ArtifactAnswer(left.run, left.number, failure="the store is too slow"))
 
-    def look(self, look: Look, actor: Actor, answer: Callable[[Looked], None]) -> None:
+    def poll_leases(
+        self, poll: PollLeases, actor: Actor, answer: Callable[[LeasesPolled], None]
+    ) -> None:
         """See which leases have news, then answer."""
 
         def work() -> None:
-            found = Looked(None)
+            found = LeasesPolled(None)
             try:
-                news = self._coordination.look(list(look.leases.values()), actor)
-                found = Looked(dict(zip(look.leases, news, strict=True)))
+                news = self._coordination.look(list(poll.leases.values()), actor)
+                found = LeasesPolled(dict(zip(poll.leases, news, strict=True)))
             finally:
                 answer(found)
 
-        if not self.submit(LOOK, work):
-            answer(Looked(None))
+        if not self.submit(POLL, work):
+            answer(LeasesPolled(None))
 
     def close(self) -> None:
         """Finish what waits and say goodbye, if the store lets us within a few seconds; a store
@@ -179,7 +180,7 @@ class Attendant:
             task()
         except TenureError as failure:
             # These come again and again; while nobody answers, each of them is no news.
-            is_news = what not in (SIGN, LOOK) or not self._is_away()
+            is_news = what not in (SIGN, POLL) or not self._is_away()
             level = logging.WARNING if is_news else logging.DEBUG
             _log.log(level, "%s failed: %s", what, one_line(str(failure)))
         except Exception:  # a bug of ours must not end the thread; said in the log

@@ -29,31 +29,31 @@ from tenure.worker.application import load_application
 from tenure.worker.clock import boot_now
 from tenure.worker.confinement import confine, die_with, ignore_termination, tidy_up
 from tenure.worker.execution import Execution
-from tenure.worker.outcomes import FromChild
-from tenure.worker.own_transaction import Authority, Transactions
-from tenure.worker.wire import (
-    FRAME_OVERHEAD_BYTES,
-    SAID_BYTES,
-    Blocked,
-    Channel,
+from tenure.worker.messages import (
+    ArtifactAnswer,
+    AskToStop,
     Ended,
     FollowUpAnswer,
-    Lent,
-    Lost,
+    LeaseLent,
+    LeaseLost,
+    LeaseRenewed,
+    LoopBlocked,
+    Printed,
     Ready,
-    Renewed,
     Retire,
     Run,
-    Said,
     Setup,
-    SoftCancel,
-    Staged,
+    ToAttempt,
 )
+from tenure.worker.outcomes import FromChild
+from tenure.worker.own_transaction import Authority, Transactions
+from tenure.worker.wire import FRAME_OVERHEAD_BYTES, Channel
 
 MAX_SETUP_BYTES = 64 * 1024 * 1024
 LOOP_CHECK_S = 0.5
 LOOP_BLOCKED_AFTER = seconds(2)
 STACK_CHARACTERS = 4000
+PRINTED_CHARACTERS = 16 * 1024  # in one frame
 
 
 def resident_bytes() -> int:
@@ -105,32 +105,32 @@ class Lane(ABC):
                     )
                     self._running[message.run] = execution
                     self.start(execution)
-                case Renewed() | SoftCancel() | Lost() | Lent() | Staged() | FollowUpAnswer():
-                    self._tell(message)
                 case Retire():
                     self.retire()
                 case Setup():
                     pass
                 case _:
-                    assert_never(message)
+                    self._tell(message)
 
-    def _tell(self, message: Renewed | SoftCancel | Lost | Lent | Staged | FollowUpAnswer) -> None:
+    def _tell(self, message: ToAttempt) -> None:
         execution = self._running.get(message.run)
         if execution is None:
             return
         match message:
-            case Renewed():
+            case LeaseRenewed():
                 execution.context.renewed(message.until)
-            case SoftCancel():
+            case AskToStop():
                 execution.context.ask(message.reason)
-            case Lost():
+            case LeaseLost():
                 execution.context.lose()
-            case Lent():
+            case LeaseLent():
                 execution.context.lend(Authority(message.lease_id, message.actor))
-            case Staged():
+            case ArtifactAnswer():
                 execution.context.staged(message)
             case FollowUpAnswer():
                 execution.context.followed_up(message)
+            case _:
+                assert_never(message)
 
     def end(self, execution: Execution, outcome: FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
@@ -235,7 +235,7 @@ class AsyncLane(Lane):
             late_us = Duration(boot_now() - turned_at)
             if late_us > LOOP_BLOCKED_AFTER and reported_at != turned_at:
                 reported_at = turned_at
-                self.channel.send(Blocked(late_us, _stack_of_main_thread()))
+                self.channel.send(LoopBlocked(late_us, _stack_of_main_thread()))
 
     def start(self, execution: Execution) -> None:
         """The loop takes it from here."""
@@ -276,7 +276,7 @@ current_run: ContextVar[int | None] = ContextVar("current_run", default=None)
 class RoutedStream(io.TextIOBase):
     """stdout or stderr of a shared child: what an attempt writes travels under its number."""
 
-    def __init__(self, real: TextIO, send: Callable[[Said], None]) -> None:
+    def __init__(self, real: TextIO, send: Callable[[Printed], None]) -> None:
         self._real = real
         self._send = send
 
@@ -285,9 +285,9 @@ class RoutedStream(io.TextIOBase):
         run = current_run.get()
         if run is None:
             return self._real.write(text)
-        for start in range(0, len(text), SAID_BYTES):
-            piece = text[start : start + SAID_BYTES]
-            self._send(Said(run, piece.encode("utf-8", "backslashreplace").decode()))
+        for start in range(0, len(text), PRINTED_CHARACTERS):
+            piece = text[start : start + PRINTED_CHARACTERS]
+            self._send(Printed(run, piece.encode("utf-8", "backslashreplace").decode()))
         return len(text)
 
     def writable(self) -> bool:

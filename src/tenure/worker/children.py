@@ -17,16 +17,13 @@ import msgspec
 
 from tenure.handlers.registry import Isolation
 from tenure.worker.clock import Boot
+from tenure.worker.messages import LeaseRenewed, Setup, ToChild, ToSupervisor
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.wire import (
     FRAME_OVERHEAD_BYTES,
     READ_BYTES,
     FrameError,
     FrameReader,
-    Renewed,
-    Setup,
-    ToChild,
-    ToSupervisor,
     decode_to_supervisor,
     encode_frame,
 )
@@ -89,7 +86,7 @@ class Child:
 
     def send(self, message: ToChild) -> None:
         """Queue a frame and write what the child takes now."""
-        if isinstance(message, Renewed) and len(self._outgoing) > MAX_BACKLOG_BYTES:
+        if isinstance(message, LeaseRenewed) and len(self._outgoing) > MAX_BACKLOG_BYTES:
             return  # it has not listened for long; a later renewal will say the same
         self._outgoing += encode_frame(message)
         self._write()

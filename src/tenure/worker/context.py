@@ -23,20 +23,19 @@ from tenure.handlers.registry import Handler
 from tenure.worker.artifact_uploads import Stager
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.follow_ups import FollowUps
-from tenure.worker.output import clean
-from tenure.worker.own_transaction import Authority, Transactions, atransact, transact
-from tenure.worker.wire import (
+from tenure.worker.messages import (
+    ArtifactAnswer,
+    CheckpointSaved,
     FollowUpAnswer,
     LeaseWanted,
-    Progressed,
+    ProgressMade,
     Run,
-    Saved,
-    Settled,
-    Staged,
+    SelfCompleted,
     ToSupervisor,
 )
-
-LOOK_AGAIN_S = 0.1
+from tenure.worker.output import clean
+from tenure.worker.own_transaction import Authority, Transactions, atransact, transact
+from tenure.worker.wire import LOOK_AGAIN_S
 
 
 class AttemptContext(Context):
@@ -94,7 +93,7 @@ class AttemptContext(Context):
         """Keep this for the next attempt. Refuses what a job could not carry, here and now."""
         body = encode(checkpoint, what="checkpoint")
         check_body("checkpoint", body, self._limits)
-        self._send(Saved(self._run, body))
+        self._send(CheckpointSaved(self._run, body))
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
         """Say how far the job is."""
@@ -104,7 +103,7 @@ class AttemptContext(Context):
             total=None if total is None else counts[1],
             note=clean(note, most=MAX_TEXT),
         )
-        self._send(Progressed(self._run, told))
+        self._send(ProgressMade(self._run, told))
 
     def log(self, message: str) -> None:
         """A line for the attempt's log, among what it prints."""
@@ -189,7 +188,7 @@ class AttemptContext(Context):
     def settled(self, result: bytes) -> None:
         """Committed: from here on the attempt has succeeded, whatever the handler still does."""
         self.result = result
-        self._send(Settled(self._run, result))
+        self._send(SelfCompleted(self._run, result))
 
     # --- for the child -------------------------------------------------------------------------
 
@@ -197,7 +196,7 @@ class AttemptContext(Context):
         """Which handler it is for."""
         self._handler = handler
 
-    def staged(self, answer: Staged) -> None:
+    def staged(self, answer: ArtifactAnswer) -> None:
         """The supervisor says what became of an artifact."""
         self._stager.heard(answer)
 

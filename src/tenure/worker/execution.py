@@ -30,10 +30,10 @@ from tenure.errors import (
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import Traced, attempting
 from tenure.worker.context import AttemptContext
+from tenure.worker.messages import Run, ToSupervisor
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import clean, message_of, traceback_of
 from tenure.worker.own_transaction import Transactions
-from tenure.worker.wire import Run, ToSupervisor
 
 
 class Execution:

@@ -26,8 +26,8 @@ from tenure.handlers.context import Call, Enqueued
 from tenure.handlers.options import as_option
 from tenure.ports import Coordination
 from tenure.protocol.words import Word
-from tenure.worker.answers import Answers
-from tenure.worker.wire import FollowUpAnswer, FollowUpWanted, ToSupervisor
+from tenure.worker.messages import FollowUpAnswer, FollowUpWanted, ToSupervisor
+from tenure.worker.wire import Answers
 
 _MAY_BE_SAID_AGAIN = "another attempt enqueues it under the same id"
 _NEEDS_NO_KEY = "leave key out: the id of a job that a handler enqueues makes it one job already"

@@ -1,6 +1,9 @@
-"""What the session hears and what it wants done: its whole surface, as values.
+"""What session, supervisor and child tell each other: one struct for each fact.
 
-Events come with the supervisor's clock; actions are carried out by the supervisor, in order.
+The supervisor feeds the session with events and carries out its actions, in order. Some of both are
+frames: the session hears the child's own words, and what it wants a child to know is sent as it is.
+Frames carry no lease id unless a handler asks for its own: a child knows its attempts by a local
+number, so user code that gets hold of the socket can at most spoil the attempts of its own process.
 """
 
 import msgspec
@@ -8,24 +11,228 @@ import msgspec
 from tenure.core.beside import HeldLease
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
-from tenure.core.ids import Actor, LeaseId
+from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import LeaseNews
+from tenure.core.vocabulary import Cause, LeaseNews
+from tenure.handlers.context import Call
+from tenure.handlers.registry import Isolation
 from tenure.telemetry.tracing import UNTRACED, Traced
 from tenure.worker.clock import Boot
-from tenure.worker.outcomes import Outcome
+from tenure.worker.outcomes import FromChild, Outcome
 
-# --- events ------------------------------------------------------------------------------------
+# --- frames from the supervisor to a child -------------------------------------------------------
+
+
+class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The first frame: what the child serves and within which limits."""
+
+    app: str
+    lane: Isolation
+    path: tuple[str, ...]
+    body_bytes: int
+    depth: int
+    memory_bytes: int | None = None
+
+
+class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run this attempt; `until` is when its lease ends unless it is renewed."""
+
+    run: int
+    job_id: JobId
+    kind: Kind
+    queue: QueueName
+    attempt: int
+    fence: int
+    correlation_id: str | None
+    checkpoint: bytes | None
+    payload: bytes
+    until: Boot
+    trace_id: str | None = None
+
+    @staticmethod
+    def of(run: int, grant: Grant, *, until: Boot) -> "Run":
+        """The frame for a grant."""
+        job = grant.job
+        return Run(
+            run=run,
+            job_id=grant.job_id,
+            kind=job.kind,
+            queue=job.queue,
+            attempt=grant.attempt,
+            fence=grant.fence,
+            correlation_id=job.correlation_id,
+            trace_id=job.trace_id,
+            checkpoint=job.checkpoint,
+            payload=job.payload,
+            until=until,
+        )
+
+
+class LeaseRenewed(msgspec.Struct, frozen=True, tag=True):
+    """The lease now lasts until then."""
+
+    run: int
+    until: Boot
+
+
+class AskToStop(msgspec.Struct, frozen=True, tag=True):
+    """Ask the handler to stop, and say why."""
+
+    run: int
+    reason: str
+
+
+class LeaseLost(msgspec.Struct, frozen=True, tag=True):
+    """The attempt has no authority any more: stop it."""
+
+    run: int
+
+
+class LeaseLent(msgspec.Struct, frozen=True, tag=True):
+    """The lease of an attempt whose handler completes it in a transaction of its own."""
+
+    run: int
+    lease_id: LeaseId
+    actor: Actor
+
+
+class ArtifactAnswer(msgspec.Struct, frozen=True, tag=True):
+    """An artifact is stored; or why not: the lease, the artifact itself, or the store."""
+
+    run: int
+    number: int
+    cause: Cause | None = None
+    problem: str = ""
+    failure: str = ""
+
+
+class FollowUpAnswer(msgspec.Struct, frozen=True, tag=True):
+    """A follow-up is stored; or why not: the lease, the call itself, the token, or the store."""
+
+    run: int
+    number: int
+    job_id: JobId | None = None
+    is_new: bool = False
+    cause: Cause | None = None
+    field: str = ""
+    problem: str = ""
+    hint: str = ""
+    refusal: str = ""
+    failure: str = ""
+
+
+class Retire(msgspec.Struct, frozen=True, tag=True):
+    """Finish what runs, then exit."""
+
+
+# --- frames from a child to its supervisor -------------------------------------------------------
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The application is imported; attempts may come."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An attempt's handler is gone, and this is how it went."""
+
+    run: int
+    outcome: FromChild
+    rss_bytes: int = 0
+
+
+class CheckpointSaved(msgspec.Struct, frozen=True, tag=True):
+    """A checkpoint for the next attempt."""
+
+    run: int
+    checkpoint: bytes
+
+
+class ProgressMade(msgspec.Struct, frozen=True, tag=True):
+    """How far the handler says it is."""
+
+    run: int
+    progress: Progress
+
+
+class ArtifactPart(msgspec.Struct, frozen=True, tag=True):
+    """A piece of a file that an attempt leaves behind."""
+
+    run: int
+    body: bytes
+
+
+class ArtifactEnd(msgspec.Struct, frozen=True, tag=True):
+    """That was all of it; answered with `ArtifactAnswer`."""
+
+    run: int
+    number: int
+    name: str
+    media_type: str
+
+
+class FollowUpWanted(msgspec.Struct, frozen=True, tag=True):
+    """A job that the handler enqueues; answered with `FollowUpAnswer`."""
+
+    run: int
+    number: int
+    step: str
+    call: Call
+
+
+class LeaseWanted(msgspec.Struct, frozen=True, tag=True):
+    """The handler is about to complete its attempt in a transaction of its own."""
+
+    run: int
+
+
+class SelfCompleted(msgspec.Struct, frozen=True, tag=True):
+    """The handler has committed its attempt's success; the report will be a replay."""
+
+    run: int
+    result: bytes
+
+
+class Printed(msgspec.Struct, frozen=True, tag=True):
+    """Output of an attempt that shares its process with others."""
+
+    run: int
+    text: str
+
+
+class LoopBlocked(msgspec.Struct, frozen=True, tag=True):
+    """The event loop has not turned for this long; `stack` shows what it is doing."""
+
+    for_us: Duration
+    stack: str
+
+
+ToAttempt = LeaseRenewed | AskToStop | LeaseLost | LeaseLent | ArtifactAnswer | FollowUpAnswer
+ToChild = Setup | Run | ToAttempt | Retire
+ToSupervisor = (
+    Ready
+    | Ended
+    | CheckpointSaved
+    | ProgressMade
+    | ArtifactPart
+    | ArtifactEnd
+    | FollowUpWanted
+    | LeaseWanted
+    | SelfCompleted
+    | Printed
+    | LoopBlocked
+)
+
+# --- further events of the session ---------------------------------------------------------------
 
 
 class Ticked(msgspec.Struct, frozen=True):
     """Time passed."""
 
 
-class Began(msgspec.Struct, frozen=True):
-    """The children are up: work may be asked for."""
+class ChildrenReady(msgspec.Struct, frozen=True):
+    """Every lane has a child that imported the application: work may be claimed."""
 
 
 class Woken(msgspec.Struct, frozen=True):
@@ -36,8 +243,8 @@ class ClockJumped(msgspec.Struct, frozen=True):
     """The wall clock ran ahead: the leases may be older than they look."""
 
 
-class Looked(msgspec.Struct, frozen=True):
-    """What a look at leases found, by run; None if it failed. [C2]"""
+class LeasesPolled(msgspec.Struct, frozen=True):
+    """What a poll of leases found, by run; None if it failed. [C2]"""
 
     news: dict[int, LeaseNews] | None
 
@@ -93,33 +300,6 @@ class Finished(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-class CheckpointSaved(msgspec.Struct, frozen=True):
-    """The handler saved a checkpoint."""
-
-    run: int
-    checkpoint: bytes
-
-
-class ProgressMade(msgspec.Struct, frozen=True):
-    """The handler said how far it is."""
-
-    run: int
-    progress: Progress
-
-
-class LeaseAsked(msgspec.Struct, frozen=True):
-    """The handler wants to complete its attempt itself."""
-
-    run: int
-
-
-class SelfCompleted(msgspec.Struct, frozen=True):
-    """The handler has: its success is committed."""
-
-    run: int
-    result: bytes
-
-
 class DrainAsked(msgspec.Struct, frozen=True):
     """Finish within the grace, then stop."""
 
@@ -138,10 +318,10 @@ class Broken(msgspec.Struct, frozen=True):
 
 Event = (
     Ticked
-    | Began
+    | ChildrenReady
     | Woken
     | ClockJumped
-    | Looked
+    | LeasesPolled
     | ClaimAnswered
     | ClaimFailed
     | Answered
@@ -151,14 +331,14 @@ Event = (
     | Finished
     | CheckpointSaved
     | ProgressMade
-    | LeaseAsked
+    | LeaseWanted
     | SelfCompleted
     | DrainAsked
     | StopAsked
     | Broken
 )
 
-# --- actions -----------------------------------------------------------------------------------
+# --- further actions of the session --------------------------------------------------------------
 
 
 class SendClaim(msgspec.Struct, frozen=True):
@@ -183,8 +363,8 @@ class Send(msgspec.Struct, frozen=True):
     """The ids of the jobs that they are about. [OB6]"""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """Look at these leases, by run; answer with `Looked`. [C2]"""
+class PollLeases(msgspec.Struct, frozen=True):
+    """Poll these leases, by run; answer with `LeasesPolled`. [C2]"""
 
     leases: dict[int, HeldLease]
     traced: Traced = UNTRACED
@@ -195,36 +375,6 @@ class Prepare(msgspec.Struct, frozen=True):
 
     run: int
     grant: Grant
-
-
-class RunHandler(msgspec.Struct, frozen=True):
-    """Run it now, under a lease that ends at `until`; answer with `Finished`."""
-
-    run: int
-    grant: Grant
-    until: Boot
-
-
-class Renew(msgspec.Struct, frozen=True):
-    """Tell the handler that its lease lasts until then."""
-
-    run: int
-    until: Boot
-
-
-class Lend(msgspec.Struct, frozen=True):
-    """Give the handler the lease of its own attempt."""
-
-    run: int
-    lease_id: LeaseId
-    actor: Actor
-
-
-class AskToStop(msgspec.Struct, frozen=True):
-    """Ask the handler to stop."""
-
-    run: int
-    reason: str
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -246,11 +396,11 @@ Action = (
     SendClaim
     | EndWaits
     | Send
-    | Look
+    | PollLeases
     | Prepare
-    | RunHandler
-    | Renew
-    | Lend
+    | Run
+    | LeaseRenewed
+    | LeaseLent
     | AskToStop
     | Kill
     | Note

@@ -14,14 +14,14 @@ from tenure.core.instants import seconds
 from tenure.telemetry.tracing import concerning
 from tenure.worker.attempts import Attempt, Phase
 from tenure.worker.clock import NEVER, Boot
-from tenure.worker.messages import Look, Looked, Send
+from tenure.worker.messages import LeasesPolled, PollLeases, Send
 from tenure.worker.stats import Stats
 
-LOOK_INTERVAL = seconds(1)
-"""Also the age from which on an attempt is looked at: a worker of quick jobs never looks."""
+POLL_INTERVAL = seconds(1)
+"""Also the age from which on an attempt is polled: a worker of quick jobs never polls."""
 
-AFTER_A_FAILURE = seconds(15)
-FOUND_WITHIN = seconds(20)
+POLL_AFTER_FAILURE = seconds(15)
+POLL_ANSWER_WITHIN = seconds(20)
 
 ANSWER_WITHIN = seconds(20)  # a request without an answer for so long counts as lost
 
@@ -137,26 +137,26 @@ class LeasePolls:
     def __init__(self) -> None:
         self._next_at = Boot(0)
 
-    def poll(self, attempts: Iterable[Attempt], now: Boot) -> Look | None:
+    def poll(self, attempts: Iterable[Attempt], now: Boot) -> PollLeases | None:
         """The leases to poll now, if any."""
         seen = [each for each in attempts if _poll_from(each) <= now]
         if not seen or now < self._next_at:
             return None
-        self._next_at = Boot(now + FOUND_WITHIN)
+        self._next_at = Boot(now + POLL_ANSWER_WITHIN)
         leases = {each.run: HeldLease(each.grant.job_id, each.grant.lease_id) for each in seen}
-        return Look(leases, concerning(each.grant.job for each in seen))
+        return PollLeases(leases, concerning(each.grant.job for each in seen))
 
     def next_at(self, attempts: Iterable[Attempt]) -> Boot:
         """When the next poll is due."""
         first_at = min((_poll_from(each) for each in attempts), default=NEVER)
         return Boot(max(first_at, self._next_at))
 
-    def answered(self, found: Looked, now: Boot) -> None:
+    def answered(self, found: LeasesPolled, now: Boot) -> None:
         """A poll came back."""
-        self._next_at = Boot(now + (AFTER_A_FAILURE if found.news is None else LOOK_INTERVAL))
+        self._next_at = Boot(now + (POLL_AFTER_FAILURE if found.news is None else POLL_INTERVAL))
 
 
 def _poll_from(attempt: Attempt) -> Boot:
     if attempt.phase is not Phase.RUNNING or not attempt.is_open or attempt.start_sent_at is None:
         return NEVER
-    return Boot(attempt.start_sent_at + LOOK_INTERVAL)
+    return Boot(attempt.start_sent_at + POLL_INTERVAL)

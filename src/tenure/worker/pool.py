@@ -23,42 +23,36 @@ from tenure.worker.clock import NEVER, Boot
 from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.keeper_client import Keeper
 from tenure.worker.messages import (
+    ArtifactAnswer,
+    ArtifactEnd,
+    ArtifactPart,
+    AskToStop,
     Broken,
     CheckpointSaved,
+    Ended,
     Event,
     Finished,
-    LeaseAsked,
+    FollowUpAnswer,
+    FollowUpWanted,
+    LeaseLent,
+    LeaseLost,
+    LeaseRenewed,
+    LeaseWanted,
+    LoopBlocked,
     Prepared,
+    Printed,
     ProgressMade,
+    Ready,
+    Retire,
+    Run,
     SelfCompleted,
+    Setup,
+    ToSupervisor,
 )
 from tenure.worker.options import AttemptOutput, OutputLine, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.stats import Stats
-from tenure.worker.wire import (
-    ArtifactEnd,
-    ArtifactPart,
-    Blocked,
-    Ended,
-    FollowUpAnswer,
-    FollowUpWanted,
-    LeaseWanted,
-    Lent,
-    Lost,
-    Progressed,
-    Ready,
-    Renewed,
-    Retire,
-    Run,
-    Said,
-    Saved,
-    Settled,
-    Setup,
-    SoftCancel,
-    Staged,
-    ToSupervisor,
-)
 
 MAX_FAILED_STARTS = 3
 FIRST_RESTART = seconds(0.2)
@@ -91,7 +85,7 @@ class _Place:
         self.lease_id = lease_id
         self.child: Child | None = None
         self.frame: Run | None = None
-        self.reason: str | None = None  # why it was asked to stop
+        self.stop_request: AskToStop | None = None
         self.is_announced = False
         self.is_sent = False
         self.parts = Parts()
@@ -176,30 +170,30 @@ class Pool:
             self._seat(place)
             self.keep()
 
-    def renew(self, run: int, until: Boot) -> None:
+    def renew(self, renewed: LeaseRenewed) -> None:
         """Pass a renewal on, or keep it for the child that will have the attempt."""
-        place = self._places.get(run)
+        place = self._places.get(renewed.run)
         if place is None or place.frame is None:
             return
-        place.frame = replace(place.frame, until=until)
+        place.frame = replace(place.frame, until=renewed.until)
         if place.is_sent and place.child is not None:
-            place.child.send(Renewed(run, until))
+            place.child.send(renewed)
             self._set_deadline(place.child)
 
-    def ask(self, run: int, reason: str) -> None:
-        """Pass a soft cancel on, or keep it for the child that will have the attempt."""
-        place = self._places.get(run)
+    def ask_to_stop(self, request: AskToStop) -> None:
+        """Pass the request on, or keep it for the child that will have the attempt."""
+        place = self._places.get(request.run)
         if place is None:
             return
-        place.reason = reason
+        place.stop_request = request
         if place.is_sent and place.child is not None:
-            place.child.send(SoftCancel(run, reason))
+            place.child.send(request)
 
-    def tell(self, message: Lent | Staged | FollowUpAnswer) -> None:
+    def tell(self, message: LeaseLent | ArtifactAnswer | FollowUpAnswer) -> None:
         """Pass an answer on to the handler that asked."""
         place = self._places.get(message.run)
         if place is not None and place.is_sent and place.child is not None:
-            place.is_staging &= not isinstance(message, Staged)
+            place.is_staging &= not isinstance(message, ArtifactAnswer)
             place.is_enqueueing &= not isinstance(message, FollowUpAnswer)
             place.child.send(message)
 
@@ -220,7 +214,7 @@ class Pool:
             case Isolation.ASYNC | Isolation.THREAD:
                 by = Boot(self._clock() + self._options.stubborn_us)
                 child.doomed[run] = by
-                child.send(Lost(run))
+                child.send(LeaseLost(run))
                 self._next_at = min(self._next_at, by)
             case _:
                 assert_never(child.lane)
@@ -273,8 +267,8 @@ class Pool:
             place.child.jobs_begun += 1
             place.child.output.take()  # of imports and of threads between two jobs: nobody's
             place.child.send(place.frame)
-            if place.reason is not None:
-                place.child.send(SoftCancel(place.run, place.reason))
+            if place.stop_request is not None:
+                place.child.send(place.stop_request)
             self._set_deadline(place.child)
 
     def _free_child(self, lane: Isolation) -> Child | None:
@@ -397,12 +391,9 @@ class Pool:
                 self._ready(child)
             case Ended():
                 self._ended(child, message)
-            case Saved():
+            case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
                 if message.run in child.runs:
-                    self._emit(CheckpointSaved(message.run, message.checkpoint))
-            case Progressed():
-                if message.run in child.runs:
-                    self._emit(ProgressMade(message.run, message.progress))
+                    self._emit(message)
             case ArtifactPart():
                 if message.run in child.runs:
                     self._places[message.run].parts.add(message)
@@ -412,16 +403,10 @@ class Pool:
             case FollowUpWanted():
                 if message.run in child.runs:
                     self._followed(self._places[message.run], message)
-            case LeaseWanted():
-                if message.run in child.runs:
-                    self._emit(LeaseAsked(message.run))
-            case Settled():
-                if message.run in child.runs:
-                    self._emit(SelfCompleted(message.run, message.result))
-            case Said():
+            case Printed():
                 if message.run in child.runs:
                     self._said(self._places[message.run], message.text.encode())
-            case Blocked():
+            case LoopBlocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
                 below = {"below": message.stack[-SHOWN_OUTPUT:]}

@@ -24,9 +24,9 @@ from tenure.worker.messages import (
     Action,
     Answered,
     AskToStop,
-    Began,
     Broken,
     CheckpointSaved,
+    ChildrenReady,
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
@@ -35,15 +35,15 @@ from tenure.worker.messages import (
     Event,
     Finished,
     Kill,
-    LeaseAsked,
-    Lend,
-    Looked,
+    LeaseLent,
+    LeaseRenewed,
+    LeasesPolled,
+    LeaseWanted,
     Note,
     Prepare,
     Prepared,
     ProgressMade,
-    Renew,
-    RunHandler,
+    Run,
     SelfCompleted,
     SendClaim,
     SendFailed,
@@ -181,14 +181,14 @@ class Session:
         match event:
             case Ticked():
                 pass
-            case Began() | Woken():
-                self._has_begun |= isinstance(event, Began)
+            case ChildrenReady() | Woken():
+                self._has_begun |= isinstance(event, ChildrenReady)
                 self._claimer.wake(self._now)
                 self.next_at = self._now
             case ClockJumped():
                 self._clock_jumped()
-            case Looked():
-                self._looked(event)
+            case LeasesPolled():
+                self._leases_polled(event)
             case ClaimAnswered():
                 self._heard()
                 self._claim_answered(event.ticket, event.answer)
@@ -200,7 +200,7 @@ class Session:
                 self._prepared(event.run)
             case Finished():
                 self._finished(event)
-            case CheckpointSaved() | ProgressMade() | LeaseAsked() | SelfCompleted():
+            case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
                 self._news(event)
             case DrainAsked():
                 self._begin_drain(event.grace_us)
@@ -224,7 +224,7 @@ class Session:
         for attempt in list(self._attempts.values()):
             self._keep_lease(attempt)
         self._heartbeats()
-        self._look()
+        self._poll_leases()
         for attempt in list(self._attempts.values()):
             self._retry(attempt)
         self._ask_for_work()
@@ -351,13 +351,13 @@ class Session:
         for attempt in owing:
             self._wake_by(attempt.heartbeat_at)
 
-    def _look(self) -> None:
-        look = self._lease_polls.poll(self._attempts.values(), self._now)
-        if look is not None:
-            self._actions.append(look)
+    def _poll_leases(self) -> None:
+        poll = self._lease_polls.poll(self._attempts.values(), self._now)
+        if poll is not None:
+            self._actions.append(poll)
         self._wake_by(self._lease_polls.next_at(self._attempts.values()))
 
-    def _looked(self, found: Looked) -> None:
+    def _leases_polled(self, found: LeasesPolled) -> None:
         self._lease_polls.answered(found, self._now)
         for run, news in (found.news or {}).items():
             attempt = self._attempts.get(run)
@@ -431,11 +431,11 @@ class Session:
             attempt.phase = Phase.RUNNING
             attempt.began_at = self._now
             attempt.tries = 0
-            self._actions.append(RunHandler(attempt.run, attempt.grant, attempt.fence_at))
+            self._actions.append(Run.of(attempt.run, attempt.grant, until=attempt.fence_at))
             if self._drain is not None and self._now >= self._drain.ask_at:
                 self._ask_to_stop(attempt, SHUTDOWN, self._drain.kill_at)
         elif is_renewed and attempt.phase is Phase.RUNNING:
-            self._actions.append(Renew(attempt.run, attempt.fence_at))
+            self._actions.append(LeaseRenewed(attempt.run, attempt.fence_at))
         if verdict.cancel is not None and not attempt.is_cancelled:
             attempt.is_cancelled = True
             remaining_us = verdict.cancel.remaining_us
@@ -497,7 +497,7 @@ class Session:
 
     # --- handlers ------------------------------------------------------------------------------
 
-    def _news(self, event: CheckpointSaved | ProgressMade | LeaseAsked | SelfCompleted) -> None:
+    def _news(self, event: CheckpointSaved | ProgressMade | LeaseWanted | SelfCompleted) -> None:
         attempt = self._attempts.get(event.run)
         if attempt is None or not attempt.is_open:
             return
@@ -506,10 +506,10 @@ class Session:
                 attempt.heard_checkpoint(event.checkpoint, self._now)
             case ProgressMade():
                 attempt.heard_progress(event.progress, self._now)
-            case LeaseAsked() if not attempt.is_lent:
+            case LeaseWanted() if not attempt.is_lent:
                 attempt.is_lent = True
-                self._actions.append(Lend(attempt.run, attempt.grant.lease_id, self._actor))
-            case LeaseAsked():
+                self._actions.append(LeaseLent(attempt.run, attempt.grant.lease_id, self._actor))
+            case LeaseWanted():
                 pass  # it has it; one that asks without end must not fill our memory with answers
             case SelfCompleted():
                 attempt.settled = event.result

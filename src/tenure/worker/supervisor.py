@@ -36,9 +36,10 @@ from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.messages import (
     Action,
     Answered,
+    ArtifactAnswer,
     AskToStop,
-    Began,
     Broken,
+    ChildrenReady,
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
@@ -46,14 +47,15 @@ from tenure.worker.messages import (
     EndWaits,
     Event,
     Finished,
+    FollowUpAnswer,
     Kill,
-    Lend,
-    Look,
-    Looked,
+    LeaseLent,
+    LeaseRenewed,
+    LeasesPolled,
     Note,
+    PollLeases,
     Prepare,
-    Renew,
-    RunHandler,
+    Run,
     Send,
     SendClaim,
     SendFailed,
@@ -66,7 +68,6 @@ from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Raised
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
-from tenure.worker.wire import FollowUpAnswer, Lent, Run, Staged
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
@@ -76,14 +77,14 @@ MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 """A server's last word on reports that it did not look into: the token is revoked. [H8]"""
 
-StoreArtifact = Callable[[Left, Callable[[Staged], None]], None]
+StoreArtifact = Callable[[Left, Callable[[ArtifactAnswer], None]], None]
 """Stores an artifact in its own time, and says then what became of it."""
 
 EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
 """Enqueues a handler's job in its own time, and says then what became of it."""
 
-LookAtLeases = Callable[[Look, Callable[[Looked], None]], None]
-"""Looks in its own time, and says then what it found."""
+SendLeasePoll = Callable[[PollLeases, Callable[[LeasesPolled], None]], None]
+"""Polls in its own time, and says then what it found."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -102,7 +103,7 @@ class Supervisor:
         environment: Mapping[str, str],
         stage: StoreArtifact,
         follow: EnqueueFollowUp,
-        look: LookAtLeases,
+        poll_leases: SendLeasePoll,
     ) -> None:
         self._coordination = coordination
         self._session = session
@@ -111,7 +112,7 @@ class Supervisor:
         self._inbox: deque[Event] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # from other threads
         self._signals: deque[int] = deque()
-        self._look = look
+        self._poll_leases = poll_leases
         self._stops = 0
         self._has_begun = False
         self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
@@ -144,12 +145,12 @@ class Supervisor:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
 
-    def tell(self, message: Staged | FollowUpAnswer) -> None:
+    def tell(self, message: ArtifactAnswer | FollowUpAnswer) -> None:
         """Tell a handler what became of its artifact, or of the job it enqueued. Any thread."""
         self._call(lambda: self._pool.tell(message))
 
-    def _hear(self, found: Looked) -> None:
-        """What a look found. Any thread."""
+    def _hear(self, found: LeasesPolled) -> None:
+        """What a poll of leases found. Any thread."""
         self._call(lambda: self._inbox.append(found))
 
     def drain(self) -> None:
@@ -227,7 +228,7 @@ class Supervisor:
         if not self._has_begun and self._pool.is_up:
             # Nothing is claimed before a child of every lane has imported the application.
             self._has_begun = True
-            self._inbox.append(Began())
+            self._inbox.append(ChildrenReady())
         self._inbox.append(Ticked())
         self._work_off(now)
 
@@ -264,19 +265,19 @@ class Supervisor:
                 self._coordination.end_waits()
             case Send():
                 self._send(action)
-            case Look():
+            case PollLeases():
                 with tracing.within(action.traced):
-                    self._look(action, self._hear)
+                    self._poll_leases(action, self._hear)
             case Prepare():
                 self._prepare(action)
-            case RunHandler():
-                self._pool.run(_frame(action))
-            case Renew():
-                self._pool.renew(action.run, action.until)
-            case Lend():
-                self._pool.tell(Lent(action.run, action.lease_id, action.actor))
+            case Run():
+                self._pool.run(action)
+            case LeaseRenewed():
+                self._pool.renew(action)
+            case LeaseLent():
+                self._pool.tell(action)
             case AskToStop():
-                self._pool.ask(action.run, action.reason)
+                self._pool.ask_to_stop(action)
             case Kill():
                 self._pool.kill(action.run)
             case Note():
@@ -348,23 +349,6 @@ class Supervisor:
             self._inbox.append(SendRefused(ticket, str(refusal)))
         except Exception as failure:  # a transport that failed at once; repeated, and said
             self._inbox.append(SendFailed(ticket, _said(failure)))
-
-
-def _frame(action: RunHandler) -> Run:
-    grant, job = action.grant, action.grant.job
-    return Run(
-        run=action.run,
-        job_id=grant.job_id,
-        kind=job.kind,
-        queue=job.queue,
-        attempt=grant.attempt,
-        fence=grant.fence,
-        correlation_id=job.correlation_id,
-        trace_id=job.trace_id,
-        checkpoint=job.checkpoint,
-        payload=job.payload,
-        until=Boot(action.until),
-    )
 
 
 def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:

@@ -23,11 +23,11 @@ from tenure.worker.claims import ClaimSettings
 from tenure.worker.clock import boot_now
 from tenure.worker.confinement import hide_from_other_processes
 from tenure.worker.follow_ups import FollowUpRequest, command_of, submit, told
+from tenure.worker.messages import FollowUpAnswer
 from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment
-from tenure.worker.wire import FollowUpAnswer
 
 MAX_CONCURRENCY = 10_000
 LEAST_MEMORY_BYTES = 64 * 1024 * 1024
@@ -86,7 +86,7 @@ class Worker:
             environment=host_environment(options.url),
             stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
             follow=self._follow,
-            look=lambda look, answer: self._attendant.look(look, self.actor, answer),
+            poll_leases=lambda poll, answer: self._attendant.poll_leases(poll, self.actor, answer),
         )
 
     def _claim_settings(self, registry: Registry, options: WorkerOptions) -> ClaimSettings:
