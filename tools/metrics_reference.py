@@ -14,7 +14,8 @@ This page is written from the table of metrics by `make docs-generated`.
 A server has them at `/metrics`, for tokens of operators and viewers: give Prometheus a viewer's
 token as the `credentials_file` of its `authorization`. A worker that talks to a database exposes
 its own with `tenure worker --metrics-port 9464`, on 127.0.0.1 unless `--metrics-host` says
-otherwise, to whoever reaches it. Both need `pip install 'tenure[server]'`.
+otherwise, to whoever reaches it. An application shows its own in a registry of prometheus_client:
+`Tenure(metrics=True)`. Both need `pip install 'tenure[metrics]'`.
 
 ## Where the numbers come from
 

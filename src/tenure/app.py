@@ -1,7 +1,7 @@
 """`Tenure`: the application object, connected to the store or the server that its URL names."""
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenure.client.app import Application
 from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
@@ -16,8 +16,13 @@ from tenure.settings import (
     shown_url,
     url_from_environment,
 )
+from tenure.telemetry.counts import Counts
+from tenure.telemetry.metrics import Metrics, register
 from tenure.wiring import open_link
 from tenure.worker.environment import WITHHELD_URL
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _log = logging.getLogger("tenure.app")
 
@@ -28,6 +33,10 @@ class Tenure(Application):
     Connects at the first call that needs it, to `url`, else to `TENURE_URL`, else to `tenure.db`
     in the working directory. `name` is who enqueued, as a job's history shows it; a server knows
     that from `token`, else from `TENURE_TOKEN`.
+
+    `metrics=True` shows what this process commits in prometheus_client's default registry, so that
+    the application's own `/metrics` has it; another registry may be given instead. Behind a server
+    nothing is counted here: the server counts it.
     """
 
     def __init__(
@@ -37,7 +46,11 @@ class Tenure(Application):
         namespace: str = DEFAULT_NAMESPACE,
         name: str = "app",
         token: str | None = None,
+        metrics: "bool | CollectorRegistry" = False,
     ) -> None:
+        self.counts = Counts()
+        if metrics is not False:
+            register(Metrics(self.counts), metrics)
         self._url = url
         self._token = token
         super().__init__(lambda: self._open(self._chosen_url()), namespace=namespace, name=name)
@@ -54,7 +67,7 @@ class Tenure(Application):
 
     def _open(self, url: str) -> Link:
         is_made = url == DEFAULT_URL and is_new(url)
-        link = open_link(url, token=self._token)
+        link = open_link(url, token=self._token, counts=self.counts)
         if is_made:
             # A worker that is started in another directory would look elsewhere.
             _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))

@@ -50,6 +50,7 @@ from tenure.telemetry.metrics import (
     Metrics,
     MetricsAddress,
     counts_of,
+    exposed,
     require_prometheus,
 )
 from tenure.telemetry.security import security_log
@@ -193,14 +194,15 @@ def open_coordinator(
         yield coordinator
 
 
-def open_link(url: str, *, token: str | None = None) -> Link:
-    """A coordinator in this process over the store a URL names, or the server it names."""
+def open_link(url: str, *, token: str | None = None, counts: Counts | None = None) -> Link:
+    """A coordinator in this process over the store a URL names, or the server it names. `counts`
+    are told of what the former commits."""
     if is_server(url):
         remote = open_remote(url, token=token)
         why = partial(why_waiting, remote)
         return Link(coordination=remote, close=remote.close, tries=1, why_waiting=why)
     opened = ExitStack()
-    coordinator = opened.enter_context(open_coordinator(url))
+    coordinator = opened.enter_context(open_coordinator(url, counts=counts))
     store, why = coordinator.unwatched_store, partial(why_waiting, coordinator)
     if isinstance(store, MemoryStore):
         return Link(coordination=coordinator, close=opened.close, why_waiting=why)
@@ -321,10 +323,7 @@ def _exposed(address: MetricsAddress | None, metrics: Metrics) -> Iterator[None]
     if address is None:
         yield
         return
-    from tenure.telemetry.exposition import exposed
-
-    require_prometheus()
-    with exposed(address, metrics.text) as port:
+    with exposed(metrics, address) as port:
         _log.info("metrics at http://%s:%d/metrics", address.host, port)
         yield
 

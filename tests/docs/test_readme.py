@@ -80,7 +80,7 @@ def test_the_extras_in_the_readme_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = re.findall(r"^\| .*`tenure\[(\w+)\]`", README, flags=re.MULTILINE)
 
-    assert set(named) == {"postgres", "server", "http", "otel"}
+    assert set(named) == {"postgres", "server", "metrics", "http", "otel"}
     assert set(named) <= set(project["optional-dependencies"])
 
 

@@ -26,7 +26,7 @@ from tenure.core.validation import check_name
 from tenure.core.vocabulary import OnLost, ReasonCode, ReleaseKind
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.ports import Measures, QueueMeasure
-from tenure.telemetry.counts import OTHER, Counts, Tallies
+from tenure.telemetry.counts import OTHER, Counts
 from tenure.telemetry.metrics import Gauge, Metrics
 from tests.conformance.test_load import Load
 from tests.telemetry.logs import assert_agree, counters_of
@@ -191,9 +191,7 @@ def test_quantiles_can_be_read_per_kind(kit: Observed) -> None:
 def test_kinds_beyond_the_limit_are_counted_under_other(
     tenure_store_factory: StoreFactory,
 ) -> None:
-    kit = Observed(
-        tenure_store_factory, Counts(sweep_interval_s=1.0, tallies=Tallies(kinds=3, namespaces=2))
-    )
+    kit = Observed(tenure_store_factory, Counts(sweep_interval_s=1.0, kinds=3, namespaces=2))
     for number in range(6):
         kit.enqueue(kind=Kind(f"k{number}"))
     kit.enqueue(kind=Kind("k1"))
@@ -218,7 +216,7 @@ def test_kinds_beyond_the_limit_are_counted_under_other(
 @spec("OB2")
 @pytest.mark.parametrize("name", ["other", "later"])
 def test_a_namespace_without_numbers_of_its_own_sees_none(name: str) -> None:
-    kit = Observed(MemoryFactory(), Counts(sweep_interval_s=1.0, tallies=Tallies(namespaces=1)))
+    kit = Observed(MemoryFactory(), Counts(sweep_interval_s=1.0, namespaces=1))
     kit.enqueue()
     for namespace in ("secret", name):
         kit.enqueue(namespace=Namespace(namespace))

@@ -209,21 +209,6 @@ def test_a_worker_of_a_server_exposes_what_it_saw_itself(scene: Scene) -> None:
     assert samples(scene.fleet.metrics("far")).keys() == {"tenure_worker_events_total"}
 
 
-def test_nothing_but_metrics_is_at_that_port(tmp_path: Path) -> None:
-    house = House(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path)
-    fleet = Fleet(tmp_path, {"TENURE_URL": house.url})
-    fleet.start("alone", "--metrics-port", "0")
-    fleet.metrics("alone")
-    found = re.search(r"metrics at http://127\.0\.0\.1:(\d+)/", fleet.log("alone"))
-    assert found is not None
-
-    status, body = read("127.0.0.1", int(found[1]), "/")
-    fleet.close()
-
-    assert status == 404
-    assert b"Python" not in body
-
-
 def test_a_port_that_is_taken_is_said_in_one_line(scene: Scene) -> None:
     scene.fleet.start("late", "--metrics-port", str(scene.server.port))
     code = scene.fleet.workers["late"].wait(60)

@@ -6,6 +6,7 @@ committed events are counted [I23]. Users choose the names that become labels: t
 bounded [OB10].
 """
 
+import os
 import threading
 import time
 from bisect import bisect_left
@@ -136,7 +137,7 @@ class Tallies:
     """A tally for each kind, first come first kept; later kinds share one, and so do all kinds of
     later namespaces. [OB10]"""
 
-    def __init__(self, *, kinds: int = MAX_KINDS, namespaces: int = MAX_NAMESPACES) -> None:
+    def __init__(self, *, kinds: int, namespaces: int) -> None:
         self._most_kinds = kinds
         self._most_namespaces = namespaces
         self._namespaces: set[str] = set()
@@ -166,16 +167,35 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 class Counts:
     """`tenure.ports.Observer` that counts. Thread-safe."""
 
-    def __init__(self, *, sweep_interval_s: float = 0.0, tallies: Tallies | None = None) -> None:
-        self._lock = threading.Lock()
-        self._tallies = tallies or Tallies()
-        self._misses: dict[str, int] = {}
+    def __init__(
+        self,
+        *,
+        sweep_interval_s: float = 0.0,
+        kinds: int = MAX_KINDS,
+        namespaces: int = MAX_NAMESPACES,
+    ) -> None:
         self._sweep_interval_s = sweep_interval_s
+        self._kinds = kinds
+        self._namespaces = namespaces
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._tallies = Tallies(kinds=self._kinds, namespaces=self._namespaces)
+        self._misses: dict[str, int] = {}
         self._last_sweep: tuple[float, Duration] | None = None
+
+    def _locked(self) -> threading.Lock:
+        """The lock. A forked child begins at zero, because its parent counts what the parent
+        committed, and with a new lock: a thread that was not copied may hold the old one."""
+        if self._pid != os.getpid():
+            self._begin()
+        return self._lock
 
     def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
         """Count the events of what was committed."""
-        with self._lock:
+        with self._locked():
             for change in changes:
                 job = change.job
                 self._tallies.of(job.namespace, job.kind).count(change, before.get(job.id))
@@ -184,18 +204,18 @@ class Counts:
 
     def missed(self, commands: Sequence[Command]) -> None:
         """Count what lost its compare-and-swap, by operation."""
-        with self._lock:
+        with self._locked():
             for command in commands:
                 _add(self._misses, type(command).__name__.lower())
 
     def swept(self, overdue_us: Duration) -> None:
         """Remember how late the sweeper was, and when."""
-        with self._lock:
+        with self._locked():
             self._last_sweep = (time.monotonic(), overdue_us)
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""
-        with self._lock:
+        with self._locked():
             return Snapshot(
                 tallies=deepcopy(self._tallies.by_label),
                 misses=dict(self._misses),

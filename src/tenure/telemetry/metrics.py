@@ -1,17 +1,19 @@
-"""Metrics as Prometheus reads them: counts of this process, gauges of the store, one text.
+"""Metrics for prometheus_client: a collector of this process's counts and of the store's gauges.
 
-A registry of our own, made for each reading: nothing of the application's is exposed, and nothing
-of ours is left in the library's global one. The library is imported when metrics are asked for.
-A store that does not answer costs its gauges, never the counters.
+`Metrics` can be registered with any registry: servers and workers make one of their own, so that
+nothing of the application's is exposed there; an application gives the one that it exposes itself.
+The library is optional and is imported when metrics are asked for. While the store does not answer,
+its gauges are absent and the counters are not.
 """
 
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -19,13 +21,14 @@ from tenure.core.ids import Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.vocabulary import RENEWALS as RENEWAL_TYPES
 from tenure.core.vocabulary import EventType
-from tenure.errors import TenureError
+from tenure.errors import InvalidInput, TenureError
 from tenure.ports import Measures
 from tenure.telemetry import catalogue
-from tenure.telemetry.catalogue import Metric, Sort
+from tenure.telemetry.catalogue import Metric, Sort, Source
 from tenure.telemetry.counts import BOUNDS_S, EXPIRIES, RELEASES, Counts, Histogram, Snapshot
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,7 +47,7 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 
 
 class MetricsAddress(msgspec.Struct, frozen=True):
-    """Where a process that is no server exposes them."""
+    """Where a worker exposes its metrics."""
 
     host: str
     port: int
@@ -78,7 +81,7 @@ class Gauge:
 
 
 class Metrics:
-    """What one process exposes."""
+    """What one process exposes, as a collector of prometheus_client."""
 
     def __init__(
         self,
@@ -93,13 +96,35 @@ class Metrics:
         self._worker = worker
         self._security = security
 
+    def collect(self) -> "Iterator[Family]":
+        """Every metric with its samples, as a registry asks for them."""
+        return self._families(None)
+
+    def describe(self) -> "Iterator[Family]":
+        """The names, for a registry that refuses duplicates; nothing is read for them."""
+        for metric in self._exposed():
+            yield (
+                _histogram_family(metric, {})
+                if metric.sort is Sort.HISTOGRAM
+                else _family(metric, [])
+            )
+
     def text(self, namespace: Namespace | None = None) -> bytes:
         """Everything; with a namespace, nothing of the others. [OB2]"""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Reading(list(self._families(namespace))))
+        registry = CollectorRegistry()
+        registry.register(_OneReading(list(self._families(namespace))))
         return generate_latest(registry)
+
+    def _exposed(self) -> list[Metric]:
+        sources = {
+            Source.PROCESS: self._counts,
+            Source.STORE: self._gauge,
+            Source.WORKER: self._worker,
+            Source.SERVER: self._security,
+        }
+        return [metric for metric in catalogue.METRICS if sources[metric.source] is not None]
 
     def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
         snapshot = None if self._counts is None else self._counts.snapshot()
@@ -134,8 +159,8 @@ class Metrics:
             yield catalogue.SECURITY_EVENTS, [((name,), number) for name, number in noted.items()]
 
 
-class _Reading:
-    """One reading as a collector."""
+class _OneReading:
+    """What was read for one answer, as a collector."""
 
     def __init__(self, families: "list[Family]") -> None:
         self._families = families
@@ -251,10 +276,54 @@ def _histogram_family(metric: Metric, found: Mapping[tuple[str, str], Histogram]
     return family
 
 
+# --- registries and ports ------------------------------------------------------------------------
+
+
 def require_prometheus() -> None:
-    """Raise unless metrics can be made here: better at the start than at the first scrape."""
+    """Raise unless the library is there: better at the start than at the first scrape."""
     if find_spec("prometheus_client") is None:
-        raise TenureError("metrics need more", hint="run `pip install 'tenure[server]'`")
+        raise TenureError(
+            "metrics need prometheus_client", hint="run `pip install 'tenure[metrics]'`"
+        )
+
+
+def register(metrics: Metrics, where: "CollectorRegistry | Literal[True]") -> None:
+    """Show the metrics in this registry; True means the one that prometheus_client exposes by
+    default."""
+    require_prometheus()
+    from prometheus_client import REGISTRY
+
+    try:
+        (REGISTRY if where is True else where).register(metrics)
+    except ValueError as duplicate:
+        raise InvalidInput(
+            "metrics",
+            "this registry already has Tenure's metrics",
+            hint="give metrics= to one Tenure object per process, or to each a registry of its own",
+        ) from duplicate
+
+
+@contextmanager
+def exposed(metrics: Metrics, address: MetricsAddress) -> Iterator[int]:
+    """Expose the metrics for Prometheus while the block runs; yields the port."""
+    require_prometheus()
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    try:
+        server, thread = start_http_server(address.port, address.host, registry)
+    except OSError as failure:
+        raise TenureError(
+            f"cannot listen on {address.host} port {address.port}: {failure.strerror}",
+            hint="choose another --metrics-port, or stop the process that uses this one",
+        ) from failure
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def counts_of(stats: msgspec.Struct) -> dict[str, int]:

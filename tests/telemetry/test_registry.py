@@ -1,0 +1,120 @@
+"""An application's own registry shows what the application committed."""
+
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import prometheus_client
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tenure import Tenure
+from tenure.conformance.spec import spec
+from tenure.errors import InvalidInput, TenureError
+from tenure.telemetry.counts import Counts
+from tenure.telemetry.metrics import Metrics, MetricsAddress, exposed
+from tests.server.processes import ROOT
+from tests.telemetry.scrape import samples, total
+
+
+def enqueue_one(app: Tenure) -> None:
+    @app.job(queue="q")
+    def work() -> None: ...
+
+    work.enqueue()
+    app.close()
+
+
+@spec("OB24")
+def test_a_registry_that_is_given_shows_what_the_application_committed(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    app = Tenure(f"sqlite:///{tmp_path / 'own.db'}", metrics=registry)
+    before = generate_latest(registry)
+
+    enqueue_one(app)
+    text = generate_latest(registry)
+
+    assert total(before, "tenure_transitions_total") == 0
+    assert total(text, "tenure_transitions_total", type="enqueued", kind="work") == 1
+
+
+def test_true_means_the_librarys_default_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+
+    enqueue_one(Tenure("memory://", metrics=True))
+
+    assert total(generate_latest(registry), "tenure_transitions_total") == 1
+
+
+def test_nothing_is_registered_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+
+    enqueue_one(Tenure("memory://"))
+
+    assert generate_latest(registry) == b""
+
+
+def test_a_second_application_in_one_registry_is_refused() -> None:
+    registry = CollectorRegistry()
+    Tenure("memory://", metrics=registry)
+
+    with pytest.raises(InvalidInput, match="already has Tenure's metrics"):
+        Tenure("memory://", metrics=registry)
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.telemetry.metrics.find_spec", lambda name: None)
+
+    with pytest.raises(TenureError, match=r"tenure\[metrics\]"):
+        Tenure("memory://", metrics=True)
+
+
+FORKS = """
+import os, sys
+from prometheus_client import REGISTRY
+from tenure import Tenure
+app = Tenure(sys.argv[1], metrics=True)
+job = app.job(queue="q", name="work")(lambda: None)
+labels = {"namespace": "default", "kind": "work", "type": "enqueued"}
+count = lambda: REGISTRY.get_sample_value("tenure_transitions_total", labels)
+job.enqueue()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+else:
+    assert count() is None, "the child counts what its parent committed"
+for _ in range(1 if child else 3):
+    job.enqueue()
+print(count(), flush=True)
+app.close()
+"""
+
+
+@spec("OB24")
+def test_a_forked_process_counts_only_what_it_commits_itself(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'forks.db'}"
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, url],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.split() == ["3", "2"]
+
+
+def test_a_port_shows_the_metrics_while_it_is_open() -> None:
+    worker = {"succeeded": 3}
+    metrics = Metrics(Counts(), worker=lambda: worker)
+
+    with exposed(metrics, MetricsAddress("127.0.0.1", 0)) as port:
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read()
+
+    assert samples(text).keys() == {"tenure_worker_events_total"}
+    with pytest.raises(OSError, match="refused"):
+        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30)
