@@ -47,7 +47,7 @@ def place_order(shop: sqlite3.Connection, item: str, cents: int) -> dict[str, ob
     with shop:
         row = shop.execute("INSERT INTO orders (item, cents) VALUES (?, ?)", (item, cents))
         assert row.lastrowid is not None
-        job = confirm.enqueue(row.lastrowid, connection=shop)
+        job = confirm.using(connection=shop).enqueue(row.lastrowid)
         if cents > CARD_LIMIT_CENTS:
             raise CardDeclined  # after both were written: the rollback takes both
     return {"order": row.lastrowid, "job": job.id}

@@ -29,7 +29,8 @@ _INTERNAL = (
     "coordination",
     "own_url",
     "own_token",
-    "prepare_payload",
+    "command",
+    "handler",
 )
 """Without an underscore because other modules of ours use them; not for applications."""
 
@@ -44,7 +45,16 @@ here, may change at any time.
 A duration is `"250ms"`, `"90s"`, `"5m"`, `"2h"`, `"7d"`, a `timedelta` or a number of seconds.
 """
 
-_CLASSES = ("JobFunction", "Prepared", "Retry", "Job", "JobStatus", "Context", "Call", "Enqueued")
+_CLASSES = (
+    "JobFunction",
+    "Enqueueable",
+    "Retry",
+    "Job",
+    "JobStatus",
+    "Context",
+    "Call",
+    "Enqueued",
+)
 
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Context": {
@@ -70,6 +80,10 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "artifacts": "Files by name.",
         "enqueued": "Calls given to `enqueue`, in order.",
     },
+    "Call": {
+        "spec": "What the job is to be: its kind, queue, payload and so on.",
+        "job_id": "The id of the job that `enqueue_many` makes: sending it twice makes one job.",
+    },
     "Enqueued": {
         "id": "The job's id.",
         "is_new": "Whether this call made it: not if an earlier attempt did, or if another job has"
@@ -83,8 +97,6 @@ _FIXTURE = """\
 `inline(app)` for one test; it needs a fixture `tenure_app` of yours that returns the application.
 """
 
-_BY_USING = "Beside a function's own arguments `job_id` is given by `using(job_id=…)` only."
-
 
 def page() -> str:
     """The whole page."""
@@ -93,8 +105,7 @@ def page() -> str:
     lines = [_OPENING]
     lines += _class("Tenure", "## ")
     lines += _options("Options of `@app.job`", JobOptions)
-    lines += _options("Options of `enqueue`, `prepare` and `using`", EnqueueOptions)
-    lines += [_BY_USING, ""]
+    lines += _options("Options of `using`, and of `app.enqueue` and `app.call`", EnqueueOptions)
     for name in _CLASSES:
         lines += _class(name, "## ")
     lines += ["## Errors", "", *_errors(errors), ""]
@@ -220,7 +231,7 @@ def _plain(annotation: Any) -> str:
         return str(annotation.__forward_arg__)
     if hasattr(annotation, "__supertype__"):
         return _plain(annotation.__supertype__)
-    return str(annotation.__name__)
+    return str(annotation.__name__).removesuffix("_co")
 
 
 def _paragraph(documented: Any) -> str:

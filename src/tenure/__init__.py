@@ -34,7 +34,7 @@ from tenure.errors import (
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
-    from tenure.client.functions import JobFunction, Prepared
+    from tenure.client.functions import Enqueueable, JobFunction
     from tenure.client.jobs import Job
     from tenure.client.options import Retry
     from tenure.core.vocabulary import JobStatus
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 _LAZY = {
     "Call": "tenure.handlers.context",
     "Context": "tenure.handlers.context",
+    "Enqueueable": "tenure.client.functions",
     "Enqueued": "tenure.handlers.context",
     "Job": "tenure.client.jobs",
     "JobFunction": "tenure.client.functions",
     "JobStatus": "tenure.core.vocabulary",
-    "Prepared": "tenure.client.functions",
     "Retry": "tenure.client.options",
     "Tenure": "tenure.app",
 }
@@ -59,6 +59,7 @@ __all__ = [
     "Conflict",
     "Contended",
     "Context",
+    "Enqueueable",
     "Enqueued",
     "InvalidInput",
     "Job",
@@ -71,7 +72,6 @@ __all__ = [
     "NoResult",
     "OutcomeUnknown",
     "PermanentError",
-    "Prepared",
     "Retry",
     "SchemaTooNew",
     "SchemaTooOld",

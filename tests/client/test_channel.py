@@ -240,8 +240,8 @@ def test_a_sqlite_application_keeps_its_jobs(tmp_path: Path) -> None:
         def add(a: int, b: int) -> int:
             return a + b
 
-        job = add.enqueue(1, b=2, key="sum")
-        again = add.enqueue(5, b=5, key="sum")
+        job = add.using(key="sum").enqueue(1, b=2)
+        again = add.using(key="sum").enqueue(5, b=5)
 
     with Tenure(url) as later:
         found = later.get(job.id)

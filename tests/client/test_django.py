@@ -48,10 +48,10 @@ def test_a_job_is_committed_or_rolled_back_with_an_atomic_block(url: str, connec
         def work(n: int) -> None: ...
 
         with transaction.atomic():
-            kept = work.enqueue(1, key="k", connection=connection)
-            same = work.enqueue(2, key="k", connection=connection)
+            kept = work.using(key="k", connection=connection).enqueue(1)
+            same = work.using(key="k", connection=connection).enqueue(2)
             savepoint = transaction.savepoint()
-            inner = work.enqueue(3, connection=connection)
+            inner = work.using(connection=connection).enqueue(3)
             transaction.savepoint_rollback(savepoint)
 
         assert app.get(kept.id).status == "queued"
@@ -59,7 +59,7 @@ def test_a_job_is_committed_or_rolled_back_with_an_atomic_block(url: str, connec
         with pytest.raises(UnknownJob):
             app.get(inner.id).refresh()
         with pytest.raises(InvalidInput, match=r"transaction\.atomic\(\)"):
-            work.enqueue(4, connection=connection)
+            work.using(connection=connection).enqueue(4)
 
 
 def test_an_atomic_block_that_raises_leaves_no_job(url: str, connection: Any) -> None:

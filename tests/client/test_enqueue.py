@@ -108,9 +108,13 @@ def test_a_call_may_override_what_the_decorator_says(app: Application) -> None:
     @app.job(queue="slow", timeout="2h", retry=Retry(max_attempts=4))
     def work() -> None: ...
 
-    record = work.enqueue(
-        queue="fast", timeout=None, lease="45s", priority=-5, retry=Retry(max_attempts=1)
-    ).refresh()
+    record = (
+        work.using(
+            queue="fast", timeout=None, lease="45s", priority=-5, retry=Retry(max_attempts=1)
+        )
+        .enqueue()
+        .refresh()
+    )
 
     assert (record.queue, record.priority) == ("fast", -5)
     assert record.policy.timeout_us is None
@@ -133,7 +137,7 @@ def test_correlation_and_trace_travel_with_the_job(app: Application) -> None:
     @app.job
     def work() -> None: ...
 
-    record = work.enqueue(correlation_id="order-7", trace_id="t-1").refresh()
+    record = work.using(correlation_id="order-7", trace_id="t-1").enqueue().refresh()
 
     assert (record.correlation_id, record.trace_id) == ("order-7", "t-1")
 
@@ -145,7 +149,7 @@ def test_a_delay_is_reckoned_by_the_stores_clock(
     @app.job
     def work() -> None: ...
 
-    record = work.enqueue(delay=delay).refresh()
+    record = work.using(delay=delay).enqueue().refresh()
 
     assert record.run_at == scene.world.clock() + seconds(300)
 
@@ -157,8 +161,8 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
     at = datetime(2040, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
     expected = Instant(2209172645000006 - 0)
 
-    assert work.enqueue(run_at=at).refresh().run_at == int(at.timestamp()) * 1_000_000 + 6
-    assert work.enqueue(run_at=expected).refresh().run_at == expected
+    assert work.using(run_at=at).enqueue().refresh().run_at == int(at.timestamp()) * 1_000_000 + 6
+    assert work.using(run_at=expected).enqueue().refresh().run_at == expected
 
 
 @pytest.mark.parametrize(
@@ -198,7 +202,7 @@ def test_a_wrong_option_is_named_and_nothing_is_written(
     def work() -> None: ...
 
     with pytest.raises(InvalidInput, match=match):
-        work.enqueue(**options)
+        work.using(**options).enqueue()
 
 
 def test_an_option_of_a_compensation_is_named_as_its_own(app: Application) -> None:
@@ -219,9 +223,9 @@ def test_a_kind_of_text_counts_as_the_text_it_is(app: Application) -> None:
     @app.job(name=Markup("mail"), queue=Markup("letters"))
     def send() -> None: ...
 
-    job = send.enqueue(
+    job = send.using(
         key=Markup("ann"), correlation_id=Markup("order-1"), trace_id=Markup("trace-1")
-    )
+    ).enqueue()
     job.cancel(reason=Markup("enough"))
     record = job.refresh()
 
@@ -236,14 +240,14 @@ def test_a_key_held_by_a_live_job_gives_that_job_flagged(scene: Scene, app: Appl
     @app.job(queue="work")
     def index(page: int) -> None: ...
 
-    first = index.enqueue(1, key="leases")
-    second = index.enqueue(2, key="leases")
+    first = index.using(key="leases").enqueue(1)
+    second = index.using(key="leases").enqueue(2)
 
     assert not first.deduplicated
     assert second.deduplicated
     assert second == first
     scene.finish()
-    assert not index.enqueue(3, key="leases").deduplicated
+    assert not index.using(key="leases").enqueue(3).deduplicated
 
 
 @spec("D3")
@@ -263,17 +267,20 @@ def test_a_job_id_of_ones_own_makes_enqueueing_idempotent(app: Application) -> N
         work.using(job_id="7").enqueue(1)
 
 
-def test_a_parameter_named_like_an_option_is_refused_with_two_ways_out(app: Application) -> None:
-    def lookup(key: str) -> None: ...
+def test_an_option_among_the_arguments_is_refused_with_the_way_out(app: Application) -> None:
+    @app.job
+    def send(to: str) -> None: ...
 
-    with pytest.raises(InvalidInput, match="parameter key") as caught:
-        app.job(lookup)
-    assert "inline_options=False" in str(caught.value)
-    assert "lookup.using(key=" in str(caught.value)
+    with pytest.raises(InvalidInput) as caught:
+        send.enqueue("ann", delay="5m", key="k")  # type: ignore[call-arg]  # the mistake
+    assert caught.value.field == "delay"
+    assert "use send.using(delay=…, key=…).enqueue(…)" in str(caught.value)
+    with pytest.raises(InvalidInput, match=r"use send\.using\(priority=…\)\.call\(…\)"):
+        send.call("ann", priority=1)  # type: ignore[call-arg]  # the mistake
 
 
 def test_using_keeps_options_and_arguments_apart(app: Application) -> None:
-    @app.job(inline_options=False)
+    @app.job
     def lookup(key: str, delay: int = 0) -> None: ...
 
     record = lookup.using(key="dedupe", priority=1).using(priority=2).enqueue("door", delay=7)
@@ -291,7 +298,7 @@ def test_a_misspelt_option_is_not_ignored(app: Application) -> None:
     with pytest.raises(InvalidInput, match=r"dely.*options are.*delay"):
         work.using(dely="5m")  # type: ignore[call-arg]  # the mistake
     with pytest.raises(ValidationError, match="dely"):
-        work.enqueue(1, dely="5m")  # type: ignore[call-overload]  # the mistake
+        work.enqueue(1, dely="5m")  # type: ignore[call-arg]  # the mistake
     with pytest.raises(InvalidInput, match="queu"):
         app.job(queu="x")  # type: ignore[call-overload]  # the mistake
 
@@ -300,11 +307,12 @@ def test_many_calls_become_many_jobs_in_their_order(app: Application) -> None:
     @app.job
     def work(n: int) -> None: ...
 
-    jobs = work.enqueue_many(({"n": n} for n in range(CHUNK + 3)), queue="bulk")
+    bulk = work.using(queue="bulk")
+    jobs = app.enqueue_many(bulk.call(n) for n in range(CHUNK + 3))
 
     assert [job.refresh().payload for job in jobs] == [b'{"n":%d}' % n for n in range(CHUNK + 3)]
     assert {job.refresh().queue for job in jobs} == {"bulk"}
-    assert work.enqueue_many([]) == []
+    assert app.enqueue_many([]) == []
 
 
 @spec("Z1")
@@ -315,19 +323,11 @@ def test_jobs_of_one_instant_are_claimed_in_the_order_they_were_enqueued(
     def work(n: int) -> None: ...
 
     jobs = [work.enqueue(n) for n in range(3)]
-    jobs += work.enqueue_many([{"n": n} for n in range(50)])
+    jobs += app.enqueue_many(work.call(n) for n in range(50))
 
     claimed = [grant.job_id for grant in scene.world.claim(limit=99)]
 
     assert claimed == [job.id for job in jobs]
-
-
-def test_one_key_for_many_jobs_is_refused(app: Application) -> None:
-    @app.job
-    def work(n: int) -> None: ...
-
-    with pytest.raises(InvalidInput, match=r"using\(key=…\)\.prepare"):
-        work.enqueue_many([{"n": 1}, {"n": 2}], key="same")
 
 
 def test_one_bad_call_among_many_stops_all_of_them(app: Application, scene: Scene) -> None:
@@ -335,19 +335,19 @@ def test_one_bad_call_among_many_stops_all_of_them(app: Application, scene: Scen
     def work(n: int) -> None: ...
 
     with pytest.raises(ValidationError, match="at n"):
-        work.enqueue_many([{"n": 1}, {"n": "two"}])
+        app.enqueue_many(work.call(n) for n in (1, "two"))  # type: ignore[arg-type]  # the mistake
 
     assert not list(scene.world.store.records(page_size=10))
 
 
-def test_a_prepared_call_is_one_job_however_often_it_is_sent(app: Application) -> None:
+def test_a_call_is_one_job_however_often_it_is_sent(app: Application) -> None:
     @app.job
     def work(n: int) -> None: ...
 
     @app.job
     def other() -> None: ...
 
-    calls = [work.prepare(1, key="a"), other.prepare(), work.using(key="b").prepare(2)]
+    calls = [work.using(key="a").call(1), other.call(), work.using(key="b").call(2)]
 
     first = app.enqueue_many(calls)
     again = app.enqueue_many(calls)
@@ -384,11 +384,11 @@ def test_async_code_enqueues_without_blocking_calls(app: Application) -> None:
         return n
 
     async def main() -> None:
-        one = await work.aenqueue(1, key="k")
+        one = await work.using(key="k").aenqueue(1)
         same = await work.using(key="k").aenqueue(2)
-        two = await work.aenqueue_many([{"n": 2}, {"n": 3}])
+        two = await app.aenqueue_many(work.call(n) for n in (2, 3))
         named = await app.aenqueue("elsewhere", {})
-        sent = await app.aenqueue_many([work.prepare(4)])
+        sent = await app.aenqueue_many([work.call(4)])
         assert same == one
         assert len({one.id, *(job.id for job in two), named.id, sent[0].id}) == 5
         assert await one.astatus() == "queued"

@@ -47,7 +47,7 @@ def test_a_type_imported_for_type_checkers_only_is_named_at_the_first_use(app: A
     def work(a: Decimal) -> None: ...
 
     with pytest.raises(InvalidInput, match=r"Decimal.*also at run time"):
-        work.enqueue(1)  # type: ignore[call-overload]  # the mistake
+        work.enqueue(1)  # type: ignore[arg-type]  # the mistake
 
 
 @dataclass

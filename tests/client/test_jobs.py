@@ -98,7 +98,7 @@ def test_a_wait_that_is_over_says_which_failures_it_saw(scene: Scene, ask: Ask) 
 
 
 def test_a_wait_for_a_job_that_is_not_due_says_when_it_is(scene: Scene, ask: Ask) -> None:
-    job = ask.enqueue("why", delay="1h")
+    job = ask.using(delay="1h").enqueue("why")
 
     with pytest.raises(WaitTimeout, match="it is not due before") as caught:
         job.wait(timeout="5s")
@@ -248,7 +248,7 @@ def test_async_code_has_the_same_questions(scene: Scene, ask: Ask) -> None:
     async def main() -> None:
         job = await ask.aenqueue("why")
         scene.then = lambda: scene.finish(b'{"text":"so","score":1}')
-        assert await job.await_(timeout="1m") is JobStatus.SUCCEEDED
+        assert await job.await_end(timeout="1m") is JobStatus.SUCCEEDED
         assert await job.aresult() == Answer("so", 1.0)
         assert len(await job.aevents()) == 4
         other = await ask.aenqueue("what")

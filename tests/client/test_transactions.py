@@ -170,7 +170,7 @@ def working(url: str) -> Iterator[tuple[Tenure, Work]]:
 def test_a_job_is_committed_with_the_transaction(door: tuple[str, Door]) -> None:
     url, opened = door
     with working(url) as (app, work), opened(url) as (connection, commit, _):
-        job = work.enqueue(7, key="seven", connection=connection)
+        job = work.using(key="seven", connection=connection).enqueue(7)
         with pytest.raises(UnknownJob):
             app.get(job.id).refresh()
         commit()
@@ -183,23 +183,23 @@ def test_a_job_is_committed_with_the_transaction(door: tuple[str, Door]) -> None
 def test_a_job_is_rolled_back_with_the_transaction(door: tuple[str, Door]) -> None:
     url, opened = door
     with working(url) as (app, work), opened(url) as (connection, _, rollback):
-        job = work.enqueue(7, key="seven", connection=connection)
+        job = work.using(key="seven", connection=connection).enqueue(7)
         rollback()
 
         with pytest.raises(UnknownJob):
             app.get(job.id).refresh()
-        assert not work.enqueue(8, key="seven").deduplicated
+        assert not work.using(key="seven").enqueue(8).deduplicated
 
 
 @spec("D5")
 def test_a_held_key_gives_the_holder_within_the_transaction(door: tuple[str, Door]) -> None:
     url, opened = door
     with working(url) as (_, work):
-        holder = work.enqueue(1, key="held")
+        holder = work.using(key="held").enqueue(1)
         with opened(url) as (connection, commit, _):
-            same = work.enqueue(2, key="held", connection=connection)
-            mine = work.enqueue(3, key="mine", connection=connection)
-            again = work.enqueue(4, key="mine", connection=connection)
+            same = work.using(key="held", connection=connection).enqueue(2)
+            mine = work.using(key="mine", connection=connection).enqueue(3)
+            again = work.using(key="mine", connection=connection).enqueue(4)
             commit()
 
         assert same == holder
@@ -228,8 +228,8 @@ def test_a_job_id_is_idempotent_within_the_transaction(door: tuple[str, Door]) -
 def test_many_jobs_are_one_transaction(door: tuple[str, Door]) -> None:
     url, opened = door
     with working(url) as (app, work), opened(url) as (connection, commit, _):
-        jobs = work.enqueue_many([{"n": n} for n in range(700)], connection=connection)
-        jobs += app.enqueue_many([work.prepare(1), work.prepare(2)], connection=connection)
+        jobs = app.enqueue_many((work.call(n) for n in range(700)), connection=connection)
+        jobs += app.enqueue_many([work.call(1), work.call(2)], connection=connection)
         commit()
 
         assert {app.get(job.id).status for job in jobs[::100]} == {"queued"}
@@ -248,8 +248,8 @@ def test_of_two_open_transactions_with_one_key_the_second_waits_for_the_first(
         closing(psycopg.connect(url, autocommit=True)) as watcher,
         ThreadPoolExecutor(1) as pool,
     ):
-        one = work.enqueue(1, key="same", connection=first)
-        waiting = pool.submit(work.enqueue, 2, key="same", connection=second)
+        one = work.using(key="same", connection=first).enqueue(1)
+        waiting = pool.submit(work.using(key="same", connection=second).enqueue, 2)
         for _ in range(1000):
             row = watcher.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
@@ -278,15 +278,15 @@ def test_a_connection_without_a_transaction_is_refused(
         closing(sqlite3.connect(path_of(sqlite_url), isolation_level=None)) as connection,
         pytest.raises(InvalidInput, match="BEGIN IMMEDIATE"),
     ):
-        work.enqueue(1, connection=connection)
+        work.using(connection=connection).enqueue(1)
     with (
         working(migrated_postgres_url) as (app, work),
         psycopg.connect(migrated_postgres_url, autocommit=True) as connection,
     ):
         with pytest.raises(InvalidInput, match=r"connection\.transaction\(\)"):
-            work.enqueue(1, connection=connection)
+            work.using(connection=connection).enqueue(1)
         with connection.transaction():
-            job = work.enqueue(1, connection=connection)
+            job = work.using(connection=connection).enqueue(1)
         assert app.get(job.id).status == "queued"
 
 
@@ -299,15 +299,15 @@ def test_a_connection_to_another_database_is_refused(
         closing(psycopg.connect(migrated_postgres_url)) as postgres,
     ):
         with pytest.raises(InvalidInput, match=r"not a connection to .*shop\.db"):
-            work.enqueue(1, connection=other)
+            work.using(connection=other).enqueue(1)
         with pytest.raises(InvalidInput, match="PostgreSQL connection"):
-            work.enqueue(1, connection=postgres)
+            work.using(connection=postgres).enqueue(1)
     with (
         working(migrated_postgres_url) as (_, work),
         closing(sqlite3.connect(path_of(sqlite_url))) as sqlite,
         pytest.raises(InvalidInput, match="SQLite connection"),
     ):
-        work.enqueue(1, connection=sqlite)
+        work.using(connection=sqlite).enqueue(1)
 
 
 def test_what_is_no_connection_is_refused_with_what_is_one(sqlite_url: str) -> None:
@@ -315,7 +315,7 @@ def test_what_is_no_connection_is_refused_with_what_is_one(sqlite_url: str) -> N
         working(sqlite_url) as (_, work),
         pytest.raises(InvalidInput, match=r"builtins\.object is not .*Session"),
     ):
-        work.enqueue(1, connection=object())
+        work.using(connection=object()).enqueue(1)
     with (
         Tenure("memory://") as app,
         closing(sqlite3.connect(path_of(sqlite_url))) as connection,
@@ -336,7 +336,7 @@ def test_an_error_leaves_the_callers_transaction_as_it_was(sqlite_url: str) -> N
         )
 
         with pytest.raises(sqlite3.IntegrityError, match="no events today"):
-            work.enqueue(1, connection=connection)
+            work.using(connection=connection).enqueue(1)
         connection.commit()
 
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
@@ -350,7 +350,7 @@ def test_jobs_may_be_enqueued_while_a_cursor_is_read(sqlite_url: str) -> None:
     ):
         connection.executemany("INSERT INTO orders VALUES (?)", [(1,), (2,), (3,)])
         rows = connection.execute("SELECT id FROM orders")
-        jobs = [work.enqueue(n, connection=connection) for (n,) in rows]
+        jobs = [work.using(connection=connection).enqueue(n) for (n,) in rows]
         connection.commit()
 
         assert [app.get(job.id).refresh().payload for job in jobs] == [
@@ -368,8 +368,8 @@ def test_an_async_connection_takes_jobs_with_it(migrated_postgres_url: str) -> N
 
     async def main() -> None:
         async with await psycopg.AsyncConnection.connect(url) as connection:
-            kept = await work.aenqueue(1, key="k", connection=connection)
-            same = await work.aenqueue(2, key="k", connection=connection)
+            kept = await work.using(key="k", connection=connection).aenqueue(1)
+            same = await work.using(key="k", connection=connection).aenqueue(2)
             assert same == kept
             await connection.commit()
             lost = await work.using(connection=connection).aenqueue(3)
@@ -378,9 +378,9 @@ def test_an_async_connection_takes_jobs_with_it(migrated_postgres_url: str) -> N
             with pytest.raises(UnknownJob):
                 await app.get(lost.id).astatus()
             with pytest.raises(InvalidInput, match="aenqueue"):
-                work.enqueue(4, connection=connection)
+                work.using(connection=connection).enqueue(4)
             with psycopg.connect(url) as sync, pytest.raises(InvalidInput, match="block"):
-                await work.aenqueue(4, connection=sync)
+                await work.using(connection=sync).aenqueue(4)
 
     with working(url) as (app, work):
         asyncio.run(main())
@@ -395,7 +395,7 @@ def test_a_cancelled_enqueue_writes_nothing_after_the_rollback(
         async with await psycopg.AsyncConnection.connect(url) as connection:
             await work.aenqueue(0)  # the link is open: what follows waits for the connection only
             async with connection.lock:  # nothing can be executed on it for now
-                task = asyncio.create_task(work.aenqueue(1, connection=connection))
+                task = asyncio.create_task(work.using(connection=connection).aenqueue(1))
                 await asyncio.sleep(0.05)
                 task.cancel()
                 await asyncio.sleep(0)

@@ -7,7 +7,7 @@ Each line of the snippet says what mypy has to say about it: `# -> type` for a r
 import pytest
 from mypy import api
 
-from tenure.client.options import INLINE_OPTION_NAMES
+from tenure.client.options import OPTION_NAMES
 
 SNIPPET = """
 from typing import Any
@@ -37,6 +37,9 @@ def tick(context: Context) -> None: ...
 @app.job
 def store(anything: Any) -> None: ...
 
+@app.job
+def lookup(key: int, delay: float) -> None: ...
+
 def ctx() -> Context: ...  # type: ignore[empty-body]
 
 # the function itself
@@ -48,30 +51,38 @@ research("x")  # refused: Missing positional argument "ctx" in call to "__call__
 # its jobs
 reveal_type(add.enqueue(1))  # -> Job[float]
 reveal_type(add.enqueue(a=1, b=2).result())  # -> float
-reveal_type(add.prepare(1))  # -> tenure.client.functions.Prepared[float]
-reveal_type(add.enqueue_many([{"a": 1}]))  # -> list[Job[float]]
-add.enqueue("wrong")  # refused: matches argument type "str"
-add.enqueue(a="wrong")  # refused: matches argument type "str"
-add.enqueue(1, 2, 3)  # refused: matches argument types "int", "int", "int"
-add.enqueue(1, c=3)  # refused: matches argument types "int", "int"
-add.enqueue()  # refused: require at least one argument
-add.prepare("wrong")  # refused: matches argument type "str"
+add.enqueue("wrong")  # refused: has incompatible type "str"; expected "int"
+add.enqueue(a="wrong")  # refused: has incompatible type "str"; expected "int"
+add.enqueue(1, 2, 3)  # refused: Too many arguments for "enqueue"
+add.enqueue(1, c=3)  # refused: Unexpected keyword argument "c" for "enqueue"
+add.enqueue()  # refused: Missing positional argument "a" in call to "enqueue"
 job: Job[str] = add.enqueue(1)  # refused: has type "Job[float]", variable has type "Job[str]"
 
-# options beside the arguments
-reveal_type(add.enqueue(1, key="x", delay="5m"))  # -> Job[float]
-reveal_type(research.enqueue(topic="leases", key="leases", delay="5m"))  # -> Job[dict[str, int]]
-add.enqueue(1, key=7)  # refused: matches argument types "int", "int"
-add.enqueue(1, kee="x")  # refused: matches argument types "int", "str"
-
-# options first
+# options, by using only
 reveal_type(add.using(key="x").using(delay=5).enqueue(1))  # -> Job[float]
 reveal_type(research.using(key="x").enqueue("leases"))  # -> Job[dict[str, int]]
 reveal_type(fetch.using(delay=5).enqueue("u").result(timeout="1m"))  # -> list[bytes]
+add.enqueue(1, key="x")  # refused: Unexpected keyword argument "key" for "enqueue"
+add.enqueue(1, delay="5m")  # refused: Unexpected keyword argument "delay" for "enqueue"
 add.using(key="x").enqueue("wrong")  # refused: has incompatible type "str"; expected "int"
-add.using(key="x").prepare("wrong")  # refused: has incompatible type "str"; expected "int"
+add.using(key=7)  # refused: Argument "key" to "using" of "Enqueueable" has incompatible type "int"
 add.using(kee="x")  # refused: Unexpected keyword argument "kee" for "using"
 fetch.using().enqueue(7)  # refused: matches argument type "int"
+
+# a parameter may have the name of an option
+reveal_type(lookup.using(key="once").enqueue(key=7, delay=1.5))  # -> Job[None]
+lookup.enqueue(key="x", delay=1.5)  # refused: has incompatible type "str"; expected "int"
+
+# many calls
+reveal_type(add.call(1))  # -> Call[float]
+reveal_type(add.using(key="x").call(1))  # -> Call[float]
+reveal_type(fetch.call("u"))  # -> Call[list[bytes]]
+reveal_type(app.enqueue_many(add.call(n) for n in range(3)))  # -> list[Job[float]]
+reveal_type(app.enqueue_many([add.call(1), lookup.call(1, 2)]))  # -> list[Job[float | None]]
+add.call("wrong")  # refused: has incompatible type "str"; expected "int"
+add.using(key="x").call("wrong")  # refused: has incompatible type "str"; expected "int"
+app.enqueue_many(add.call(text) for text in "abc")  # refused: type "str"; expected "int"
+app.enqueue_many([{"a": 1}])  # refused: type "list[dict[str, int]]"; expected "Iterable[Call
 
 # the context is not an argument of theirs
 reveal_type(fetch.enqueue("u"))  # -> Job[list[bytes]]
@@ -91,19 +102,21 @@ async def main() -> None:
     reveal_type(await fetch.aenqueue("u"))  # -> Job[list[bytes]]
     reveal_type(await (await fetch.aenqueue("u")).aresult())  # -> list[bytes]
     reveal_type(await add.using(key="x").aenqueue(1))  # -> Job[float]
-    await add.aenqueue("wrong")  # refused: matches argument type "str"
+    reveal_type(await app.aenqueue_many(add.call(n) for n in range(3)))  # -> list[Job[float]]
+    await add.aenqueue("wrong")  # refused: has incompatible type "str"; expected "int"
     await add.using().aenqueue("wrong")  # refused: has incompatible type "str"; expected "int"
 
 # by name, and the decorator
 reveal_type(app.get("x").result())  # -> Any
-reveal_type(app.enqueue("kind", {}))  # -> Job[Any]
+reveal_type(app.enqueue("kind", {}, queue="far"))  # -> Job[Any]
+reveal_type(app.call("kind", {}))  # -> Call[Any]
 app.job(leese="60s")  # refused: Unexpected keyword argument "leese" for overloaded function "job"
 
 # every option there is
 option: Any
 """ + "".join(
-    f"reveal_type(add.enqueue(1, {name}=option))  # -> Job[float]\n"
-    for name in sorted(INLINE_OPTION_NAMES)
+    f"reveal_type(add.using({name}=option).enqueue(1))  # -> Job[float]\n"
+    for name in sorted(OPTION_NAMES)
 )
 
 
@@ -124,7 +137,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     )
     assert problems == ""
     lines: dict[int, list[str]] = {}
-    for line in out.replace("tenure.client.jobs.", "").replace("builtins.", "").splitlines():
+    for module in ("tenure.client.jobs.", "tenure.handlers.context.", "builtins."):
+        out = out.replace(module, "")
+    for line in out.splitlines():
         place, _, text = line.partition(": ")
         name, _, number = place.rpartition(":")
         assert name == str(snippet), "mypy complains about Tenure itself"

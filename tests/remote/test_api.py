@@ -71,7 +71,7 @@ def test_a_running_job_is_cancelled(shop: Shop) -> None:
 
 
 def test_many_jobs_go_in_few_requests(shop: Shop) -> None:
-    calls = [shop.app.prepare("patient", {"number": number}) for number in range(120)]
+    calls = [shop.app.call("patient", {"number": number}) for number in range(120)]
 
     jobs = shop.app.enqueue_many(calls)
     again = shop.app.enqueue_many(calls)

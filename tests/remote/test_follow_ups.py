@@ -7,12 +7,12 @@ import pytest
 from tenure.conformance.harness import KIND, QUEUE
 from tenure.conformance.spec import spec
 from tenure.conformance.store.test_follow_ups import follow_up
-from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.job import Job
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
-from tenure.handlers.context import Call, Enqueued
+from tenure.handlers.context import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, command_of, submit, told
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
@@ -20,6 +20,7 @@ from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer, connect, new_token
 
 ELSEWHERE = QueueName("elsewhere")
+UNUSED_ID = JobId("0190a5d4-7c3e-7000-8000-000000000003")
 
 
 @pytest.fixture
@@ -50,7 +51,8 @@ def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueue
         submit(worker, command, lambda heard: handler.heard(told(asked, heard)))
 
     handler = FollowUps(1, parent.id, send, still_mine=lambda: True, limits=Limits())
-    return handler.enqueue(Call(kind=KIND, queue=queue, payload=b"1"), "")
+    call: Call[object] = Call(JobSpec(kind=KIND, queue=queue, payload=b"1"), UNUSED_ID)
+    return handler.enqueue(call, "")
 
 
 @spec("D9", "H41")

@@ -112,7 +112,7 @@ def test_what_was_given_is_handed_on_from_job_to_job(stand: Inline, function: ob
 @pytest.mark.usefixtures("plain")
 def test_nothing_is_made_up_where_no_trace_was_given(stand: Inline) -> None:
     job = outer.enqueue()
-    other = inner.enqueue(trace_id="my-own-label")
+    other = inner.using(trace_id="my-own-label").enqueue()
 
     stand.drain()
 
@@ -125,7 +125,7 @@ def test_nothing_is_made_up_where_no_trace_was_given(stand: Inline) -> None:
 def test_an_attempt_is_a_span_linked_to_that_of_its_enqueue(
     stand: Inline, spans: InMemorySpanExporter
 ) -> None:
-    job = outer.enqueue(correlation_id="order-7")
+    job = outer.using(correlation_id="order-7").enqueue()
 
     stand.drain()
 

@@ -89,7 +89,7 @@ def test_a_job_that_would_find_itself_by_its_key_is_told(app: Tenure, jobs: Inli
     def poll(ctx: Context) -> None:
         ctx.enqueue(poll.using(key="poll").call())
 
-    job = poll.enqueue(key="poll")
+    job = poll.using(key="poll").enqueue()
     jobs.drain()
 
     assert job.error is not None
@@ -133,7 +133,7 @@ def _step_over_two_lines(ctx: Context, job: JobFunction[[int], None, None]) -> o
 
 
 def _leave_out_an_argument(ctx: Context, job: JobFunction[[int], None, None]) -> object:
-    return ctx.enqueue(job.call())  # type: ignore[call-overload]  # the mistake
+    return ctx.enqueue(job.call())  # type: ignore[call-arg]  # the mistake
 
 
 def _choose_an_id(ctx: Context, job: JobFunction[[int], None, None]) -> object:
@@ -151,7 +151,7 @@ def _give_a_connection(ctx: Context, job: JobFunction[[int], None, None]) -> obj
         (_step_over_two_lines, "is not the name of a step"),
         (_leave_out_an_argument, "missing a required argument: 'n'"),
         (_choose_an_id, "follows from the handler's own job"),
-        (_give_a_connection, "function.enqueue(…, connection=…)"),
+        (_give_a_connection, "function.using(connection=…).enqueue(…)"),
     ],
 )
 def test_mistakes_are_told_with_the_way_out(

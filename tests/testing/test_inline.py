@@ -51,7 +51,7 @@ def test_waiting_for_a_result_runs_the_job(app: Tenure, jobs: Inline) -> None:
         await asyncio.sleep(0)
         return a + b
 
-    assert add.enqueue(1, b=2, delay="7d").result() == 3
+    assert add.using(delay="7d").enqueue(1, b=2).result() == 3
     assert add.enqueue(2, b=2).wait() == "succeeded"
 
 
@@ -204,7 +204,7 @@ def test_jobs_may_enqueue_and_wait_for_jobs(app: Tenure, jobs: Inline) -> None:
 
     @app.job
     def parent(n: int) -> int:
-        return sum(each.result() for each in child.enqueue_many([{"n": i} for i in range(n)]))
+        return sum(each.result() for each in app.enqueue_many(child.call(i) for i in range(n)))
 
     assert parent.enqueue(4).result() == 14
     assert [job.kind for job in jobs.enqueued] == ["parent", "child", "child", "child", "child"]
@@ -355,7 +355,7 @@ def test_a_job_enqueued_in_a_transaction_is_there_at_once(
         return 2 * n
 
     till.execute("INSERT INTO entry VALUES (1)")
-    job = double.enqueue(21, connection=till)
+    job = double.using(connection=till).enqueue(21)
     till.rollback()
 
     assert job.result() == 42

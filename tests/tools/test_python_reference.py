@@ -31,6 +31,7 @@ def test_every_attribute_is_there() -> None:
             "Inline": jobs,
             "Context": FakeContext(),
             "FakeContext": FakeContext(),
+            "Call": app.call("x"),
             "Enqueued": FakeContext().enqueue(app.call("x")),
         }
 

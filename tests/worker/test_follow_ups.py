@@ -8,13 +8,14 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
-from tenure.handlers.context import Call
+from tenure.handlers.context import Call, JobSpec
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, told
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
 LEASE = LeaseId("1.0190a5d4-7c3e-7000-8000-000000000002")
-CALL = Call(kind=Kind("ship"), queue=QueueName("q"), payload=b"7", dedupe_key="order-7")
+SPEC = JobSpec(kind=Kind("ship"), queue=QueueName("q"), payload=b"7", dedupe_key="order-7")
+CALL: Call[object] = Call(SPEC, JobId("0190a5d4-7c3e-7000-8000-000000000003"))
 
 
 def follow_ups_refused_for(cause: Cause) -> FollowUps:

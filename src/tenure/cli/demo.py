@@ -59,7 +59,7 @@ def act_one(stage: Stage) -> None:
     endless_id = stage.follow("endless", unwanted)
     stage.follow("flaky", flaky.enqueue())
     stage.follow("poison", poison.enqueue())
-    for number, job in enumerate(quick.enqueue_many([{"number": 7}, {"number": 8}]), start=1):
+    for number, job in enumerate([quick.enqueue(7), quick.enqueue(8)], start=1):
         stage.follow(f"quick-{number}", job)
     owner_once(stage, endless_id, steps=3)
     unwanted.cancel(reason="nobody needs it any more")

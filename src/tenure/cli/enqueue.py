@@ -28,7 +28,6 @@ from tenure.cli.job_end import show_end, wait_for_end
 from tenure.cli.output import print_json, printable
 from tenure.cli.payloads import check_payload
 from tenure.client.app import Application
-from tenure.client.channel import Link
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
@@ -178,7 +177,7 @@ def _refuse_kind(kind: str, named: str, app: Application) -> Never:
 
 def _command(serving: Administration, asked: Asked, app: Application | None) -> Enqueue:
     if app is not None and Kind(asked.kind) in app.registry.kinds():
-        return _of_application(serving, asked, app)
+        return _of_application(asked, app)
     if app is not None:
         _say(f"kind {asked.kind} is not one of the application's: its payload is not checked")
     elif sys.stderr.isatty():
@@ -199,8 +198,8 @@ def _command(serving: Administration, asked: Asked, app: Application | None) -> 
     )
 
 
-def _of_application(serving: Administration, asked: Asked, app: Application) -> Enqueue:
-    """The command that the application itself would send, over the coordinator chosen here."""
+def _of_application(asked: Asked, app: Application) -> Enqueue:
+    """The command that the application itself would send."""
     options: dict[str, Any] = {
         "queue": asked.queue,
         "priority": asked.priority,
@@ -211,8 +210,7 @@ def _of_application(serving: Administration, asked: Asked, app: Application) -> 
     }
     given: Any = {name: value for name, value in options.items() if value is not None}
     payload = msgspec.json.decode(asked.payload)
-    with app.channel.diverted(Link(coordination=serving, close=lambda: None)):
-        command = app.prepare(asked.kind, payload, **given).command
+    command = app.command(app.call(asked.kind, payload, **given))
     return msgspec.structs.replace(
         command, actor=client(), namespace=Namespace(asked.namespace or app.namespace)
     )

@@ -20,12 +20,11 @@ from typing import (
 
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.functions import (
+    Definition,
     JobFunction,
-    Prepared,
     Sender,
-    call_of,
     check_compensation,
-    refuse_own_id,
+    spec_of,
 )
 from tenure.client.jobs import Job
 from tenure.client.options import (
@@ -38,13 +37,14 @@ from tenure.client.options import (
     policy_from,
     queue_name,
 )
-from tenure.core.commands import Complete
+from tenure.client.shells import arun, run
+from tenure.core.commands import Complete, Enqueue
 from tenure.core.ids import JobId, Kind, Namespace, client_actor
 from tenure.core.policy import Policy
 from tenure.core.validation import check_job_id, check_name
 from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
-from tenure.handlers.context import Call
+from tenure.handlers.context import Call, JobSpec
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import DEFAULT_QUEUE, Isolation, Registry, make_handler
 from tenure.ports import Coordination
@@ -60,7 +60,6 @@ class JobOptions(PolicyOptions, total=False):
     isolation: Literal["process", "async", "thread"] | Isolation
     concurrency: int
     compensate: str | JobFunction[..., Any, Any]
-    inline_options: bool
 
 
 JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
@@ -77,7 +76,7 @@ class Application:
         self.namespace = Namespace(namespace)
         self.channel = Channel(connect, namespace=self.namespace, actor=client_actor(name))
         self._sender = Sender(self.channel, self.registry)
-        self._functions: dict[Kind, JobFunction[..., Any, Any]] = {}
+        self._definitions: dict[Kind, Definition] = {}
 
     @property
     def coordination(self) -> Coordination:
@@ -159,76 +158,64 @@ class Application:
         if options.get("name") is None and handler.kind == "<lambda>":
             raise InvalidInput("name", "a lambda has none", hint='give it one: name="…"')
         check_name("name", handler.kind)
-        decorated: JobFunction[..., Any, Any] = JobFunction(
-            function,
-            handler=handler,
-            sender=self._sender,
-            compensate=compensate,
-            inline_options=options.get("inline_options", True),
-        )
+        definition = Definition(handler, self._sender, compensate)
         self.registry.add(handler)
-        self._functions[handler.kind] = decorated
-        return decorated
+        self._definitions[handler.kind] = definition
+        return JobFunction(function, definition)
 
     # --- enqueueing and finding ----------------------------------------------------------------
 
     def enqueue(
         self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
     ) -> Job[Any]:
-        """A job of a kind that need not be known here: its payload is checked only if it is."""
-        prepared = self.prepare(kind, payload, **options)
-        [job] = self._sender.send([prepared], connection=options.get("connection"))
-        return job
+        """A job of a kind that need not be defined here; its payload is checked only if it is."""
+        return run(self._sender.enqueuing(self._spec(kind, payload, options), options))
 
     async def aenqueue(
         self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
     ) -> Job[Any]:
-        """A job of a kind that need not be known here, without blocking the loop."""
-        await self._sender.ready()
-        prepared = self.prepare(kind, payload, **options)
-        [job] = await self._sender.asend([prepared], connection=options.get("connection"))
-        return job
+        """`enqueue` for async code."""
+        return await arun(self._sender.enqueuing(self._spec(kind, payload, options), options))
 
-    def prepare(
+    def call(
         self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
-    ) -> Prepared[Any]:
-        """Check a call by its kind's name and give it an id, for `enqueue_many` to send."""
-        known, named, body = self._checked(kind, payload, options)
-        if known is not None:
-            return known.prepare_payload(body, options)
-        return self._sender.prepare(_unknown_call(named, body, options), options)
+    ) -> Call[Any]:
+        """Check a call of a kind that need not be defined here, for `enqueue_many` or a handler's
+        `ctx.enqueue`."""
+        return self._sender.call(self._spec(kind, payload, options), options)
 
-    def call(self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]) -> Call:
-        """Check a call by its kind's name, for a handler to enqueue it with `ctx.enqueue`."""
-        known, named, body = self._checked(kind, payload, options)
-        if known is not None:
-            return known.call_payload(body, options)
-        refuse_own_id(options)
-        return _unknown_call(named, body, options)
+    def command(self, call: Call[Any]) -> Enqueue:
+        """What `enqueue_many` would send for a call."""
+        return self._sender.command(call)
 
-    def _checked(
-        self, kind: str, payload: Any, options: EnqueueOptions
-    ) -> tuple[JobFunction[..., Any, Any] | None, Kind, bytes]:
+    def _spec(self, kind: str, payload: Any, options: EnqueueOptions) -> JobSpec:
         check_known(dict(options), OPTION_NAMES)
         kind = plain(kind)
         check_name("kind", kind)
         body = encode(payload, what="payload")
-        known = self._functions.get(Kind(kind))
+        known = self._definitions.get(Kind(kind))
         if known is not None:
             known.handler.decode_arguments(body)
-        return known, Kind(kind), body
+            return known.spec(body, options)
+        return spec_of(
+            kind=Kind(kind),
+            payload=body,
+            queue=DEFAULT_QUEUE,
+            priority=0,
+            policy=Policy(),
+            options=options,
+        )
 
-    def enqueue_many(
-        self, calls: Iterable[Prepared[Any]], *, connection: Any = None
-    ) -> list[Job[Any]]:
-        """Send prepared calls of any kinds. Fast, but not one transaction unless it is yours."""
-        return self._sender.send(list(calls), connection=connection)
+    def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Job[R]]:
+        """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by
+        one; one transaction only if it is yours, by `connection`."""
+        return run(self._sender.sending(list(calls), connection))
 
     async def aenqueue_many(
-        self, calls: Iterable[Prepared[Any]], *, connection: Any = None
-    ) -> list[Job[Any]]:
-        """Send prepared calls of any kinds, without blocking the loop."""
-        return await self._sender.asend(list(calls), connection=connection)
+        self, calls: Iterable[Call[R]], *, connection: Any = None
+    ) -> list[Job[R]]:
+        """`enqueue_many` for async code."""
+        return await arun(self._sender.sending(list(calls), connection))
 
     def get(self, job_id: str) -> Job[Any]:
         """A handle on a job. Looks at nothing yet: an unknown id shows at the first question."""
@@ -265,17 +252,6 @@ class JobDecorator:
         if is_nested and frame is not None and frame.f_back is not None:
             local_names = frame.f_back.f_locals
         return self._app._add(function, self._options, local_names)
-
-
-def _unknown_call(kind: Kind, payload: bytes, options: EnqueueOptions) -> Call:
-    return call_of(
-        kind=kind,
-        payload=payload,
-        queue=DEFAULT_QUEUE,
-        priority=0,
-        policy=Policy(),
-        options=options,
-    )
 
 
 def _isolation(options: JobOptions) -> Isolation | None:

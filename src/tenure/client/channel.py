@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tenure.client.shells import Operation, Wait, in_thread
 from tenure.core.commands import Command, Complete, Enqueue
-from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, ordered_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -170,6 +170,8 @@ class Channel:
         Dated by this host's clock as far as it agrees with the store's: ids only sort by it, and
         asking the store each time would double the cost of an enqueue.
         """
+        if self._pid != os.getpid():
+            self._leave_to_parent()
         with self._lock:
             now = max(_host_us() + self._skew_us, self._last_id_us + 1)
             self._last_id_us = now
@@ -179,45 +181,56 @@ class Channel:
         """An id no request had before."""
         return RequestId(self._entropy(ENTROPY_BYTES).hex())
 
-    # --- sending -------------------------------------------------------------------------------
+    # --- asking --------------------------------------------------------------------------------
 
-    def send(self, commands: Sequence[Command]) -> list[Answer]:
-        """Answers in the order asked."""
-        return self.ask(lambda coordination: coordination.submit_many(commands).result())
+    def linking(self) -> Operation[Link]:
+        """The link, opened if it is not."""
+        link: Link = yield Wait(self.link, self.alink)
+        return link
 
-    def ask(self, question: Callable[[Coordination], _T]) -> _T:
+    def submitting(self, commands: Sequence[Command]) -> Operation[list[Answer]]:
+        """Submit commands; answers come in the order asked."""
+
+        def wait(link: Link) -> Wait:
+            coordination = link.coordination
+            return Wait(
+                lambda: coordination.submit_many(commands).result(),
+                lambda: asyncio.wrap_future(coordination.submit_many(commands)),
+            )
+
+        answers: list[Answer] = yield from self._repeating(wait)
+        return answers
+
+    def asking(self, question: Callable[[Coordination], _T]) -> Operation[_T]:
         """Ask the coordinator something that may be asked again."""
-        link = self.link()
+        answer: _T = yield from self._repeating(
+            lambda link: in_thread(lambda: question(link.coordination))
+        )
+        return answer
+
+    def _repeating(self, wait: Callable[[Link], Wait]) -> Operation[Any]:
+        """Wait for an answer; what got none is sent again, a few times."""
+        link = yield from self.linking()
         patience = _Patience(link, self._entropy)
         while True:
             try:
-                return question(link.coordination)
+                return (yield wait(link))
             except (StoreUnavailable, Contended) as failure:
-                link.pause(patience.pause_after(failure))
+                pause_s = patience.pause_after(failure)
+            yield pausing(link, pause_s)
 
-    async def asend(self, commands: Sequence[Command]) -> list[Answer]:
-        """Answers in the order asked, without blocking the loop."""
-        link = await self.alink()
-        patience = _Patience(link, self._entropy)
-        while True:
-            try:
-                return await asyncio.wrap_future(link.coordination.submit_many(commands))
-            except (StoreUnavailable, Contended) as failure:
-                await link.apause(patience.pause_after(failure))
-
-    # --- reading -------------------------------------------------------------------------------
-
-    def load(self, job_id: JobId) -> Job:
+    def loading(self, job_id: JobId) -> Operation[Job]:
         """A job of this namespace; `UnknownJob` if there is none."""
-        job = self.ask(lambda coordination: coordination.load_jobs([job_id])).get(job_id)
+        found = yield from self.asking(lambda coordination: coordination.load_jobs([job_id]))
+        job = found.get(job_id)
         if job is None or job.namespace != self.namespace:
             raise UnknownJob(job_id)
         return job
 
-    def events(self, job_id: JobId) -> list[Event]:
-        """A job's history in order of seq."""
-        self.load(job_id)
-        return self.ask(lambda coordination: coordination.load_events(job_id))
+
+def pausing(link: Link, pause_s: float) -> Wait:
+    """A pause, as time passes for this link."""
+    return Wait(lambda: link.pause(pause_s), lambda: link.apause(pause_s))
 
 
 def _host_us() -> int:

@@ -1,20 +1,29 @@
-"""Decorated functions: still callable as written, and enqueueable.
+"""Job functions: still callable as written, and enqueueable.
 
-`enqueue` takes the function's own arguments and, beside them, options; `using(...)` takes the
-options first, so that no name can mean two things and a type checker sees every argument. What a
-checker sees is in `signatures`.
+`enqueue` takes exactly the function's own arguments, so that type checkers compare them with its
+signature. Options go to `using(...)`, so that no name can mean two things. [ADR 0034]
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
 from tenure.client.channel import Channel
 from tenure.client.jobs import Job, refusal
 from tenure.client.options import (
-    INLINE_OPTION_NAMES,
     OPTION_NAMES,
     EnqueueOptions,
     check_known,
@@ -22,18 +31,19 @@ from tenure.client.options import (
     overrides_from,
     policy_from,
 )
-from tenure.client.signatures import takes_options, takes_own
-from tenure.core.commands import Command, Enqueue
+from tenure.client.shells import Operation, Wait, arun, run
+from tenure.core.commands import Enqueue
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
-from tenure.handlers.context import Call
+from tenure.handlers.context import Call, Context, JobSpec
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry import tracing
 
 P = ParamSpec("P")  # how the function is called
-C = TypeVar("C")  # what a call returns: the result, or a coroutine of it
+E = ParamSpec("E")  # how it is enqueued, if the context is its first parameter
+C = TypeVar("C")  # what calling it returns: the result, or a coroutine of it
 R = TypeVar("R")  # the job's result
 
 COMPENSATION_PARAMETERS = ("job_id", "kind", "status", "payload")
@@ -42,188 +52,151 @@ CHUNK = 500
 """How many jobs of an `enqueue_many` are sent at once."""
 
 
-class Prepared(Generic[R]):
-    """A call that was checked and given its id, but not sent. Sending it twice makes one job."""
+# --- What type checkers see of the context -------------------------------------------------------
+#
+# They can take the first parameter out of a signature, and no other one. So where the context comes
+# first, they compare the other arguments of `enqueue`; elsewhere, only Tenure does, at run time.
 
-    def __init__(self, command: Enqueue, decode: Callable[[Kind, bytes], R]) -> None:
-        self.command = command
-        self.decode = decode
+
+class _KeywordContext0(Protocol):
+    def __call__(self, *, ctx: Context) -> Any: ...
+
+
+class _KeywordContext1(Protocol):
+    def __call__(self, first: Any, /, *, ctx: Context) -> Any: ...
+
+
+class _KeywordContext2(Protocol):
+    def __call__(self, first: Any, second: Any, /, *, ctx: Context) -> Any: ...
+
+
+class _KeywordContext3(Protocol):
+    def __call__(self, first: Any, second: Any, third: Any, /, *, ctx: Context) -> Any: ...
+
+
+_ContextElsewhere: TypeAlias = (
+    Callable[Concatenate[Any, Context, ...], Any]
+    | Callable[Concatenate[Any, Any, Context, ...], Any]
+    | Callable[Concatenate[Any, Any, Any, Context, ...], Any]
+    | Callable[Concatenate[Any, Any, Any, Any, Context, ...], Any]
+    | Callable[Concatenate[Any, Any, Any, Any, Any, Context, ...], Any]
+    | _KeywordContext0
+    | _KeywordContext1
+    | _KeywordContext2
+    | _KeywordContext3
+)
+
+
+class _TakesContextFirst(Protocol[E]):
+    @property
+    def function(self) -> Callable[Concatenate[Context, E], Any]: ...
+
+
+class _TakesContextElsewhere(Protocol):
+    @property
+    def function(self) -> _ContextElsewhere: ...
+
+
+# --- Functions -----------------------------------------------------------------------------------
+
+
+class Enqueueable(Generic[P, R]):
+    """A job function with the options of its next jobs: what `using(...)` returns."""
+
+    def __init__(
+        self, definition: "Definition", function: Callable[P, Any], options: EnqueueOptions
+    ) -> None:
+        self._definition = definition
+        self._function = function
+        self._options = options
 
     @property
-    def job_id(self) -> JobId:
-        """The id the job will have."""
-        return self.command.job_id
+    def function(self) -> Callable[P, Any]:
+        """The function as it was written."""
+        return self._function
 
-    def __repr__(self) -> str:
-        return f"<Prepared {self.command.kind} {self.command.job_id}>"
+    @property
+    def kind(self) -> Kind:
+        """The name under which its jobs are stored."""
+        return self._definition.handler.kind
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> "Enqueueable[P, R]":
+        """The same function with options for its jobs: `using(key="x", delay="5m").enqueue(…)`.
+        Of an option that is given twice the later one counts."""
+        check_known(dict(options), OPTION_NAMES)
+        merged = cast(EnqueueOptions, {**self._options, **options})
+        return Enqueueable(self._definition, self._function, merged)
+
+    @overload
+    def enqueue(self: _TakesContextFirst[E], *args: E.args, **kwargs: E.kwargs) -> Job[R]: ...
+    @overload
+    def enqueue(self: _TakesContextElsewhere, *args: Any, **kwargs: Any) -> Job[R]: ...
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
+        """Make a job of this call. Takes the function's own arguments, without the context."""
+        spec = self._spec("enqueue", args, kwargs)
+        return run(self._definition.sender.enqueuing(spec, self._options))
+
+    @overload
+    async def aenqueue(
+        self: _TakesContextFirst[E], *args: E.args, **kwargs: E.kwargs
+    ) -> Job[R]: ...
+    @overload
+    async def aenqueue(self: _TakesContextElsewhere, *args: Any, **kwargs: Any) -> Job[R]: ...
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
+        """`enqueue` for async code."""
+        spec = self._spec("aenqueue", args, kwargs)
+        return await arun(self._definition.sender.enqueuing(spec, self._options))
+
+    @overload
+    def call(self: _TakesContextFirst[E], *args: E.args, **kwargs: E.kwargs) -> Call[R]: ...
+    @overload
+    def call(self: _TakesContextElsewhere, *args: Any, **kwargs: Any) -> Call[R]: ...
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    def call(self, *args: Any, **kwargs: Any) -> Call[R]:
+        """Check this call without sending it, for `app.enqueue_many` or a handler's
+        `ctx.enqueue`."""
+        spec = self._spec("call", args, kwargs)
+        return self._definition.sender.call(spec, self._options)
+
+    def _spec(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec:
+        handler = self._definition.handler
+        _refuse_options(handler, method, kwargs)
+        return self._definition.spec(handler.encode_arguments(args, kwargs), self._options)
 
 
-class JobFunction(Generic[P, C, R]):
+class JobFunction(Enqueueable[P, R], Generic[P, C, R]):
     """What `@app.job` makes of a function."""
 
     __name__: str
     __qualname__: str
 
-    def __init__(
-        self,
-        function: Callable[P, C],
-        *,
-        handler: Handler,
-        sender: "Sender",
-        compensate: "str | JobFunction[..., Any, Any] | None" = None,
-        inline_options: bool = True,
-    ) -> None:
+    def __init__(self, function: Callable[P, C], definition: "Definition") -> None:
+        super().__init__(definition, function, {})
         functools.update_wrapper(self, function)
-        self.handler = handler
-        self.function = function
-        self._sender = sender
-        self._compensate = compensate
-        self._inline_options = inline_options
-        if inline_options:
-            _refuse_collisions(handler)
-
-    @property
-    def kind(self) -> Kind:
-        """The name under which its jobs are stored."""
-        return self.handler.kind
+        self.handler = definition.handler
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function here and now, as if it were not decorated."""
-        return self.function(*args, **kwargs)
+        return cast(C, self._function(*args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<JobFunction {self.kind}>"
 
-    @takes_options
-    def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
-        """Make a job of this call. Options such as `key=`, `delay=` and `queue=` go beside the
-        function's own arguments; `using(...)` keeps the two apart."""
-        arguments, options = self._split(kwargs)
-        return self._enqueue(args, arguments, options)
 
-    @takes_options
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
-        """Make a job of this call, without blocking the loop."""
-        arguments, options = self._split(kwargs)
-        return await self._aenqueue(args, arguments, options)
-
-    @takes_options
-    def prepare(self, *args: Any, **kwargs: Any) -> Prepared[R]:
-        """Check this call and give it an id, for `app.enqueue_many` to send."""
-        arguments, options = self._split(kwargs)
-        return self._prepare(args, arguments, options)
-
-    @takes_options
-    def call(self, *args: Any, **kwargs: Any) -> Call:
-        """Check this call, for a handler to enqueue it: `ctx.enqueue(function.call(…))`."""
-        arguments, options = self._split(kwargs)
-        return self._call(args, arguments, options)
-
-    def using(self, **options: Unpack[EnqueueOptions]) -> "Using[P, R]":
-        """The same function with options set; what follows are its own arguments only."""
-        check_known(dict(options), OPTION_NAMES)
-        return Using(self, options)
-
-    def enqueue_many(
-        self, calls: Iterable[Mapping[str, Any] | Prepared[R]], **options: Unpack[EnqueueOptions]
-    ) -> list[Job[R]]:
-        """A job for each call: mappings of argument names to values, or prepared calls. Many at
-        once are far cheaper than one by one; they are not one transaction."""
-        prepared = self._prepare_all(calls, options)
-        return self._sender.send(prepared, connection=options.get("connection"))
-
-    async def aenqueue_many(
-        self, calls: Iterable[Mapping[str, Any] | Prepared[R]], **options: Unpack[EnqueueOptions]
-    ) -> list[Job[R]]:
-        """A job for each call, without blocking the loop."""
-        await self._sender.ready()
-        prepared = self._prepare_all(calls, options)
-        return await self._sender.asend(prepared, connection=options.get("connection"))
-
-    # --- from a call to a command --------------------------------------------------------------
-
-    def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], EnqueueOptions]:
-        if not self._inline_options:
-            return kwargs, {}
-        options = {name: kwargs.pop(name) for name in INLINE_OPTION_NAMES & kwargs.keys()}
-        return kwargs, cast(EnqueueOptions, options)
-
-    def _enqueue(
-        self, args: tuple[Any, ...], arguments: dict[str, Any], options: EnqueueOptions
-    ) -> Job[R]:
-        prepared = self._prepare(args, arguments, options)
-        [job] = self._sender.send([prepared], connection=options.get("connection"))
-        return job
-
-    async def _aenqueue(
-        self, args: tuple[Any, ...], arguments: dict[str, Any], options: EnqueueOptions
-    ) -> Job[R]:
-        await self._sender.ready()
-        prepared = self._prepare(args, arguments, options)
-        [job] = await self._sender.asend([prepared], connection=options.get("connection"))
-        return job
-
-    def _prepare_all(
-        self, calls: Iterable[Mapping[str, Any] | Prepared[R]], options: EnqueueOptions
-    ) -> list[Prepared[R]]:
-        check_known(dict(options), OPTION_NAMES)
-        for name in ("key", "job_id"):
-            if options.get(name) is not None:
-                raise InvalidInput(
-                    name,
-                    "given once for many jobs, which would make them one",
-                    hint=f"prepare each call with its own: {self.kind}.using({name}=…).prepare(…)",
-                )
-        return [
-            call if isinstance(call, Prepared) else self._prepare((), dict(call), options)
-            for call in calls
-        ]
-
-    def _prepare(
-        self, args: tuple[Any, ...], arguments: dict[str, Any], options: EnqueueOptions
-    ) -> Prepared[R]:
-        return self.prepare_payload(self.handler.encode_arguments(args, arguments), options)
-
-    def _call(
-        self, args: tuple[Any, ...], arguments: dict[str, Any], options: EnqueueOptions
-    ) -> Call:
-        return self.call_payload(self.handler.encode_arguments(args, arguments), options)
-
-    def call_payload(self, payload: bytes, options: EnqueueOptions) -> Call:
-        """A call out of arguments that are already encoded."""
-        refuse_own_id(options)
-        return self._described(payload, options)
-
-    def prepare_payload(self, payload: bytes, options: EnqueueOptions) -> Prepared[R]:
-        """A prepared call out of arguments that are already encoded."""
-        return self._sender.prepare(self._described(payload, options), options)
-
-    def _described(self, payload: bytes, options: EnqueueOptions) -> Call:
-        return call_of(
-            kind=self.kind,
-            payload=payload,
-            queue=self.handler.queue,
-            priority=self.handler.priority,
-            policy=self._policy(),
-            options=options,
-        )
-
-    def _policy(self) -> Policy:
-        """The kind's policy with its compensation, which may be defined after this function."""
-        if self._compensate is None:
-            return self.handler.policy
-        return self._sender.compensated(self.handler, self._compensate)
-
-
-def _refuse_collisions(handler: Handler) -> None:
-    taken = sorted(INLINE_OPTION_NAMES & handler.signature.all_parameters.keys())
-    if taken:
-        name = taken[0]
+def _refuse_options(handler: Handler, method: str, kwargs: dict[str, Any]) -> None:
+    options = [name for name in kwargs if name in OPTION_NAMES and name not in handler.parameters]
+    if options:
+        given = ", ".join(f"{name}=…" for name in options)
+        name = handler.signature.name.rpartition(".")[2]
         raise InvalidInput(
-            handler.signature.name,
-            f"its parameter {name} has the name of an option of enqueue",
-            hint=f"rename the parameter, or decorate with inline_options=False and give options "
-            f"by {handler.kind}.using({name}=…).enqueue(…)",
+            options[0],
+            f"is an option of the job, and {name} has no parameter of that name",
+            hint=f"use {name}.using({given}).{method}(…)",
         )
 
 
@@ -238,41 +211,38 @@ def check_compensation(handler: Handler) -> None:
         )
 
 
-class Using(Generic[P, R]):
-    """A function with its options set: every argument of `enqueue` is the function's own."""
+class Definition:
+    """A function's handler, what undoes it, and the way its jobs are sent."""
 
-    def __init__(self, job_function: JobFunction[P, Any, R], options: EnqueueOptions) -> None:
-        self.function = job_function.function
-        self._job_function = job_function
-        self._options = options
+    def __init__(
+        self,
+        handler: Handler,
+        sender: "Sender",
+        compensate: "str | JobFunction[..., Any, Any] | None" = None,
+    ) -> None:
+        self.handler = handler
+        self.sender = sender
+        self._compensate = compensate
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> "Using[P, R]":
-        """More options; the later ones count."""
-        check_known(dict(options), OPTION_NAMES)
-        return Using(self._job_function, cast(EnqueueOptions, {**self._options, **options}))
+    def spec(self, payload: bytes, options: EnqueueOptions) -> JobSpec:
+        """A job with this payload."""
+        return spec_of(
+            kind=self.handler.kind,
+            payload=payload,
+            queue=self.handler.queue,
+            priority=self.handler.priority,
+            policy=self._policy(),
+            options=options,
+        )
 
-    @takes_own
-    def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
-        """Make a job of this call."""
-        return self._job_function._enqueue(args, kwargs, self._options)
-
-    @takes_own
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
-        """Make a job of this call, without blocking the loop."""
-        return await self._job_function._aenqueue(args, kwargs, self._options)
-
-    @takes_own
-    def prepare(self, *args: Any, **kwargs: Any) -> Prepared[R]:
-        """Check this call and give it an id, for `app.enqueue_many` to send."""
-        return self._job_function._prepare(args, kwargs, self._options)
-
-    @takes_own
-    def call(self, *args: Any, **kwargs: Any) -> Call:
-        """Check this call, for a handler to enqueue it: `ctx.enqueue(function.call(…))`."""
-        return self._job_function._call(args, kwargs, self._options)
+    def _policy(self) -> Policy:
+        """The kind's policy with its compensation, which may be defined after this function."""
+        if self._compensate is None:
+            return self.handler.policy
+        return self.sender.compensated(self.handler, self._compensate)
 
 
-def call_of(
+def spec_of(
     *,
     kind: Kind,
     payload: bytes,
@@ -280,13 +250,13 @@ def call_of(
     priority: int,
     policy: Policy,
     options: EnqueueOptions,
-) -> Call:
-    """A call with its options, which go before what its kind says."""
+) -> JobSpec:
+    """A job of this kind; options go before what the kind says."""
     with naming_options():
         said = overrides_from(options)
         policy = policy_from(options, policy)
     traced = tracing.enqueued(kind, said.queue or queue)
-    return Call(
+    return JobSpec(
         queue=said.queue or queue,
         kind=kind,
         payload=payload,
@@ -300,29 +270,15 @@ def call_of(
     )
 
 
-def refuse_own_id(options: EnqueueOptions) -> None:
-    """Raise for what a job that a handler enqueues cannot have."""
-    if options.get("job_id") is not None:
-        problem = "the id of a job that a handler enqueues follows from the handler's own job"
-        raise InvalidInput("job_id", problem, hint="leave it out")
-    if options.get("connection") is not None:
-        raise InvalidInput(
-            "connection",
-            "the worker enqueues this job, not this process",
-            hint="in a transaction of your own write function.enqueue(…, connection=…)",
-        )
+# --- Sending -------------------------------------------------------------------------------------
 
 
 class Sender:
-    """From prepared calls to handles. Shared by an application's functions."""
+    """From calls to handles. Shared by an application's functions."""
 
     def __init__(self, channel: Channel, registry: Registry) -> None:
         self._channel = channel
         self._registry = registry
-
-    async def ready(self) -> None:
-        """Have the link open, so that nothing after it blocks the loop."""
-        await self._channel.alink()
 
     def decode(self, kind: Kind, body: bytes) -> Any:
         """A result, typed if the kind is known here."""
@@ -347,70 +303,78 @@ class Sender:
         )
         return msgspec.structs.replace(handler.policy, compensation=undo)
 
-    def prepare(self, call: Call, options: EnqueueOptions) -> Prepared[Any]:
-        """A command with an id, ready to be sent any number of times."""
-        self._channel.link()  # ids are dated by the store's clock
+    def call(self, spec: JobSpec, options: EnqueueOptions) -> Call[Any]:
+        """A call with an id. Opens no link: a handler makes calls where there is none."""
+        if options.get("connection") is not None:
+            raise InvalidInput(
+                "connection",
+                "a call is not sent yet",
+                hint="use function.using(connection=…).enqueue(…), or app.enqueue_many(…,"
+                " connection=…)",
+            )
+        return self._call(spec, options)
+
+    def _call(self, spec: JobSpec, options: EnqueueOptions) -> Call[Any]:
         job_id = options.get("job_id")
-        command = Enqueue(
-            job_id=self._channel.new_job_id() if job_id is None else JobId(str(job_id)),
+        if job_id is None:
+            return Call(spec, self._channel.new_job_id())
+        return Call(spec, JobId(str(job_id)), has_chosen_id=True)
+
+    def command(self, call: Call[Any]) -> Enqueue:
+        """What is sent for a call; the same each time."""
+        return Enqueue(
+            job_id=call.job_id,
             namespace=self._channel.namespace,
             actor=self._channel.actor,
-            **msgspec.structs.asdict(call),
+            **msgspec.structs.asdict(call.spec),
         )
-        return Prepared(command, self.decode)
 
-    def send(self, prepared: Sequence[Prepared[R]], *, connection: Any = None) -> list[Job[R]]:
+    def enqueuing(self, spec: JobSpec, options: EnqueueOptions) -> Operation[Job[Any]]:
+        """Enqueue one job."""
+        yield from self._channel.linking()  # first: new ids are dated by the store's clock
+        call = self._call(spec, options)
+        [job] = yield from self.sending([call], options.get("connection"))
+        return job
+
+    def sending(self, calls: Sequence[Call[R]], connection: Any) -> Operation[list[Job[R]]]:
         """Enqueue all of them, `CHUNK` at a time, or within the caller's transaction."""
         jobs: list[Job[R]] = []
-        for chunk in _chunks(prepared):
+        for chunk in _chunks(calls):
+            commands = [self.command(call) for call in chunk]
             with naming_options():
-                answers: Sequence[Answer]
-                if connection is None:
-                    answers = self._channel.send(_commands(chunk))
-                else:
-                    link = self._channel.link()
-                    answers = link.enqueue_within(connection, [each.command for each in chunk])
+                answers = yield from self._submitting(commands, connection)
             jobs += self._handles(chunk, answers)
         return jobs
 
-    async def asend(
-        self, prepared: Sequence[Prepared[R]], *, connection: Any = None
-    ) -> list[Job[R]]:
-        """Enqueue all of them without blocking the loop."""
-        jobs: list[Job[R]] = []
-        for chunk in _chunks(prepared):
-            with naming_options():
-                answers: Sequence[Answer]
-                if connection is None:
-                    answers = await self._channel.asend(_commands(chunk))
-                else:
-                    link = await self._channel.alink()
-                    commands = [each.command for each in chunk]
-                    answers = await link.aenqueue_within(connection, commands)
-            jobs += self._handles(chunk, answers)
-        return jobs
+    def _submitting(
+        self, commands: Sequence[Enqueue], connection: Any
+    ) -> Operation[Sequence[Answer]]:
+        if connection is None:
+            return (yield from self._channel.submitting(commands))
+        link = yield from self._channel.linking()
+        answers: list[Reply] = yield Wait(
+            lambda: link.enqueue_within(connection, commands),
+            lambda: link.aenqueue_within(connection, commands),
+        )
+        return answers
 
-    def _handles(self, prepared: Sequence[Prepared[R]], answers: Sequence[Answer]) -> list[Job[R]]:
+    def _handles(self, calls: Sequence[Call[R]], answers: Sequence[Answer]) -> list[Job[R]]:
         jobs = []
-        for each, answer in zip(prepared, answers, strict=True):
+        for call, answer in zip(calls, answers, strict=True):
             assert isinstance(answer, Reply)
             if answer.cause is not None or answer.job is None:
-                raise refusal(each.job_id, answer)
+                raise refusal(call.job_id, answer)
             jobs.append(
                 Job(
                     self._channel,
                     answer.job.id,
                     record=answer.job,
-                    decode=each.decode,
+                    decode=self.decode,
                     deduplicated=answer.deduplicated,
                 )
             )
         return jobs
 
 
-def _commands(prepared: Sequence[Prepared[Any]]) -> list[Command]:
-    return [each.command for each in prepared]
-
-
-def _chunks(prepared: Sequence[Prepared[R]]) -> Iterable[Sequence[Prepared[R]]]:
-    return (prepared[start : start + CHUNK] for start in range(0, len(prepared), CHUNK))
+def _chunks(calls: Sequence[Call[R]]) -> Iterable[Sequence[Call[R]]]:
+    return (calls[start : start + CHUNK] for start in range(0, len(calls), CHUNK))

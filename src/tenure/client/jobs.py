@@ -1,15 +1,18 @@
-"""A handle on one job: how it stands, its result, its history, and a way to stop it.
+"""A handle on one job: its record, its result, its history, and a way to stop it.
 
-Each look asks the coordinator again, until the job has ended; an ended job never changes and is not
-asked for again. The methods with an `a` in front do the same without blocking an event loop.
+Each method asks the coordinator again until the job has ended; an ended job never changes. Every
+method that blocks has a twin for async code, named with an `a` in front; that of `wait` is
+`await_end`, because `await` is a keyword. [ADR 0034]
 """
 
-import asyncio
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tenure.client.channel import Channel, Link, poll_pauses
+from tenure.client.channel import Channel, Link, pausing, poll_pauses
 from tenure.client.options import Span, duration, plain
+from tenure.client.shells import Operation, arun, in_thread, run
 from tenure.core.beside import Artifact
 from tenure.core.commands import Cancel
 from tenure.core.events import Event
@@ -17,7 +20,7 @@ from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job as JobRecord
 from tenure.core.job import JobError, Progress
-from tenure.core.verdicts import Answer, Reply
+from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
 from tenure.errors import (
     Conflict,
@@ -29,11 +32,13 @@ from tenure.errors import (
     UnknownJob,
     WaitTimeout,
 )
+from tenure.ports import Coordination
 
-R = TypeVar("R")
+_T = TypeVar("_T")
+R_co = TypeVar("R_co", covariant=True)  # what the job's function returns
 
 
-class Job(Generic[R]):
+class Job(Generic[R_co]):
     """One job, by its id. `R` is what its function returns."""
 
     def __init__(
@@ -42,7 +47,7 @@ class Job(Generic[R]):
         job_id: JobId,
         *,
         record: JobRecord | None = None,
-        decode: Callable[[Kind, bytes], R],
+        decode: Callable[[Kind, bytes], R_co],
         deduplicated: bool = False,
     ) -> None:
         self.id = job_id
@@ -63,17 +68,20 @@ class Job(Generic[R]):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    # --- how it stands -------------------------------------------------------------------------
+    # --- looking -------------------------------------------------------------------------------
 
     def refresh(self) -> JobRecord:
         """The job's record as it is now."""
-        if self._record is None or not self._record.status.is_terminal:
-            self._record = self._channel.load(self.id)
-        return self._record
+        return run(self._refreshing())
 
     async def arefresh(self) -> JobRecord:
-        """The job's record as it is now."""
-        return await asyncio.to_thread(self.refresh)
+        """`refresh` for async code."""
+        return await arun(self._refreshing())
+
+    def _refreshing(self) -> Operation[JobRecord]:
+        if self._record is None or not self._record.status.is_terminal:
+            self._record = yield from self._channel.loading(self.id)
+        return self._record
 
     @property
     def kind(self) -> Kind:
@@ -82,16 +90,16 @@ class Job(Generic[R]):
 
     @property
     def status(self) -> JobStatus:
-        """Where it stands now."""
+        """Its status now."""
         return self.refresh().status
 
     async def astatus(self) -> JobStatus:
-        """Where it stands now."""
+        """`status` for async code."""
         return (await self.arefresh()).status
 
     @property
     def attempts(self) -> int:
-        """How often it was handed to a worker."""
+        """How often it was given to a worker."""
         return self.refresh().attempt
 
     @property
@@ -107,94 +115,83 @@ class Job(Generic[R]):
 
     def events(self) -> list[Event]:
         """Everything that happened to it, in order."""
-        return self._channel.events(self.id)
+        return run(self._asking(lambda coordination: coordination.load_events(self.id)))
 
     async def aevents(self) -> list[Event]:
-        """Everything that happened to it, in order."""
-        return await asyncio.to_thread(self.events)
+        """`events` for async code."""
+        return await arun(self._asking(lambda coordination: coordination.load_events(self.id)))
 
     def artifacts(self) -> list[Artifact]:
         """The files of the attempt that succeeded, by name; none before it has."""
-        self._channel.load(self.id)
-        return self._channel.ask(lambda coordination: coordination.list_artifacts(self.id))
+        return run(self._asking(lambda coordination: coordination.list_artifacts(self.id)))
 
     async def aartifacts(self) -> list[Artifact]:
-        """The files of the attempt that succeeded."""
-        return await asyncio.to_thread(self.artifacts)
+        """`artifacts` for async code."""
+        return await arun(self._asking(lambda coordination: coordination.list_artifacts(self.id)))
 
     def artifact(self, name: str) -> bytes | None:
-        """One of them; None if there is none of this name."""
-        self._channel.load(self.id)
-        wanted = plain(name)
-        stored = self._channel.ask(lambda coordination: coordination.load_artifact(self.id, wanted))
-        return None if stored is None else stored.body
+        """The content of one of its files; None if there is none of this name."""
+        return run(self._loading_artifact(name))
 
     async def aartifact(self, name: str) -> bytes | None:
-        """One of them."""
-        return await asyncio.to_thread(self.artifact, name)
+        """`artifact` for async code."""
+        return await arun(self._loading_artifact(name))
+
+    def _loading_artifact(self, name: str) -> Operation[bytes | None]:
+        wanted = plain(name)
+        stored = yield from self._asking(
+            lambda coordination: coordination.load_artifact(self.id, wanted)
+        )
+        return None if stored is None else stored.body
+
+    def _asking(self, question: Callable[[Coordination], _T]) -> Operation[_T]:
+        """Ask about this job, which must be one of the application's namespace."""
+        yield from self._channel.loading(self.id)
+        return (yield from self._channel.asking(question))
 
     # --- waiting -------------------------------------------------------------------------------
 
     def wait(self, timeout: Span | None = None) -> JobStatus:
-        """Wait until the job has ended, and say how; `WaitTimeout` when the time is over."""
-        link = self._channel.link()
-        for pause in self._pauses(link, timeout):
-            link.pause(pause)
-        assert self._record is not None
-        return self._record.status
+        """Wait until the job has ended, and return its status; raises `WaitTimeout` if it has not
+        ended in time."""
+        return run(self._waiting(timeout)).status
 
-    async def await_(self, timeout: Span | None = None) -> JobStatus:
-        """Wait until the job has ended, and say how; `WaitTimeout` when the time is over."""
-        link = await self._channel.alink()
-        pauses = self._pauses(link, timeout)
-        while True:
-            pause = await asyncio.to_thread(next, pauses, None)
-            if pause is None:
-                break
-            await link.apause(pause)
-        assert self._record is not None
-        return self._record.status
+    async def await_end(self, timeout: Span | None = None) -> JobStatus:
+        """`wait` for async code."""
+        return (await arun(self._waiting(timeout))).status
 
-    def _pauses(self, link: Link, timeout: Span | None) -> Iterator[float]:
-        """Look, and yield how long to pause before the next look, until the job has ended."""
-        limit_s = None
+    def _waiting(self, timeout: Span | None) -> Operation[JobRecord]:
+        limit_s = math.inf
         if timeout is not None:
             limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
+        link = yield from self._channel.linking()
         began = link.monotonic()
-        for pause in poll_pauses():
-            record = self.refresh()
+        pauses = poll_pauses()
+        while True:
+            record = yield from self._refreshing()
             if record.status.is_terminal:
-                return
-            if limit_s is None:
-                yield pause
-                continue
+                return record
             left_s = limit_s - (link.monotonic() - began)
             if left_s <= 0:
+                reason = yield in_thread(partial(_why_unfinished, record, link))
                 raise WaitTimeout(
-                    job_id=self.id,
-                    status=record.status,
-                    waited_s=limit_s,
-                    reason=_why_unfinished(record, link),
+                    job_id=self.id, status=record.status, waited_s=limit_s, reason=reason
                 )
-            yield min(pause, left_s)
+            yield pausing(link, min(next(pauses), left_s))
 
-    def result(self, timeout: Span | None = None) -> R:
+    def result(self, timeout: Span | None = None) -> R_co:
         """Wait for the job and return what its function returned.
 
         Raises `JobFailed`, `JobCancelled` or `JobDeadLettered` if it ended without a result, and
         `WaitTimeout` if it did not end in time.
         """
-        self.wait(timeout)
-        return self._outcome()
+        return self._outcome(run(self._waiting(timeout)))
 
-    async def aresult(self, timeout: Span | None = None) -> R:
-        """Wait for the job and return what its function returned, or raise as `result` does."""
-        await self.await_(timeout)
-        return self._outcome()
+    async def aresult(self, timeout: Span | None = None) -> R_co:
+        """`result` for async code."""
+        return self._outcome(await arun(self._waiting(timeout)))
 
-    def _outcome(self) -> R:
-        record = self._record
-        assert record is not None
+    def _outcome(self, record: JobRecord) -> R_co:
         if record.status is not JobStatus.SUCCEEDED:
             _raise_no_result(record)
         if record.result is None:
@@ -202,37 +199,32 @@ class Job(Generic[R]):
                 f"the result of job {record.id} is hidden from a viewer",
                 reason="out_of_scope",
                 field="result",
-                hint="ask under the token of a client or an operator",
+                hint="ask with the token of a client or an operator",
             )
         return self._decode(record.kind, record.result)
 
     # --- stopping ------------------------------------------------------------------------------
 
     def cancel(self, *, hard: bool = False, reason: str = "") -> JobStatus:
-        """Stop the job, and say how it stands: `cancelled`, or `running` while a soft cancel waits
-        for the handler to notice. `Conflict` if it has already ended in another way."""
-        if self._record is None:
-            self.refresh()  # an id alone does not say whether the job is of this namespace
-        [answer] = self._channel.send([self._cancellation(hard, reason)])
-        return self._cancelled(answer)
+        """Stop the job and return its status: `cancelled`, or `running` while a soft cancel waits
+        for the handler to notice. Raises `Conflict` if it has already ended in another way."""
+        return run(self._cancelling(hard, reason))
 
     async def acancel(self, *, hard: bool = False, reason: str = "") -> JobStatus:
-        """Stop the job, as `cancel` does."""
-        if self._record is None:
-            await self.arefresh()
-        [answer] = await self._channel.asend([self._cancellation(hard, reason)])
-        return self._cancelled(answer)
+        """`cancel` for async code."""
+        return await arun(self._cancelling(hard, reason))
 
-    def _cancellation(self, hard: bool, reason: str) -> Cancel:
-        return Cancel(
+    def _cancelling(self, hard: bool, reason: str) -> Operation[JobStatus]:
+        if self._record is None:
+            yield from self._refreshing()  # an id alone does not say whose namespace it is in
+        command = Cancel(
             job_id=self.id,
             actor=self._channel.actor,
             request_id=self._channel.new_request_id(),
             mode=CancelMode.HARD if hard else CancelMode.SOFT,
             reason=plain(reason),
         )
-
-    def _cancelled(self, answer: Answer) -> JobStatus:
+        [answer] = yield from self._channel.submitting([command])
         assert isinstance(answer, Reply)
         if answer.job is None:
             raise UnknownJob(self.id)

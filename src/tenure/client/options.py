@@ -1,8 +1,7 @@
 """Options: what users write about a job, and the policy and command fields it becomes.
 
 Durations are `"90s"`, a timedelta or a number of seconds. Every mistake is an `InvalidInput` that
-names the option. The names that `enqueue` takes beside a function's own arguments are frozen: a new
-one would take a parameter's name away from a function that is already in use.
+names the option.
 """
 
 import math
@@ -56,7 +55,7 @@ class PolicyOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(PolicyOptions, total=False):
-    """What a single call may say besides the function's own arguments."""
+    """What `using(...)` takes."""
 
     key: str | None
     delay: Span
@@ -68,9 +67,6 @@ class EnqueueOptions(PolicyOptions, total=False):
 
 
 OPTION_NAMES = frozenset(EnqueueOptions.__annotations__)
-
-# `job_id` is left to `using`: a compensation's handler has a parameter of that name. [M1]
-INLINE_OPTION_NAMES = OPTION_NAMES - {"job_id"}
 
 
 @contextmanager

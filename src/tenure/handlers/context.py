@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,11 +18,11 @@ from tenure.core.policy import Policy
 from tenure.errors import InvalidInput
 
 _R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a job function, checked and encoded, for `ctx.enqueue`. It has no id yet: that
-    follows from the job whose handler enqueues it. [D8]"""
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is to be: everything that enqueueing says of it but its id."""
 
     kind: Kind
     queue: QueueName
@@ -34,6 +34,36 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     trace_id: str | None = None
     policy: Policy = Policy()
+
+
+class Call(Generic[_R_co]):
+    """A call of a job function, checked and encoded but not sent: for `app.enqueue_many` and
+    `ctx.enqueue`.
+
+    Calls are equal if they ask for the same job, whatever id it would get. `_R_co` is what the
+    function returns.
+    """
+
+    __slots__ = ("has_chosen_id", "job_id", "spec")
+
+    def __init__(self, spec: JobSpec, job_id: JobId, *, has_chosen_id: bool = False) -> None:
+        self.spec = spec
+        self.job_id = job_id
+        """The id of the job that `enqueue_many` makes: sending a call twice makes one job."""
+        self.has_chosen_id = has_chosen_id
+        """Whether the caller chose the id; `ctx.enqueue` takes no such call. [D8]"""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and other._asked() == self._asked()
+
+    def __hash__(self) -> int:
+        return hash(self._asked())
+
+    def _asked(self) -> tuple[JobSpec, JobId | None]:
+        return self.spec, self.job_id if self.has_chosen_id else None
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.spec.kind}, job {self.job_id}>"
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -131,7 +161,7 @@ class Context(ABC):
         await asyncio.to_thread(self.artifact, name, data, media_type=media_type)
 
     @abstractmethod
-    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+    def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Enqueue a job that follows from this one: `ctx.enqueue(function.call(argument))`.
 
         However often this job is attempted, it makes one such job; a later attempt receives the one
@@ -139,7 +169,7 @@ class Context(ABC):
         `step`, which is the same in every attempt.
         """
 
-    async def aenqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+    async def aenqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Enqueue a job that follows from this one, without blocking the loop."""
         return await asyncio.to_thread(self.enqueue, call, step=step)
 

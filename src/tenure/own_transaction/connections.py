@@ -36,7 +36,7 @@ def driver_connection(connection: Any) -> Any:
         return connection
     if _is_async_psycopg(connection):
         raise InvalidInput(
-            "connection", "is asynchronous", hint="use `await ….aenqueue(…, connection=…)`"
+            "connection", "is asynchronous", hint="use `await ….using(connection=…).aenqueue(…)`"
         )
     raise _unknown(connection)
 

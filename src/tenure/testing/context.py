@@ -52,7 +52,7 @@ class FakeContext(Context):
         self.logged: list[str] = []
         self.completed: list[Any] = []
         self.artifacts: dict[str, bytes] = {}
-        self.enqueued: list[Call] = []
+        self.enqueued: list[Call[Any]] = []
         self._enqueued_ids: set[JobId] = set()
         self._reason: str | None = None
         self._is_lost = False
@@ -93,13 +93,13 @@ class FakeContext(Context):
         """Remember a file by its name."""
         self.artifacts[name] = file_of(data, media_type)[0]
 
-    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+    def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Remember a call; a job id as a worker would give it."""
         self._refuse_if_lost()
-        call, step = checked(call, step)
-        job_id = follow_up_id(self.job_id, kind=call.kind, step=step)
+        spec, step = checked(call, step)
+        job_id = follow_up_id(self.job_id, kind=spec.kind, step=step)
         if job_id in self._enqueued_ids:
-            raise taken(call, step)
+            raise taken(spec, step)
         self._enqueued_ids.add(job_id)
         self.enqueued.append(call)
         return Enqueued(job_id, is_new=True)

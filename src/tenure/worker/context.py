@@ -119,14 +119,14 @@ class AttemptContext(Context):
             self.failed(error, Stage.OUTPUT)
             raise
 
-    def enqueue(self, call: Call, *, step: str | int = "") -> Enqueued:
+    def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Enqueue a job that follows from this one, once however often this one is attempted."""
         if self._is_in_transaction:
             raise InvalidInput(
                 "enqueue",
                 "within ctx.transaction the job would not be part of the transaction",
-                hint="enqueue it on the same connection, function.enqueue(…, connection=…), or "
-                "before the block",
+                hint="use function.using(connection=…).enqueue(…) with the same connection, or"
+                " enqueue before the block",
             )
         return self._follow_ups.enqueue(call, step)
 

@@ -22,7 +22,7 @@ from tenure.errors import (
     RequestRefused,
     TransientError,
 )
-from tenure.handlers.context import Call, Enqueued
+from tenure.handlers.context import Call, Enqueued, JobSpec
 from tenure.handlers.options import as_option
 from tenure.ports import Coordination
 from tenure.protocol.words import Word
@@ -57,16 +57,16 @@ class FollowUps:
 
     def enqueue(self, call: object, step: object) -> Enqueued:
         """Enqueue the call and wait until it is stored; raises if it is not."""
-        call, step = checked(call, step)
+        spec, step = checked(call, step)
         # The frame has room for one body: a larger one would end this process, not this call.
-        check_body("payload", call.payload, self._limits)
-        wanted = follow_up_id(self._job_id, kind=call.kind, step=step)
+        check_body("payload", spec.payload, self._limits)
+        wanted = follow_up_id(self._job_id, kind=spec.kind, step=step)
         with self._lock:
             if wanted in self._taken:
-                raise taken(call, step)
+                raise taken(spec, step)
             number = self._answers.next_number()
-            self._send(FollowUpWanted(self._run, number, step, call))
-            enqueued = _judge(self._answers.wait_for(number), call, self._job_id)
+            self._send(FollowUpWanted(self._run, number, step, spec))
+            enqueued = _judge(self._answers.wait_for(number), spec, self._job_id)
             self._taken.add(wanted)
         return enqueued
 
@@ -75,13 +75,19 @@ class FollowUps:
         self._answers.put(answer)
 
 
-def checked(call: object, step: object) -> tuple[Call, str]:
+def checked(call: object, step: object) -> tuple[JobSpec, str]:
     """What `ctx.enqueue` was given, if it is a call and the name of a step."""
     if not isinstance(call, Call):
         raise InvalidInput(
             "call",
             f"{type(call).__name__} is not a call of a job",
             hint="write ctx.enqueue(function.call(argument, …))",
+        )
+    if call.has_chosen_id:
+        raise InvalidInput(
+            "job_id",
+            "the id of a job that a handler enqueues follows from the handler's own job",
+            hint="omit job_id",
         )
     if type(step) is int:
         step = str(step)
@@ -91,10 +97,10 @@ def checked(call: object, step: object) -> tuple[Call, str]:
             "is not the name of a step",
             hint=f"give a text of at most {MAX_DEDUPE_KEY} printable characters, or a number",
         )
-    return call, str.__str__(step)
+    return call.spec, str.__str__(step)
 
 
-def taken(call: Call, step: str) -> InvalidInput:
+def taken(call: JobSpec, step: str) -> InvalidInput:
     """The error of an attempt that enqueues two jobs under one id."""
     at = f" at the step {step!a}" if step else ""
     return InvalidInput(
@@ -104,7 +110,7 @@ def taken(call: Call, step: str) -> InvalidInput:
     )
 
 
-def _judge(answer: FollowUpAnswer, call: Call, parent: JobId) -> Enqueued:
+def _judge(answer: FollowUpAnswer, call: JobSpec, parent: JobId) -> Enqueued:
     if answer.failure:
         raise TransientError(answer.failure, dependency_unavailable=True)
     if answer.refusal:

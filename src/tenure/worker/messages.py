@@ -16,7 +16,7 @@ from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, LeaseNews
-from tenure.handlers.context import Call
+from tenure.handlers.context import JobSpec
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.tracing import UNTRACED, Traced
 from tenure.worker.clock import Boot
@@ -178,7 +178,7 @@ class FollowUpWanted(msgspec.Struct, frozen=True, tag=True):
     run: int
     number: int
     step: str
-    call: Call
+    call: JobSpec
 
 
 class LeaseWanted(msgspec.Struct, frozen=True, tag=True):
