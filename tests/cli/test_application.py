@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tenure.cli import worker as worker_command
-from tenure.cli.main import main
 from tenure.worker import WorkerOptions
-
-Run = Callable[..., Result]
+from tests.cli.harness import Run, tenure
 
 SOURCE = """
 from tenure import Retry, Tenure
@@ -58,10 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("TENURE_URL", raising=False)
 
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-    return invoke
+    return tenure
 
 
 @pytest.fixture

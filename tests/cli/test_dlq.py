@@ -1,28 +1,13 @@
 """`tenure dlq`: dead letters are found, redriven, edited and put away, one or all of them."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tenure.cli import dlq
-from tenure.cli.main import main
+from tenure.cli import bulk, dlq
 from tenure.core.ids import JobId, operator_actor
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
-
-    def invoke(*words: str, typed: str | None = None) -> Result:
-        return CliRunner().invoke(main, list(words), input=typed, catch_exceptions=False)
-
-    return invoke
+from tests.cli.harness import Run
 
 
 def dead_letter(run: Run, *words: str, reason: str = "policy_violation") -> str:
@@ -70,9 +55,7 @@ def test_a_discarded_dead_letter_keeps_its_note_and_cannot_be_discarded_again(ru
 
     assert (first.exit_code, first.stdout, repeated.exit_code) == (0, f"{job_id}\n", 0)
     assert again.exit_code == 1
-    assert again.stderr.startswith(
-        f"tenure: job {job_id}: already_resolved; it was discarded by operator:"
-    )
+    assert again.stderr.startswith(f"tenure: job {job_id}: it was discarded by operator:")
     assert "customer left" in run("dlq", "show", job_id).stdout
     assert listed(run) == []
 
@@ -90,14 +73,14 @@ def test_a_dead_letter_is_redriven_again_only_if_it_is_said(run: Run) -> None:
 
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith(
-        f"tenure: job {job_id}: already_resolved; it was redriven as job {first} by operator:"
+        f"tenure: job {job_id}: it was redriven as job {first} by operator:"
     )
     assert refused.stderr.endswith("; --again makes a new job of it all the same\n")
     assert [(each["cause"], each["resolution"]["new_job_id"]) for each in told] == [
         ("already_resolved", first)
     ]
     assert rerun.exit_code == 1
-    assert f"already_resolved; it was redriven as job {first} by operator:" in rerun.stderr
+    assert f"it was redriven as job {first} by operator:" in rerun.stderr
     assert repeated == first
     assert again not in ("", first)
     assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 2
@@ -110,7 +93,7 @@ def test_of_several_dead_letters_those_already_redriven_are_left_alone(run: Run)
     result = run("dlq", "redrive", old, new)
 
     assert (result.exit_code, result.stdout.count("\n")) == (1, 1)
-    assert f"job {old}: already_resolved; it was discarded by" in result.stderr
+    assert f"job {old}: it was discarded by" in result.stderr
     assert new not in result.stderr
 
 
@@ -133,18 +116,18 @@ def test_of_two_operators_who_redrive_everything_one_does_and_the_other_hears_of
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = dead_letter(run)
-    chosen = dlq._chosen
+    chosen = bulk.select
 
     def beaten(*given: Any, **options: Any) -> list[JobId]:
         """Another operator is done between the list and the decision."""
         ids = chosen(*given, **options)
-        monkeypatch.setattr(dlq, "_chosen", chosen)
+        monkeypatch.setattr(dlq, "select", chosen)
         monkeypatch.setattr(dlq, "operator", lambda: operator_actor("ann"))
         assert run("dlq", "redrive", "--all", "--yes").exit_code == 0
         monkeypatch.setattr(dlq, "operator", lambda: operator_actor("bob"))
         return ids
 
-    monkeypatch.setattr(dlq, "_chosen", beaten)
+    monkeypatch.setattr(dlq, "select", beaten)
     late = run("dlq", "redrive", "--all", "--yes", "--json")
 
     [told] = json.loads(late.stdout)
@@ -181,8 +164,9 @@ def test_a_redrive_whose_key_is_held_says_by_whom(run: Run) -> None:
 def test_only_dead_letters_are_taken(run: Run) -> None:
     job_id = run("enqueue", "mail").stdout.strip()
 
-    assert run("dlq", "redrive", job_id).stderr == f"tenure: job {job_id}: revision_mismatch\n"
-    assert run("dlq", "discard", job_id).stderr == f"tenure: job {job_id}: not_dead_lettered\n"
+    said = f"tenure: job {job_id}: it is queued, not a dead letter"
+    assert run("dlq", "redrive", job_id).stderr == f"{said} (revision_mismatch)\n"
+    assert run("dlq", "discard", job_id).stderr == f"{said} (not_dead_lettered)\n"
     assert "not a dead letter" in run("dlq", "show", job_id).stderr
 
 
@@ -213,7 +197,7 @@ def test_one_dead_letter_is_one_and_an_unknown_one_is_explained(run: Run) -> Non
     unknown = run("dlq", "redrive", nobody)
 
     assert "Redrive 1 dead letter?" in asked.stderr
-    assert unknown.stderr.startswith(f"tenure: job {nobody}: unknown_job; it was never committed")
+    assert unknown.stderr.startswith(f"tenure: there is no job {nobody}; it was never committed")
 
 
 def test_more_dead_letters_than_are_taken_at_once_are_not_passed_over_in_silence(
@@ -221,8 +205,8 @@ def test_more_dead_letters_than_are_taken_at_once_are_not_passed_over_in_silence
 ) -> None:
     for _ in range(3):
         dead_letter(run)
-    monkeypatch.setattr(dlq, "MAX_BULK", 2)
-    monkeypatch.setattr(dlq, "MAX_LISTED", 1)
+    monkeypatch.setattr(bulk, "MAX_JOBS", 2)
+    monkeypatch.setattr(bulk, "PER_PAGE", 1)
 
     asked = run("dlq", "redrive", "--all", typed="n\n")
     first = run("dlq", "redrive", "--all", "--yes")

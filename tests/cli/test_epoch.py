@@ -1,39 +1,22 @@
 """`tenure raise-epoch` on a real store."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner, Result
-
-from tenure.cli.main import main
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TENURE_URL", "sqlite:///tenure.db")
-
-    def invoke(*words: str, answer: str | None = None) -> Result:
-        return CliRunner().invoke(main, list(words), input=answer, catch_exceptions=False)
-
-    return invoke
+from tests.cli.harness import Run
 
 
 def test_each_call_begins_a_new_epoch(run: Run) -> None:
     run("migrate")
 
     assert run("raise-epoch", "--yes").stdout == "2\n"
-    assert run("raise-epoch", answer="y\n").stdout == "3\n"
+    assert run("raise-epoch", typed="y\n").stdout == "3\n"
     assert "epoch           3" in run("doctor").stdout
 
 
 def test_without_a_yes_nothing_is_raised(run: Run) -> None:
     run("migrate")
 
-    refused = run("raise-epoch", answer="n\n")
+    refused = run("raise-epoch", typed="n\n")
 
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "epoch           1" in run("doctor").stdout

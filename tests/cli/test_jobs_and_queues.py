@@ -1,32 +1,12 @@
 """The commands people type, run as they are typed, against a SQLite file."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tenure.cli.main import main
 from tenure.core.vocabulary import JobStatus
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
-
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-    return invoke
-
-
-def enqueued(run: Run, *words: str) -> str:
-    result = run("enqueue", *words)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout.strip()
+from tests.cli.harness import Run, enqueued
 
 
 def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None:
@@ -91,7 +71,7 @@ def test_what_is_refused_says_why_and_exits_with_1(run: Run) -> None:
 
     assert (requeue.exit_code, requeue.stderr) == (
         1,
-        f"tenure: job {job_id}: not_held; it is queued, rev 1\n",
+        f"tenure: job {job_id}: it is queued, not stalled (not_held)\n",
     )
     assert (rerun.exit_code, "not_finished" in rerun.stderr) == (1, True)
     assert (unknown.exit_code, "there is no job" in unknown.stderr) == (1, True)
@@ -106,8 +86,8 @@ def test_a_finished_job_is_not_requeued_but_there_is_another_way(run: Run) -> No
     refused = [run("jobs", "requeue", job_id) for job_id in (dead, cancelled)]
 
     assert [result.exit_code for result in refused] == [1, 1]
-    assert f"`tenure dlq redrive {dead}` makes a new job of it" in refused[0].stderr
-    assert f"`tenure jobs rerun {cancelled}` makes a new job of it" in refused[1].stderr
+    assert f"`tenure jobs retry {dead}` makes a new job of it" in refused[0].stderr
+    assert f"`tenure jobs retry {cancelled}` makes a new job of it" in refused[1].stderr
 
 
 def test_bodies_that_were_not_asked_for_are_left_out(run: Run) -> None:

@@ -198,7 +198,7 @@ def test_a_dead_letter_is_redriven_once_and_not_requeued(ask: Ask) -> None:
 
     assert (first.returncode, second.returncode, requeued.returncode) == (0, 1, 1)
     assert f"it was redriven as job {first.stdout.strip()} by operator:ann at" in second.stderr
-    assert f"`tenure dlq redrive {job_id}` makes a new job of it" in requeued.stderr
+    assert f"`tenure jobs retry {job_id}` makes a new job of it" in requeued.stderr
 
 
 def test_a_worker_that_would_be_refused_says_so_when_it_starts(site: RemoteSite, ask: Ask) -> None:

@@ -1,33 +1,21 @@
 """How a job that runs looks: its progress, and its renewals in one line."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from tenure.cli.main import main
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Heartbeat, Start
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, QueueName, RequestId, WorkerId
 from tenure.core.job import Progress
 from tenure.stores.sqlite.store import SqliteStore
+from tests.cli.harness import Run
 
 WORKER = Actor("worker:w")
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
-
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-    return invoke
 
 
 @pytest.fixture

@@ -4,19 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tenure.cli.main import main
 from tenure.core.tokens import read_token
+from tests.cli.harness import tenure
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'tokens.db'}"
-
-
-def tenure(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
 
 
 def listed(url: str) -> list[dict[str, object]]:

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tenure import Tenure
 from tenure.cli import worker as worker_command
-from tenure.cli.main import main
 from tenure.worker import WorkerOptions
+from tests.cli.harness import tenure
 
 PATIENCE_S = 60.0
 TENURE = [sys.executable, "-m", "tenure"]
@@ -35,8 +34,6 @@ def second() -> None:
 def third() -> None:
     pass
 """
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -71,10 +68,6 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, WorkerOptions]]:
 
     monkeypatch.setattr(worker_command, "run_worker", run)
     return given
-
-
-def tenure(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words), catch_exceptions=False)
 
 
 @contextmanager

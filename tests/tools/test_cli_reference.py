@@ -2,15 +2,12 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
 
-from tenure.cli.main import main
 from tenure.coordinator.service import Coordinator
 from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
 from tenure.core.claims import ClaimRequest
@@ -25,6 +22,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.stores.sqlite.store import SqliteStore
+from tests.cli.harness import Run, tenure
 from tools.cli_reference import commands, page, shape_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +37,11 @@ WORDS = {
     "jobs artifacts": "jobs artifacts {done}",
     "jobs logs": "jobs logs {done}",
     "jobs wait": "jobs wait {done}",
+    "jobs cancel": "jobs cancel --all --yes",
+    "jobs rerun": "jobs rerun {done}",
+    "jobs retry": "jobs retry {done}",
+    "jobs requeue": "jobs requeue {done}",
+    "jobs dead-letter": "jobs dead-letter {done}",
     "dlq ls": "dlq ls --resolved",
     "dlq show": "dlq show {dead}",
     "dlq redrive": "dlq redrive {dead} --again",
@@ -53,18 +56,13 @@ WORDS = {
 }
 """How each command that has --json is run on the store below."""
 
-Run = Callable[..., Result]
-
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
 
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-    return invoke
+    return tenure
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import click
 import tenure
 from tenure.app import Tenure
 from tenure.cli.common import CouldNotRun
-from tenure.cli.output import printable
 from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
@@ -58,8 +57,7 @@ def import_app(import_string: str) -> object:
     except Exception as error:  # whatever a module may raise, shown and never swallowed
         lines = list(_own_lines(error))
         if lines:
-            shown = "\n".join(printable(line) for line in lines)
-            raise BrokenApplication(import_string, shown) from error
+            raise CouldNotRun(f"{import_string} cannot be imported", lines) from error
         if isinstance(error, TenureError):
             raise CouldNotRun(_missing_attribute(import_string) or str(error)) from error
         raise
@@ -153,19 +151,6 @@ def token_for(app: object, given: str | None) -> str | None:
 def namespace_of(app: object) -> Namespace:
     """Where an application enqueues."""
     return app.namespace if isinstance(app, Application) else DEFAULT_NAMESPACE
-
-
-class BrokenApplication(CouldNotRun):
-    """An application that cannot be imported: its own lines, exit code 2."""
-
-    def __init__(self, import_string: str, lines: str) -> None:
-        super().__init__(f"{import_string} cannot be imported")
-        self._lines = lines
-
-    def show(self, file: object = None) -> None:
-        """One line of Tenure, then those of the traceback that are the user's."""
-        super().show()
-        click.echo(self._lines, err=True)
 
 
 def _own_lines(error: Exception) -> Iterator[str]:

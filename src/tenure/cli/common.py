@@ -5,30 +5,38 @@ Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, 
 
 import getpass
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import click
 
-from tenure.cli.output import printable
+from tenure.cli.output import ELLIPSIS, ago, printable, say
 from tenure.coordinator.service import Coordinator
-from tenure.core.ids import Actor, JobId, RequestId, client_actor, operator_actor
-from tenure.core.instants import Duration, parse_duration
+from tenure.core.ids import (
+    Actor,
+    JobId,
+    Namespace,
+    RequestId,
+    client_actor,
+    is_job_id_prefix,
+    operator_actor,
+)
+from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.core.job import Job
 from tenure.core.sizes import parse_size
 from tenure.core.validation import MAX_NAME, NAME_PATTERN, check_job_id
-from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import Cause
-from tenure.errors import TenureError, UnknownJob
-from tenure.ports import Administration
-from tenure.protocol.records import ResolutionRecord, resolution_record
+from tenure.errors import InvalidInput, TenureError, UnknownJob
+from tenure.ports import Administration, JobFilter
 from tenure.settings import is_new, shown_url, url_from_environment
 from tenure.wiring import open_administration, open_coordinator
 
-KEY_IS_HELD = "its dedupe key is held by a job out of this token's scope"  # [D6]
-
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
+
+SHORTEST_PREFIX = 8
+"""Of a shortened id: jobs share these characters if they were made within about a minute."""
+LONGEST_PREFIX = 36
+MAX_CANDIDATES = 10
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -128,51 +136,60 @@ def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int |
 
 
 class Refusal(click.ClickException):
-    """The request was understood and refused: one line, exit code 1."""
+    """The request was understood and refused: exit code 1."""
 
     exit_code = REFUSED
 
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self._details = details
+
     def show(self, file: Any = None) -> None:
-        """`tenure: what happened; what to do`, on stderr."""
-        click.echo(f"tenure: {printable(self.message)}", err=True, file=file)
+        """`tenure: what happened; what to do` on stderr, and the details below it."""
+        say(self.message)
+        for line in self._details:
+            click.echo(printable(line), err=True)
 
 
 class CouldNotRun(Refusal):
-    """The command could not do its work: one line, exit code 2."""
+    """The command could not do its work: exit code 2."""
 
     exit_code = COULD_NOT_RUN
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Errors of Tenure end the command in one line, with exit code 2."""
+    try:
+        yield
+    except TenureError as problem:
+        raise CouldNotRun(str(problem)) from problem
 
 
 @contextmanager
 def coordinator(
     url: str | None, *, create: bool = False, accept_restored: bool = False
 ) -> Iterator[Coordinator]:
-    """A coordinator over the chosen store; errors of Tenure end the command in one line."""
-    try:
+    """A coordinator over the chosen store."""
+    with reported_errors(), ExitStack() as stack:
         chosen = url or url_from_environment()
-        with ExitStack() as stack:
-            with _told_if_created(chosen, create):
-                opened = open_coordinator(chosen, create=create, accept_restored=accept_restored)
-                serving = stack.enter_context(opened)
-            yield serving
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
+        with _told_if_created(chosen, create):
+            opened = open_coordinator(chosen, create=create, accept_restored=accept_restored)
+            serving = stack.enter_context(opened)
+        yield serving
 
 
 @contextmanager
 def administration(
     url: str | None, *, create: bool = False, token: str | None = None
 ) -> Iterator[Administration]:
-    """The coordinator of the chosen store or server; errors of Tenure end the command likewise."""
-    try:
+    """The coordinator of the chosen store or server."""
+    with reported_errors(), ExitStack() as stack:
         chosen = url or url_from_environment()
-        with ExitStack() as stack:
-            with _told_if_created(chosen, create):
-                opened = open_administration(chosen, create=create, token=token)
-                serving = stack.enter_context(opened)
-            yield serving
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
+        with _told_if_created(chosen, create):
+            opened = open_administration(chosen, create=create, token=token)
+            serving = stack.enter_context(opened)
+        yield serving
 
 
 @contextmanager
@@ -181,7 +198,7 @@ def _told_if_created(url: str, create: bool) -> Iterator[None]:
     is_made = create and is_new(url)
     yield
     if is_made:
-        click.echo(f"tenure: created {printable(shown_url(url))}", err=True)
+        say(f"created {shown_url(url)}")
 
 
 def _user() -> str:
@@ -207,41 +224,63 @@ def new_request_id(given: str | None) -> RequestId:
     return RequestId(given or f"cli:{os.urandom(12).hex()}")
 
 
-def accepted(
-    answer: Answer, job_id: JobId, *, hint: Callable[[Job], str | None] = lambda _: None
-) -> Reply:
-    """The reply, if the request was accepted; else the command ends with what stood against it,
-    and with what the hint says of the job as it is."""
-    assert isinstance(answer, Reply)
-    if answer.cause is Cause.UNKNOWN_JOB:
-        refuse(str(UnknownJob(job_id)))
-    if answer.cause is Cause.DEDUPE_KEY_HELD:
-        refuse(f"job {job_id}: {KEY_IS_HELD}")
-    if answer.cause is not None:
-        state = "" if answer.job is None else f"; it is {answer.job.status}, rev {answer.job.rev}"
-        if answer.resolution is not None:
-            state = f"; {resolved_how(resolution_record(answer.resolution))}"
-        said = None if answer.job is None else hint(answer.job)
-        refuse(f"job {job_id}: {answer.cause.value}{state}" + (f"; {said}" if said else ""))
-    return answer
+def refuse(message: str, details: Sequence[str] = ()) -> NoReturn:
+    """End with exit code 1."""
+    raise Refusal(message, details)
 
 
-def resolved_how(resolution: ResolutionRecord) -> str:
-    """What became of a dead letter, and the new job if there is one."""
-    new = "" if resolution.new_job_id is None else f" as job {resolution.new_job_id}"
-    when = resolution.ts.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f"it was {resolution.kind}{new} by {resolution.actor} at {when}"
+# --- Jobs by id ----------------------------------------------------------------------------------
 
 
-def find_job(serving: Administration, job_id: str) -> Job:
-    """The job, or the end of the command."""
-    check_job_id("ID", job_id)
-    job = serving.load_jobs([JobId(job_id)]).get(JobId(job_id))
+def job_argument(function: _F) -> _F:
+    """`ID`, and `--namespace` for shortened ids."""
+    function = click.argument("job_id", metavar="ID")(function)
+    return click.option(
+        "--namespace",
+        default="default",
+        show_default=True,
+        help="Where to look up an ID of which only the beginning is given.",
+    )(function)
+
+
+def find_job_id(serving: Administration, text: str, namespace: str, *, field: str = "ID") -> JobId:
+    """The id that was typed, whole or shortened; ends the command unless it means one job.
+
+    A whole id is taken as it is, so that it needs no look-up. A shortened one is looked up in one
+    namespace: by a key range, and never more than a few jobs.
+    """
+    typed = text.lower().removesuffix(ELLIPSIS).removesuffix("...")
+    if len(typed) >= LONGEST_PREFIX or not is_job_id_prefix(typed):
+        check_job_id(field, typed if len(typed) >= LONGEST_PREFIX else text)
+        return JobId(typed)
+    if len(typed) < SHORTEST_PREFIX:
+        hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
+        raise InvalidInput(field, f"{text!a} is too short", hint=hint)
+    found = serving.list_jobs(
+        JobFilter(
+            namespace=Namespace(namespace), id_prefix=typed, limit=MAX_CANDIDATES + 1, bodies=False
+        )
+    )
+    if not found:
+        refuse(f"no job in namespace {namespace} has an id that begins with {typed}")
+    if len(found) > 1:
+        _refuse_ambiguous(typed, found, serving.now())
+    return found[0].id
+
+
+def _refuse_ambiguous(typed: str, found: Sequence[Job], now: Instant) -> NoReturn:
+    many = f"more than {MAX_CANDIDATES}" if len(found) > MAX_CANDIDATES else str(len(found))
+    lines = [
+        f"  {job.id}  {job.kind}, {job.status}, enqueued {ago(job.enqueued_at, now)}"
+        for job in found[:MAX_CANDIDATES]
+    ]
+    refuse(f"{many} jobs have an id that begins with {typed}; give more of it:", lines)
+
+
+def find_job(serving: Administration, text: str, namespace: str = "default") -> Job:
+    """The job of this id, whole or shortened; ends the command if there is none."""
+    job_id = find_job_id(serving, text, namespace)
+    job = serving.load_jobs([job_id]).get(job_id)
     if job is None:
         refuse(str(UnknownJob(job_id)))
     return job
-
-
-def refuse(message: str) -> NoReturn:
-    """End with exit code 1."""
-    raise Refusal(message)

@@ -17,21 +17,23 @@ import msgspec
 from tenure.cli.application import load_app, token_for, url_for
 from tenure.cli.common import (
     CouldNotRun,
-    accepted,
     administration,
     app_url_option,
     client,
     duration_value,
     json_option,
+    refuse,
 )
 from tenure.cli.job_end import show_end, wait_for_end
 from tenure.cli.output import print_json, printable
 from tenure.cli.payloads import check_payload
+from tenure.cli.refusals import refusal
 from tenure.client.app import Application
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
+from tenure.core.verdicts import Reply
 from tenure.errors import InvalidInput, TenureError
 from tenure.handlers.options import as_option
 from tenure.handlers.registry import DEFAULT_QUEUE
@@ -98,8 +100,11 @@ def enqueue(
     with administration(chosen, create=True, token=token_for(application, url)) as serving:
         with _naming_flags():
             command = _command(serving, asked, application)
-            answer = serving.execute(command)
-        reply = accepted(answer, command.job_id)
+            reply = serving.execute(command)
+        assert isinstance(reply, Reply)
+        refused = refusal(command, reply)
+        if refused is not None:
+            refuse(refused)
         assert reply.job is not None
         if reply.deduplicated:
             click.echo(f"tenure: key {printable(asked.key or '')} is held by this job", err=True)

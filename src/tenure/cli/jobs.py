@@ -1,53 +1,57 @@
-"""`tenure jobs …`: look at jobs, stop them, let them go again."""
+"""`tenure jobs …`: look at jobs, stop them, let them run again."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from tenure.cli.bulk import JobOutcome, Selection, execute_all, many_options, select
 from tenure.cli.common import (
-    accepted,
     administration,
     client,
     duration_value,
     find_job,
+    find_job_id,
+    job_argument,
     json_option,
     namespace_option,
     new_request_id,
     operator,
     refuse,
+    reported_errors,
     request_id_option,
     url_option,
 )
 from tenure.cli.job_end import show_end, wait_for_end
+from tenure.cli.job_view import hides_bodies, job_facts, print_timeline, print_traceback
 from tenure.cli.output import (
+    ago,
     coloured,
     print_facts,
     print_json,
     print_table,
-    print_traceback,
     printable,
+    say,
 )
-from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue
-from tenure.core.events import Event, digest
-from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.validation import check_job_id
+from tenure.core.requests import redriven_id
+from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
-    RENEWALS,
     CancelMode,
+    Cause,
     EventCause,
-    EventType,
     JobStatus,
     ReasonCode,
     Stage,
     parse_status,
 )
 from tenure.ports import Administration, JobFilter
-from tenure.protocol.fields import iso
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
@@ -61,73 +65,125 @@ from tenure.protocol.records import (
 from tenure.telemetry.unclaimed import why_waiting
 
 MAX_LISTED = 500
+LOADED_AT_ONCE = 20
+"""Jobs are loaded with their bodies, which may be large."""
+
+LIVE = tuple(status for status in JobStatus if not status.is_terminal)
+RERUN_BY_STATUS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
+RERUN_ALL = RequestId("cli:rerun-all")
+"""`rerun --all` asks under the same id each time: whoever runs it again, a job is rerun once."""
+
 _STATUSES = ", ".join(JobStatus)
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs and decide about them."""
+    """Show jobs, cancel them, run them again.
+
+    An ID may be shortened to its first characters, at least 8, if only one job begins with them.
+    """
 
 
-@jobs.command(name="ls")
-@url_option
-@json_option(list[JobRecord])
-@namespace_option
-@click.option(
-    "--status", "-s", multiple=True, help=f"Only this, one of {_STATUSES}; may be repeated."
-)
-@click.option("--queue", "-q")
-@click.option("--kind", "-k")
-@click.option("--correlation-id")
-@click.option("--before", help="Older than this job id: the next page.")
-@click.option("--limit", "-n", type=click.IntRange(1, MAX_LISTED), default=50, show_default=True)
-def list_jobs(
-    url: str | None,
-    as_json: bool,
+def filter_options(function: _F) -> _F:
+    """`--status`, `--queue`, `--kind`, `--correlation-id` and `--namespace`."""
+    function = click.option("--correlation-id", help="Only jobs with this correlation id.")(
+        function
+    )
+    function = click.option("--kind", "-k", help="Only jobs of this kind.")(function)
+    function = click.option("--queue", "-q", help="Only jobs of this queue.")(function)
+    function = click.option(
+        "--status",
+        "-s",
+        multiple=True,
+        help=f"Only jobs of this status; may be repeated. One of {_STATUSES}.",
+    )(function)
+    return namespace_option(function)
+
+
+def _filter(
+    *,
     namespace: str,
     status: tuple[str, ...],
     queue: str | None,
     kind: str | None,
     correlation_id: str | None,
-    before: str | None,
-    limit: int,
-) -> None:
-    """List jobs, newest first.
-
-    In the order of their ids, which begin with the time they were made. A job that was redriven,
-    rerun, enqueued by a handler or compensates has an id derived from its origin's: it stands
-    beside its origin.
-    """
+) -> JobFilter:
     try:
         statuses = tuple(parse_status(word) for word in status)
     except ValueError as wrong:
         raise click.BadParameter(
             f"no such status; one of {_STATUSES}", param_hint="--status"
         ) from wrong
+    with reported_errors():
+        return JobFilter(
+            namespace=Namespace(namespace),
+            statuses=statuses,
+            queue=None if queue is None else QueueName(queue),
+            kind=None if kind is None else Kind(kind),
+            correlation_id=correlation_id,
+            bodies=False,
+        )
+
+
+def _wanted(
+    job_ids: tuple[str, ...], filters: dict[str, Any], *, among: Sequence[JobStatus], problem: str
+) -> JobFilter:
+    """The filter of a command that takes IDs or --all, of jobs that have one of these statuses."""
+    if job_ids and any(value for name, value in filters.items() if name != "namespace"):
+        raise click.UsageError("Filters go with --all.")
+    wanted = _filter(**filters)
+    if any(status not in among for status in wanted.statuses):
+        raise click.BadParameter(problem, param_hint="--status")
+    return msgspec.structs.replace(wanted, statuses=wanted.statuses or tuple(among))
+
+
+# --- Looking -------------------------------------------------------------------------------------
+
+
+@jobs.command(name="ls")
+@url_option
+@json_option(list[JobRecord])
+@filter_options
+@click.option("--before", metavar="ID", help="Only older jobs than this one: the next page.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, MAX_LISTED),
+    default=50,
+    show_default=True,
+    help="At most this many jobs.",
+)
+def list_jobs(
+    url: str | None, as_json: bool, before: str | None, limit: int, **filters: Any
+) -> None:
+    """List jobs, newest first.
+
+    They are in the order of their ids, which begin with the time when the job was made. A job that
+    was made from another one (redriven, rerun, enqueued by its handler, its compensation) has an id
+    that begins like the other's, and is listed next to it.
+
+    \b
+    Examples:
+      tenure jobs ls --status failed --kind mail
+      tenure jobs ls -s running -s stalled
+    """
+    wanted = msgspec.structs.replace(_filter(**filters), limit=limit)
     with administration(url) as serving:
         if before is not None:
-            check_job_id("--before", before)
-        found = serving.list_jobs(
-            JobFilter(
-                namespace=Namespace(namespace),
-                statuses=statuses,
-                queue=None if queue is None else QueueName(queue),
-                kind=None if kind is None else Kind(kind),
-                correlation_id=correlation_id,
-                before=None if before is None else JobId(before),
-                limit=limit,
-            )
-        )
+            last = find_job_id(serving, before, wanted.namespace, field="--before")
+            wanted = msgspec.structs.replace(wanted, before=last)
+        found = serving.list_jobs(wanted)
         now = serving.now()
     if as_json:
         print_json([job_record(job, now=now, bodies=False) for job in found])
         return
-    _print_jobs(found)
+    _print_jobs(found, now)
 
 
-def _print_jobs(found: Sequence[Job]) -> None:
+def _print_jobs(found: Sequence[Job], now: Instant) -> None:
     print_table(
-        ["ID", "KIND", "QUEUE", "STATUS", "ATTEMPT", "OWNER", "ENQUEUED", "FINISHED"],
+        ["ID", "KIND", "QUEUE", "STATUS", "ATTEMPT", "ENQUEUED", "FINISHED", "WORKER"],
         [
             (
                 job.id,
@@ -135,17 +191,18 @@ def _print_jobs(found: Sequence[Job]) -> None:
                 job.queue,
                 job.status,
                 job.attempt,
+                ago(job.enqueued_at, now),
+                ago(job.finished_at, now),
                 job.owner,
-                iso(job.enqueued_at),
-                iso(job.finished_at),
             )
             for job in found
         ],
+        optional=("QUEUE", "FINISHED", "WORKER"),
     )
 
 
 class JobShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, what keeps it from running if it is queued and anything is known, and its log."""
+    """A job, why it waits if that is known, and its history."""
 
     job: JobRecord
     waiting: str | None
@@ -156,121 +213,35 @@ class JobShown(msgspec.Struct, frozen=True, kw_only=True):
 @url_option
 @json_option(JobShown)
 @click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
-@click.argument("job_id", metavar="ID")
-def show_job(url: str | None, as_json: bool, bodies: bool, job_id: str) -> None:
-    """Show a job and its timeline."""
+@job_argument
+def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str) -> None:
+    """Show a job: its state, why it waits, its history and its last error."""
     with administration(url) as serving:
-        job = find_job(serving, job_id)
+        job = find_job(serving, job_id, namespace)
         events = serving.load_events(job.id)
         hidden = bodies and hides_bodies(job, events)
-        shown = job_record(job, now=serving.now(), bodies=bodies and not hidden)
+        now = serving.now()
+        shown = job_record(job, now=now, bodies=bodies and not hidden)
         waiting = why_waiting(serving, job)
     if as_json:
         history = [event_record(event) for event in events]
         print_json(JobShown(job=shown, waiting=waiting, events=history))
         return
-    print_facts([*job_facts(job, bodies=bodies, hidden=hidden), ("waiting", waiting)])
+    facts = job_facts(job, now=now, bodies=bodies, hidden=hidden)
+    print_facts([*facts, ("waiting", waiting)])
     click.echo()
     print_timeline(events, folded=True)
     print_traceback(job)
 
 
-def job_facts(job: Job, *, bodies: bool, hidden: bool) -> list[tuple[str, object]]:
-    """What people want to know of a job first; with its bodies, or that they are hidden."""
-    progress = job.progress
-    done = None
-    if progress is not None:
-        done = f"{progress.done}/{progress.total or '?'} {progress.note}".rstrip()
-    error = job.error or job.last_error
-    facts: list[tuple[str, object]] = [
-        ("id", job.id),
-        ("kind", job.kind),
-        ("queue", job.queue),
-        ("status", job.status),
-        ("attempts", f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"),
-        ("enqueued", iso(job.enqueued_at)),
-        ("runs at", iso(job.run_at)),
-        ("owner", job.owner),
-        ("lease until", iso(job.lease_expires_at)),
-        ("progress", done),
-        ("cancel requested", iso(job.cancel_requested_at)),
-        ("cancel reason", job.cancel_reason),
-        ("stalled by", job.stall_cause),
-        ("reason", job.reason_code),
-        ("stage", job.stage),
-        ("error", None if error is None else error.headline),
-        ("key", job.dedupe_key),
-        ("correlation", job.correlation_id),
-        ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
-        ("finished", iso(job.finished_at)),
-    ]
-    if hidden:
-        facts.append(("bodies", "hidden: a token of this role sees no payload, checkpoint, result"))
-    elif bodies:
-        for name in ("payload", "checkpoint", "result"):
-            body = getattr(job, name)
-            facts.append((name, None if body is None else body.decode()))
-    return facts
-
-
-def hides_bodies(job: Job, events: Sequence[Event]) -> bool:
-    """Whether a server kept the bodies of a job from whoever asks. A payload that is left out reads
-    as null. The first event tells it from one that is null: it has the payload's digest, and for
-    a viewer, who sees no digests, none. [H46]"""
-    if job.status is JobStatus.SUCCEEDED and job.result is None:
-        return True
-    return bool(events) and events[0].payload.sha256 != digest(job.payload)
-
-
-def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:
-    """The events of a job below each other, with the time since the first, and where renewals of
-    an ended attempt were pruned; `folded`, renewals that follow each other are one line."""
-    rows: list[tuple[object, ...]] = []
-    holder: Actor | None = None  # whoever claimed the attempt has renewed it
-    seen = 0
-    for run in _runs(events, folded=folded):
-        first, last = run[0], run[-1]
-        if first.seq > seen + 1:
-            what, seqs = _renewals(seen + 1, first.seq - 1)
-            rows.append((seqs, None, what, None, first.attempt, holder, "pruned"))
-        if first.type is EventType.CLAIMED:
-            holder = first.actor
-        since = f"+{(last.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s"
-        if first is last:
-            change = f"{first.from_status or '-'} → {first.to_status}"
-            about: tuple[object, ...] = (first.seq, since, first.type, change)
-        else:
-            what, seqs = _renewals(first.seq, last.seq)
-            about = (seqs, since, what, None)
-        rows.append((*about, first.attempt, first.actor, first.cause))
-        seen = last.seq
-    print_table(["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"], rows)
-
-
-def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:
-    """Every event alone; `folded`, the renewals between two other events together."""
-    runs: list[list[Event]] = []
-    for event in events:
-        last = runs[-1][-1] if runs else None
-        if folded and last is not None and {last.type, event.type} <= RENEWALS:
-            runs[-1].append(event)
-        else:
-            runs.append([event])
-    return runs
-
-
-def _renewals(first: int, last: int) -> tuple[str, str]:
-    return ("renewal", f"{first}") if first == last else ("renewals", f"{first}–{last}")
-
-
 @jobs.command(name="events")
 @url_option
 @json_option(list[EventRecord])
-@click.argument("job_id", metavar="ID")
-def job_events(url: str | None, as_json: bool, job_id: str) -> None:
-    """Show a job's history."""
+@job_argument
+def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> None:
+    """Show every event of a job's history."""
     with administration(url) as serving:
-        events = serving.load_events(find_job(serving, job_id).id)
+        events = serving.load_events(find_job(serving, job_id, namespace).id)
     if as_json:
         print_json([event_record(event) for event in events])
     else:
@@ -286,26 +257,32 @@ def job_events(url: str | None, as_json: bool, job_id: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the artifact to this file.",
 )
-@click.argument("job_id", metavar="ID")
+@job_argument
 @click.argument("name", required=False)
 def job_artifacts(
-    url: str | None, as_json: bool, output: Path | None, job_id: str, name: str | None
+    url: str | None,
+    as_json: bool,
+    output: Path | None,
+    namespace: str,
+    job_id: str,
+    name: str | None,
 ) -> None:
-    """List the files a succeeded job left behind, or fetch the one called NAME."""
+    """List the files that a succeeded job produced, or print the one called NAME."""
     if output is not None and name is None:
         raise click.UsageError("-o needs a NAME.")
     with administration(url) as serving:
-        job = find_job(serving, job_id)
+        job = find_job(serving, job_id, namespace)
         if name is not None:
             _fetch_artifact(serving, job, name, output)
             return
         found = serving.list_artifacts(job.id)
+        now = serving.now()
     if as_json:
         print_json([artifact_record(each) for each in found])
         return
     print_table(
-        ["NAME", "TYPE", "BYTES", "SHA256", "STAGED"],
-        [(a.name, a.media_type, a.size, a.sha256, iso(a.ts)) for a in found],
+        ["NAME", "TYPE", "BYTES", "SHA256", "UPLOADED"],
+        [(a.name, a.media_type, a.size, a.sha256, ago(a.ts, now)) for a in found],
     )
 
 
@@ -317,24 +294,26 @@ def _fetch_artifact(serving: Administration, job: Job, name: str, output: Path |
         output.write_bytes(stored.body)
         click.echo(f"{output}: {stored.artifact.size} bytes", err=True)
     elif sys.stdout.isatty():
-        refuse(f"{name} may hold anything, and this is a terminal; give -o FILE, or redirect it")
+        refuse(f"{name} may contain anything, and stdout is a terminal; use -o FILE or a pipe")
     else:
         sys.stdout.buffer.write(stored.body)
-        sys.stdout.buffer.flush()  # here, where a full disk can still be said
+        sys.stdout.buffer.flush()  # here, where a full disk can still be reported
 
 
 @jobs.command(name="logs")
 @url_option
 @json_option(list[OutputRecord])
 @click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
-@click.argument("job_id", metavar="ID")
-def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -> None:
-    """Show what a job's handler wrote, attempt by attempt.
+@job_argument
+def job_logs(
+    url: str | None, as_json: bool, attempt: int | None, namespace: str, job_id: str
+) -> None:
+    """Show the output of a job's handler, attempt by attempt.
 
-    Of an attempt that runs it is what it has written so far, a few seconds ago.
+    The output of a running attempt is a few seconds behind.
     """
     with administration(url) as serving:
-        job = find_job(serving, job_id)
+        job = find_job(serving, job_id, namespace)
         logs = [
             log
             for log in serving.load_attempt_logs(job.id)
@@ -344,7 +323,7 @@ def job_logs(url: str | None, as_json: bool, attempt: int | None, job_id: str) -
         print_json([output_record(log) for log in logs])
         return
     if not logs:
-        click.echo(f"tenure: {_why_no_output(job, attempt)}", err=True)
+        say(_why_no_output(job, attempt))
     for log in logs:
         left_out = f", {log.left_out_bytes} bytes left out" if log.left_out_bytes else ""
         so_far = ", so far" if _is_running(job, log.attempt) else ""
@@ -367,127 +346,298 @@ def _why_no_output(job: Job, attempt: int | None) -> str:
     if _is_running(job, asked_for):
         return (
             f"attempt {asked_for} of job {job.id} runs on {job.owner} and has written nothing so"
-            " far; what it writes can be read a few seconds later"
+            " far; its output is shown here a few seconds after it is written"
         )
     if attempt is None and job.attempt > 1:
         return f"the {job.attempt} attempts of job {job.id} have written nothing"
     return f"attempt {asked_for} of job {job.id} has written nothing"
 
 
+# --- Deciding ------------------------------------------------------------------------------------
+
+
 @jobs.command(name="cancel")
 @url_option
+@json_option(list[JobOutcome])
 @request_id_option
+@filter_options
 @click.option(
     "--hard",
     is_flag=True,
-    help="Revoke the lease at once instead of asking; the handler is killed when its worker hears "
-    "of it, with the next heartbeat.",
+    help="End the lease of a running job at once. Its worker kills the handler when it hears of it,"
+    " with its next heartbeat.",
 )
 @click.option("--reason", default="", help="Kept with the job.")
-@click.argument("job_id", metavar="ID")
-def cancel_job(
-    url: str | None, request_id: str | None, hard: bool, reason: str, job_id: str
+@many_options
+def cancel_jobs(
+    url: str | None,
+    as_json: bool,
+    request_id: str | None,
+    hard: bool,
+    reason: str,
+    job_ids: tuple[str, ...],
+    every: bool,
+    yes: bool,
+    **filters: Any,
 ) -> None:
-    """Cancel a job: at once if it does not run, else softly with a grace, or --hard."""
+    """Cancel jobs.
+
+    A job that waits is cancelled at once. The handler of a running job is asked to stop and has a
+    grace period to do so; --hard does not wait for it. With --all, jobs that have not finished are
+    cancelled, or those of them that the filters leave.
+
+    \b
+    Examples:
+      tenure jobs cancel 01a1e920-e889-7a9c
+      tenure jobs cancel --all --queue research --status queued
+
+    Exits with 0 if all were cancelled or asked to stop, 1 if some were refused or you said no, 2 if
+    it could not be done. It is safe to run again.
+    """
+    wanted = _wanted(job_ids, filters, among=LIVE, problem="a finished job cannot be cancelled")
+    selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
+    asked_as = new_request_id(request_id)
+    mode = CancelMode.HARD if hard else CancelMode.SOFT
     with administration(url) as serving:
-        command = Cancel(
-            job_id=JobId(job_id),
-            actor=client(),
-            request_id=new_request_id(request_id),
-            mode=CancelMode.HARD if hard else CancelMode.SOFT,
-            reason=reason,
-        )
-        reply = accepted(serving.execute(command), command.job_id)
-    assert reply.job is not None
-    word = "cancel requested, still " if reply.pending else ""
-    click.echo(f"{job_id}: {word}{coloured(reply.job.status)}")
+        commands = [
+            Cancel(job_id=job_id, actor=client(), request_id=asked_as, mode=mode, reason=reason)
+            for job_id in select(serving, selection, verb="Cancel")
+        ]
+        execute_all(serving, commands, as_json=as_json, line=_status_line)
 
 
 @jobs.command(name="rerun")
 @url_option
+@json_option(list[JobOutcome])
 @request_id_option
-@click.option("--again", is_flag=True, help="Also a dead letter that was redriven or discarded.")
-@click.argument("job_id", metavar="ID")
-def rerun_job(url: str | None, request_id: str | None, again: bool, job_id: str) -> None:
-    """Make a new job out of a finished one; prints the new id."""
-    with administration(url) as serving:
-        command = Redrive(
-            job_id=JobId(job_id),
-            actor=operator(),
-            request_id=new_request_id(request_id),
-            cause=EventCause.RERUN,
-            again=again,
+@filter_options
+@click.option(
+    "--again", is_flag=True, help="Also dead letters that were redriven or discarded before."
+)
+@many_options
+def rerun_jobs(
+    url: str | None,
+    as_json: bool,
+    request_id: str | None,
+    again: bool,
+    job_ids: tuple[str, ...],
+    every: bool,
+    yes: bool,
+    **filters: Any,
+) -> None:
+    """Make a new job out of each finished one; prints the new ids.
+
+    The new job has the kind, queue, payload and policy of the old one, which stays as it is. With
+    --all, say which jobs by --status; a job that was rerun with --all before is left out, so that
+    the command is safe to run again. Dead letters have `tenure dlq redrive --all`.
+
+    \b
+    Examples:
+      tenure jobs rerun 01a1e920-e889-7a9c
+      tenure jobs rerun --all --status failed --kind mail
+
+    Exits with 0 if each has a new job, 1 if some were refused or you said no, 2 if it could not be
+    done.
+    """
+    if every and not filters["status"]:
+        raise click.UsageError("Say which jobs: --all --status failed, cancelled or succeeded.")
+    problem = "only jobs that failed, succeeded or were cancelled can be rerun with --all"
+    wanted = _wanted(job_ids, filters, among=RERUN_BY_STATUS, problem=problem)
+    selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
+    asked_as = RERUN_ALL if every and request_id is None else new_request_id(request_id)
+
+    def command(job_id: JobId) -> Redrive:
+        cause = EventCause.RERUN
+        return Redrive(
+            job_id=job_id, actor=operator(), request_id=asked_as, cause=cause, again=again
         )
-        reply = accepted(serving.execute(command), command.job_id)
-    assert reply.job is not None
-    click.echo(reply.job.id)
+
+    with administration(url) as serving:
+
+        def rerun_before(page: Sequence[JobId]) -> set[JobId]:
+            old_ids = {redriven_id(command(job_id)): job_id for job_id in page}
+            new_ids, found = list(old_ids), set()
+            for start in range(0, len(new_ids), LOADED_AT_ONCE):
+                loaded = serving.load_jobs(new_ids[start : start + LOADED_AT_ONCE])
+                found |= {old_ids[new_id] for new_id in loaded}
+            return found
+
+        chosen = select(serving, selection, verb="Rerun", without=rerun_before)
+        commands = [command(job_id) for job_id in chosen]
+        execute_all(serving, commands, as_json=as_json, line=id_that_runs, hint=hint_again)
+
+
+@jobs.command(name="retry")
+@url_option
+@json_option(list[JobOutcome])
+@request_id_option
+@namespace_option
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+def retry_jobs(
+    url: str | None,
+    as_json: bool,
+    request_id: str | None,
+    namespace: str,
+    job_ids: tuple[str, ...],
+) -> None:
+    """Let jobs run again, in the way that fits their status; prints the ids of the jobs that run.
+
+    \b
+    dead_lettered                 a new job is made, the dead letter is marked as redriven
+    failed, cancelled, succeeded  a new job is made
+    stalled                       the job goes back to its queue
+    queued, claimed, running      refused, with what to do instead
+
+    Exits with 0 if all will run, 1 if some were refused, 2 if it could not be done.
+    """
+    asked_as = new_request_id(request_id)
+    with administration(url) as serving:
+        found = [find_job(serving, text, namespace) for text in job_ids]
+        commands = [_retry(job, asked_as) for job in {job.id: job for job in found}.values()]
+        execute_all(
+            serving,
+            commands,
+            as_json=as_json,
+            line=id_that_runs,
+            hint=lambda reply: _instead_of_retry(serving, reply),
+        )
+
+
+def _retry(job: Job, request_id: RequestId) -> Command:
+    """A job that has not finished goes back to its queue if it is stalled: the coordinator decides,
+    and answers a repeated request as it did before."""
+    if not job.status.is_terminal:
+        return Requeue(job_id=job.id, actor=operator(), request_id=request_id)
+    is_dead = job.status is JobStatus.DEAD_LETTERED
+    cause = EventCause.REDRIVE if is_dead else EventCause.RERUN
+    return Redrive(job_id=job.id, actor=operator(), request_id=request_id, cause=cause)
+
+
+def _instead_of_retry(serving: Administration, reply: Reply) -> str | None:
+    job = reply.job
+    if reply.cause is Cause.ALREADY_RESOLVED and job is not None:
+        return f"`tenure jobs rerun --again {job.id}` makes another job of it"
+    if reply.cause is not Cause.NOT_HELD or job is None:
+        return None
+    if job.status is not JobStatus.QUEUED:
+        return (
+            f"worker {job.owner} has it: wait for its end, or `tenure jobs cancel {job.id}` and"
+            " then retry it"
+        )
+    if job.run_at is not None and job.run_at > serving.now():
+        return (
+            f"it runs {ago(job.run_at, serving.now())}; to run it now, `tenure jobs cancel"
+            f" {job.id}` and then retry it"
+        )
+    return why_waiting(serving, job) or "a worker will claim it soon"
 
 
 @jobs.command(name="requeue")
 @url_option
+@json_option(list[JobOutcome])
 @request_id_option
-@click.argument("job_id", metavar="ID")
-def requeue_job(url: str | None, request_id: str | None, job_id: str) -> None:
-    """Let a held job (stalled, on_lost=hold) go back to its queue."""
+@namespace_option
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+def requeue_jobs(
+    url: str | None,
+    as_json: bool,
+    request_id: str | None,
+    namespace: str,
+    job_ids: tuple[str, ...],
+) -> None:
+    """Send stalled jobs (of a kind with on_lost="hold") back to their queue."""
+    asked_as = new_request_id(request_id)
     with administration(url) as serving:
-        command = Requeue(
-            job_id=JobId(job_id), actor=operator(), request_id=new_request_id(request_id)
-        )
-        reply = accepted(serving.execute(command), command.job_id, hint=_instead_of_requeue)
-    assert reply.job is not None
-    click.echo(f"{job_id}: {coloured(reply.job.status)}")  # a repeated request may find it running
+        ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
+        commands = [Requeue(job_id=job_id, actor=operator(), request_id=asked_as) for job_id in ids]
+        execute_all(serving, commands, as_json=as_json, line=_status_line, hint=_instead_of_requeue)
 
 
-def _instead_of_requeue(job: Job) -> str | None:
-    """What to do with a job that is not held."""
-    if job.status is JobStatus.DEAD_LETTERED:
-        return f"`tenure dlq redrive {job.id}` makes a new job of it"
-    if job.status.is_terminal:
-        return f"`tenure jobs rerun {job.id}` makes a new job of it"
+def _instead_of_requeue(reply: Reply) -> str | None:
+    """What to do with a job that has finished."""
+    if reply.job is not None and reply.job.status.is_terminal:
+        return f"`tenure jobs retry {reply.job.id}` makes a new job of it"
     return None
 
 
 @jobs.command(name="dead-letter")
 @url_option
+@json_option(list[JobOutcome])
 @request_id_option
 @click.option(
     "--reason",
     type=click.Choice([code.value for code in ReasonCode]),
     default=ReasonCode.POLICY_VIOLATION.value,
     show_default=True,
+    help="Why it must not run.",
 )
-@click.option("--stage", type=click.Choice([stage.value for stage in Stage]))
-@click.option("--message", "-m", default="", help="Kept with the job.")
-@click.argument("job_id", metavar="ID")
-def dead_letter_job(
+@click.option(
+    "--stage",
+    type=click.Choice([stage.value for stage in Stage]),
+    help="At which stage of its work the reason arose.",
+)
+@click.option("--message", "-m", default="", help="Kept with the job as its error.")
+@namespace_option
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+def dead_letter_jobs(
     url: str | None,
+    as_json: bool,
     request_id: str | None,
     reason: str,
     stage: str | None,
     message: str,
-    job_id: str,
+    namespace: str,
+    job_ids: tuple[str, ...],
 ) -> None:
-    """Take a live job out of circulation."""
+    """Make dead letters of jobs that have not finished: they do not run until redriven."""
+    asked_as = new_request_id(request_id)
     with administration(url) as serving:
-        command = DeadLetter(
-            job_id=JobId(job_id),
-            actor=operator(),
-            request_id=new_request_id(request_id),
-            reason_code=ReasonCode(reason),
-            stage=None if stage is None else Stage(stage),
-            message=message,
-        )
-        accepted(serving.execute(command), command.job_id)
-    click.echo(f"{job_id}: {coloured('dead_lettered')}")
+        ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
+        commands = [
+            DeadLetter(
+                job_id=job_id,
+                actor=operator(),
+                request_id=asked_as,
+                reason_code=ReasonCode(reason),
+                stage=None if stage is None else Stage(stage),
+                message=message,
+            )
+            for job_id in ids
+        ]
+        execute_all(serving, commands, as_json=as_json, line=_status_line)
+
+
+def _status_line(command: Command, reply: Reply) -> str:
+    assert reply.job is not None
+    word = "cancel requested, still " if reply.pending else ""
+    return f"{command.job_id}: {word}{coloured(reply.job.status)}"
+
+
+def id_that_runs(_: Command, reply: Reply) -> str:
+    """The new job's id, or that of the job that goes on."""
+    assert reply.job is not None
+    return reply.job.id
+
+
+def hint_again(reply: Reply) -> str | None:
+    """How to make another job of a dead letter that was resolved before."""
+    if reply.cause is not Cause.ALREADY_RESOLVED:
+        return None
+    return "--again makes a new job of it all the same"
 
 
 @jobs.command(name="wait")
 @url_option
 @json_option(JobRecord)
 @click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
-@click.argument("job_id", metavar="ID")
-def wait_for_job(url: str | None, as_json: bool, timeout: Duration | None, job_id: str) -> None:
-    """Wait until a job is finished. Exits with 0 if it succeeded, 1 otherwise."""
+@job_argument
+def wait_for_job(
+    url: str | None, as_json: bool, timeout: Duration | None, namespace: str, job_id: str
+) -> None:
+    """Wait until a job has finished, and print its result.
+
+    Exits with 0 if it succeeded, 1 otherwise.
+    """
     with administration(url) as serving:
-        job = wait_for_end(serving, find_job(serving, job_id), timeout)
+        job = wait_for_end(serving, find_job(serving, job_id, namespace), timeout)
         show_end(serving, job, as_json=as_json)

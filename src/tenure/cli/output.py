@@ -1,15 +1,20 @@
-"""Output: tables for people, JSON for programs, and nothing a payload could smuggle in.
+"""How commands print: tables that fit the terminal, JSON for programs, progress of long work.
 
-Colours only on a terminal (click sees to that). Every cell is escaped: a job's data must not move
-a cursor, change a colour or reorder a line.
+Colours only on a terminal (click sees to that). Every cell is escaped, so that a job's data cannot
+move the cursor, change a colour or reorder a line.
 """
 
+import shutil
+import sys
+import time
+import unicodedata
 from collections.abc import Sequence
 
 import click
 import msgspec
 
-from tenure.core.job import Job
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.protocol.fields import iso
 
 COLOURS = {
     "queued": "blue",
@@ -21,6 +26,12 @@ COLOURS = {
     "cancelled": "yellow",
     "dead_lettered": "red",
 }
+GAP = "  "
+ELLIPSIS = "…"
+SHORTEST_CELL = 16
+SHORTEST_ID = 19
+"""With these widths a table is readable. So much of a job's id has its time and its order within a
+millisecond, which is nearly always enough to name the job."""
 
 
 def printable(text: str) -> str:
@@ -36,6 +47,14 @@ def coloured(status: str) -> str:
     return click.style(status, fg=COLOURS.get(status))
 
 
+def say(message: str) -> None:
+    """A remark for the user, on stderr."""
+    click.echo(f"tenure: {printable(message)}", err=True)
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
 def print_json(value: object) -> None:
     """One JSON document on stdout; what a terminal must not see is escaped, as JSON allows."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
@@ -47,29 +66,88 @@ def _json_escape(character: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns; None is shown as a dash."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [
-        max([len(title), *(len(click.unstyle(row[column])) for row in cells)])
-        for column, title in enumerate(head)
+# --- Tables --------------------------------------------------------------------------------------
+
+
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[object]], *, optional: Sequence[str] = ()
+) -> None:
+    """Aligned columns; None is shown as a dash. On a terminal every row is one line: `optional`
+    columns are left out, the last one first, until the rest can fit; then the widest cells are cut.
+    Elsewhere nothing is left out or cut."""
+    columns = [[title, *(_cell(row[at]) for row in rows)] for at, title in enumerate(head)]
+    widths = [max(map(display_width, column)) for column in columns]
+    available = terminal_columns()
+    if available is not None:
+        for title in reversed(optional):
+            if _total([_shortest(*pair) for pair in zip(columns, widths, strict=True)]) > available:
+                at = [column[0] for column in columns].index(title)
+                del columns[at], widths[at]
+        shortest = [_shortest(*pair) for pair in zip(columns, widths, strict=True)]
+        widths = fit(widths, shortest, available)
+    titles, *lines = [
+        GAP.join(_padded(*pair) for pair in zip(cells, widths, strict=True)).rstrip()
+        for cells in zip(*columns, strict=True)
     ]
-    click.secho(
-        "  ".join(t.ljust(w) for t, w in zip(head, widths, strict=True)).rstrip(), bold=True
+    click.secho(titles, bold=True)
+    for line in lines:
+        click.echo(line)
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is that reads stdout; None if it is a file or another program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fit(widths: Sequence[int], shortest: Sequence[int], available: int) -> list[int]:
+    """These widths, the widest ones made narrower until a row fits; not below `shortest` unless
+    there is no other way."""
+    fitted = list(widths)
+    for floors in (shortest, [1] * len(fitted)):
+        while _total(fitted) > available:
+            can_shrink = [at for at, width in enumerate(fitted) if width > floors[at]]
+            if not can_shrink:
+                break
+            fitted[max(can_shrink, key=lambda at: fitted[at])] -= 1
+    return fitted
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _shortest(column: Sequence[str], width: int) -> int:
+    title = column[0]
+    return min(width, SHORTEST_ID if title == "ID" else SHORTEST_CELL)
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal a text takes: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
     )
-    for row in cells:
-        padded = [
-            cell + " " * (width - len(click.unstyle(cell)))
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        click.echo("  ".join(padded).rstrip())
+
+
+def shortened(text: str, width: int) -> str:
+    """`text`, or as much of it as fits with an ellipsis."""
+    if display_width(text) <= width:
+        return text
+    while display_width(text) >= width:
+        text = text[:-1]
+    return text + ELLIPSIS
+
+
+def _padded(cell: str, width: int) -> str:
+    shown = shortened(cell, width)
+    padding = " " * (width - display_width(shown))
+    return (coloured(shown) if shown in COLOURS else shown) + padding
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    text = str(value)
-    return coloured(text) if text in COLOURS else printable(text)
+    return "-" if value is None else printable(str(value))
 
 
 def print_facts(facts: Sequence[tuple[str, object]]) -> None:
@@ -77,24 +155,65 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     present = [(name, value) for name, value in facts if value is not None and value != ""]
     width = max(len(name) for name, _ in present)
     for name, value in present:
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {_cell(value)}")
+        cell = _cell(value)
+        shown = coloured(cell) if cell in COLOURS else cell
+        click.echo(f"{click.style(name.ljust(width), bold=True)}{GAP}{shown}")
+
+
+# --- Times ---------------------------------------------------------------------------------------
 
 
 def in_words(span_s: float) -> str:
-    """A span of time as people say it, in its largest unit: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    """A span of time in its largest unit: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
     for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if span_s >= unit_s:
             return f"{span_s / unit_s:.0f} {unit}"
     return f"{span_s:.0f} s" if span_s >= 10 else f"{span_s:.1f} s"
 
 
-def print_traceback(job: Job) -> None:
-    """The rest of the last error's message, and its traceback, line by line."""
-    error = job.error or job.last_error
-    if error is None:
-        return
-    for text in (error.message.partition("\n")[2].strip("\n"), error.traceback):
-        if text:
-            click.echo()
-            for line in text.splitlines():
-                click.echo(printable(line))
+def ago(instant: Instant | None, now: Instant) -> str | None:
+    """When something was or will be, for a table: `3 min ago`, `in 2 h`."""
+    if instant is None:
+        return None
+    span_s = abs(now - instant) / MICROSECONDS_PER_SECOND
+    if span_s < 1:
+        return "now"
+    words = in_words(span_s) if span_s >= 10 else f"{span_s:.0f} s"
+    return f"{words} ago" if instant < now else f"in {words}"
+
+
+def exact_and_ago(instant: Instant | None, now: Instant) -> str | None:
+    """The exact time, and how long ago that is."""
+    return None if instant is None else f"{iso(instant)} ({ago(instant, now)})"
+
+
+# --- Progress ------------------------------------------------------------------------------------
+
+
+class ProgressLine:
+    """Shows on stderr how far long work has come: on a terminal in one line that is rewritten,
+    elsewhere in a new line every 30 s."""
+
+    FIRST_AFTER_S = 2.0
+    TERMINAL_EVERY_S = 0.5
+    LOG_EVERY_S = 30.0
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._every_s = self.TERMINAL_EVERY_S if self._is_terminal else self.LOG_EVERY_S
+        self._next = time.monotonic() + (self.FIRST_AFTER_S if self._is_terminal else self._every_s)
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Show this, unless something was shown a moment ago."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every_s
+        self._is_shown = True
+        start, end = ("\r", False) if self._is_terminal else ("", True)
+        click.echo(f"{start}{text}", err=True, nl=end)
+
+    def done(self) -> None:
+        """End the line, if there is one."""
+        if self._is_shown and self._is_terminal:
+            click.echo(err=True)

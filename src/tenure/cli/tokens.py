@@ -14,7 +14,7 @@ from tenure.cli.common import (
     refuse,
     url_option,
 )
-from tenure.cli.output import print_json, print_table, printable
+from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.tokens import (
@@ -149,7 +149,8 @@ def list_tokens(url: str | None, as_json: bool) -> None:
     """List tokens, oldest first; their secrets are not kept."""
     with coordinator(url) as serving:
         now = serving.now()
-        views = [_view(token, now) for token in serving.store.list_tokens()]
+        found = serving.store.list_tokens()
+    views = [_view(token, now) for token in found]
     if as_json:
         print_json(views)
         return
@@ -164,11 +165,12 @@ def list_tokens(url: str | None, as_json: bool) -> None:
                 view.namespace,
                 ",".join(view.queues) or "all",
                 ",".join(view.kinds) or "all",
-                view.expires_at,
-                view.last_used_at,
+                ago(token.expires_at, now),
+                ago(token.last_used_at, now),
             )
-            for view in views
+            for token, view in zip(found, views, strict=True)
         ],
+        optional=("NAMESPACE", "QUEUES", "KINDS", "LAST USED"),
     )
 
 

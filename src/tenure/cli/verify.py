@@ -4,14 +4,13 @@ Exit codes: 0 everything checked holds, 1 a violation was found, 2 it could not 
 """
 
 import sys
-import time
 from pathlib import Path
 
 import click
 import msgspec
 
 from tenure.cli.common import CouldNotRun, duration_value, json_option, url_option
-from tenure.cli.output import print_json, printable
+from tenure.cli.output import ProgressLine, print_json, printable
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
@@ -28,33 +27,6 @@ PAGE_WITHIN_S = 600.0
 
 _COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
 _WITHOUT_ACKS_HINT = ", give --acks FILE (docs/reference/acks.md)"
-
-
-class ProgressLine:
-    """Says how far a long run is: on a terminal in one line, elsewhere twice a minute."""
-
-    FIRST_AFTER_S = 2.0
-    TERMINAL_EVERY_S = 0.5
-    LOG_EVERY_S = 30.0
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._every_s = self.TERMINAL_EVERY_S if self._is_terminal else self.LOG_EVERY_S
-        self._next = time.monotonic() + (self.FIRST_AFTER_S if self._is_terminal else self._every_s)
-        self._shown = False
-
-    def __call__(self, jobs: int, events: int) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._every_s
-        self._shown = True
-        start, end = ("\r", False) if self._is_terminal else ("", True)
-        click.echo(f"{start}verify: {jobs:,} jobs, {events:,} events read", err=True, nl=end)
-
-    def done(self) -> None:
-        """End the line, if there is one."""
-        if self._shown and self._is_terminal:
-            click.echo(err=True)
 
 
 def _retention(context: click.Context, option: click.Parameter, text: str | None) -> Duration:
@@ -131,8 +103,12 @@ def verify_command(
 def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -> Report:
     store = open_store(url, create=False, timeout_s=PAGE_WITHIN_S)
     progress = ProgressLine()
+
+    def show(jobs: int, events: int) -> None:
+        progress.show(f"verify: {jobs:,} jobs, {events:,} events read")
+
     try:
-        return verify(store, acks or None, limit=limit, retention_us=retention, progress=progress)
+        return verify(store, acks or None, limit=limit, retention_us=retention, progress=show)
     finally:
         progress.done()
         store.close()

@@ -1,14 +1,13 @@
-"""`tenure workers …`: who works here, and asking one of them to finish and stop."""
+"""`tenure workers …`: list workers, ask one of them to finish its jobs and stop."""
 
 from collections.abc import Sequence
 
 import click
 
 from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
-from tenure.cli.output import print_json, print_table, printable
+from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.validation import check_name
-from tenure.protocol.fields import iso
 from tenure.protocol.records import WorkerRecord, worker_record
 
 SHOWN_NAMES = 4
@@ -16,7 +15,7 @@ SHOWN_NAMES = 4
 
 @click.group()
 def workers() -> None:
-    """Look at workers, ask them to stop."""
+    """List workers, ask them to stop."""
 
 
 @workers.command(name="ls")
@@ -24,7 +23,7 @@ def workers() -> None:
 @json_option(list[WorkerRecord])
 @namespace_option
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
-    """List the workers that were seen within a day."""
+    """List the workers that were alive within the last day."""
     with administration(url) as serving:
         check_name("namespace", namespace)
         now = serving.now()
@@ -33,7 +32,7 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
         print_json([worker_record(seen, now=now) for seen in found])
         return
     print_table(
-        ["WORKER", "STATE", "HOST", "PID", "QUEUES", "KINDS", "AT ONCE", "STARTED", "SEEN"],
+        ["WORKER", "STATE", "HOST", "PID", "QUEUES", "KINDS", "SLOTS", "STARTED", "LAST SEEN"],
         [
             (
                 seen.worker,
@@ -43,11 +42,12 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
                 _few(seen.queues),
                 _few(seen.kinds),
                 seen.concurrency,
-                iso(seen.started_at),
-                iso(seen.seen_at),
+                ago(seen.started_at, now),
+                ago(seen.seen_at, now),
             )
             for seen in found
         ],
+        optional=("HOST", "PID", "SLOTS", "STARTED", "KINDS"),
     )
 
 
@@ -62,10 +62,9 @@ def _few(names: Sequence[str]) -> str | None:
 @namespace_option
 @click.argument("worker")
 def drain_worker(url: str | None, namespace: str, worker: str) -> None:
-    """Ask WORKER to claim nothing more, finish what it runs, and end.
+    """Ask WORKER to claim no more jobs, finish those it runs, and stop.
 
-    It hears of it with its next sign of life, within seconds. A process that starts under the
-    same name afterwards is not meant.
+    It is told within seconds. A process that starts under the same name later is not affected.
     """
     with administration(url) as serving:
         check_name("namespace", namespace)

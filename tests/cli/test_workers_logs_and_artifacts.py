@@ -1,14 +1,12 @@
 """`tenure workers`, `tenure doctor`, `tenure jobs artifacts` and `logs`, against a SQLite file."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tenure.cli.main import main
 from tenure.coordinator.service import Coordinator
 from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
 from tenure.core.claims import ClaimRequest
@@ -24,29 +22,14 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration
 from tenure.core.verdicts import Grant
 from tenure.stores.sqlite.store import SqliteStore
+from tests.cli.harness import Run
 
-Run = Callable[..., Result]
 WORKER = worker_actor("cli")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "tenure.db"
-
-
-@pytest.fixture
-def run(path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TENURE_URL", f"sqlite:///{path}")
-
-    def invoke(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-    return invoke
-
-
-@pytest.fixture
-def serving(path: Path) -> Iterator[Coordinator]:
-    store = SqliteStore(path)
+def serving(store_path: Path) -> Iterator[Coordinator]:
+    store = SqliteStore(store_path)
     coordinator = Coordinator(store)
     yield coordinator
     coordinator.close()

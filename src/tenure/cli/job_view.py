@@ -1,0 +1,113 @@
+"""How one job is shown: its facts, its timeline and its traceback."""
+
+from collections.abc import Sequence
+
+import click
+
+from tenure.cli.output import exact_and_ago, print_table, printable
+from tenure.core.events import Event, digest
+from tenure.core.ids import Actor
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.job import Job
+from tenure.core.vocabulary import RENEWALS, EventType, JobStatus
+
+
+def job_facts(job: Job, *, now: Instant, bodies: bool, hidden: bool) -> list[tuple[str, object]]:
+    """What people want to know about a job first; with its bodies, or that they are hidden."""
+    progress = job.progress
+    done = None
+    if progress is not None:
+        done = f"{progress.done}/{progress.total or '?'} {progress.note}".rstrip()
+    error = job.error or job.last_error
+    facts: list[tuple[str, object]] = [
+        ("id", job.id),
+        ("kind", job.kind),
+        ("queue", job.queue),
+        ("status", job.status),
+        ("attempts", f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"),
+        ("enqueued", exact_and_ago(job.enqueued_at, now)),
+        ("runs at", exact_and_ago(job.run_at, now)),
+        ("worker", job.owner),
+        ("lease until", exact_and_ago(job.lease_expires_at, now)),
+        ("progress", done),
+        ("cancel requested", exact_and_ago(job.cancel_requested_at, now)),
+        ("cancel reason", job.cancel_reason),
+        ("stalled by", job.stall_cause),
+        ("reason", job.reason_code),
+        ("stage", job.stage),
+        ("error", None if error is None else error.headline),
+        ("key", job.dedupe_key),
+        ("correlation", job.correlation_id),
+        ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
+        ("finished", exact_and_ago(job.finished_at, now)),
+    ]
+    if hidden:
+        facts.append(("bodies", "hidden: a token of this role sees no payload, checkpoint, result"))
+    elif bodies:
+        for name in ("payload", "checkpoint", "result"):
+            body = getattr(job, name)
+            facts.append((name, None if body is None else body.decode()))
+    return facts
+
+
+def hides_bodies(job: Job, events: Sequence[Event]) -> bool:
+    """Whether the server hid the bodies of a job from this token. A hidden payload reads as null.
+    The first event tells it from a payload that is null: it has the payload's digest, and for a
+    viewer, who sees no digests, none. [H46]"""
+    if job.status is JobStatus.SUCCEEDED and job.result is None:
+        return True
+    return bool(events) and events[0].payload.sha256 != digest(job.payload)
+
+
+def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:
+    """The events of a job, one per line, with the time since the first. A line stands for the
+    renewals of an ended attempt that were pruned; `folded`, also for renewals in a row."""
+    rows: list[tuple[object, ...]] = []
+    holder: Actor | None = None  # whoever claimed the attempt has renewed it
+    seen = 0
+    for run in _runs(events, folded=folded):
+        first, last = run[0], run[-1]
+        if first.seq > seen + 1:
+            what, seqs = _renewals(seen + 1, first.seq - 1)
+            rows.append((seqs, None, what, None, first.attempt, holder, "pruned"))
+        if first.type is EventType.CLAIMED:
+            holder = first.actor
+        since = f"+{(last.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s"
+        if first is last:
+            change = f"{first.from_status or '-'} → {first.to_status}"
+            about: tuple[object, ...] = (first.seq, since, first.type, change)
+        else:
+            what, seqs = _renewals(first.seq, last.seq)
+            about = (seqs, since, what, None)
+        rows.append((*about, first.attempt, first.actor, first.cause))
+        seen = last.seq
+    head = ["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"]
+    print_table(head, rows, optional=("ATTEMPT",))
+
+
+def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:
+    """Every event alone; `folded`, the renewals between two other events together."""
+    runs: list[list[Event]] = []
+    for event in events:
+        last = runs[-1][-1] if runs else None
+        if folded and last is not None and {last.type, event.type} <= RENEWALS:
+            runs[-1].append(event)
+        else:
+            runs.append([event])
+    return runs
+
+
+def _renewals(first: int, last: int) -> tuple[str, str]:
+    return ("renewal", f"{first}") if first == last else ("renewals", f"{first}–{last}")
+
+
+def print_traceback(job: Job) -> None:
+    """The rest of the last error's message, and its traceback, line by line."""
+    error = job.error or job.last_error
+    if error is None:
+        return
+    for text in (error.message.partition("\n")[2].strip("\n"), error.traceback):
+        if text:
+            click.echo()
+            for line in text.splitlines():
+                click.echo(printable(line))
