@@ -25,7 +25,7 @@ from tenure.core.commands import (
     Start,
     Sweep,
 )
-from tenure.core.events import Event, Observation
+from tenure.core.events import Event
 from tenure.core.evolution import digested, fold
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -49,6 +49,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress, row_violations
 from tenure.core.lifecycle import decide
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome
 from tenure.core.policy import Policy
 from tenure.core.transitions import is_lawful

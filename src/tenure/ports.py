@@ -11,20 +11,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from tenure.core.beside import (
-    Artifact,
-    ArtifactQuotas,
-    ArtifactUpload,
-    AttemptLog,
-    AttemptOutput,
-    HeldLease,
-    LeaseRow,
-    Resolution,
-    Staging,
-    StoredArtifact,
-    WorkerProcess,
-    WorkerSeen,
-)
+from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Staging, StoredArtifact
+from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.checks import check_correlation_id, check_job_id_prefix, check_name
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimPlan,
@@ -36,14 +25,16 @@ from tenure.core.claims import (
     SessionKey,
 )
 from tenure.core.commands import Command, Outage
-from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.leases import HeldLease, LeaseRow
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.resolutions import Resolution
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
-from tenure.core.validation import check_correlation_id, check_job_id_prefix, check_name
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import (
     Cause,
@@ -54,6 +45,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
+from tenure.core.workers import WorkerProcess, WorkerSeen
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -62,7 +54,6 @@ Entropy: TypeAlias = Callable[[int], bytes]
 LoadHistories: TypeAlias = Callable[[Sequence[JobId]], dict[JobId, list[Event]]]
 """Given jobs, the events of each in order of seq."""
 
-MAX_OBSERVATIONS_PER_LEASE = 10
 NO_WAIT = Duration(0)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tenure.coordinator.retention import RetentionPolicy, check_retention
-from tenure.core.beside import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, ArtifactQuotas
+from tenure.core.artifacts import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, ArtifactQuotas
 from tenure.core.instants import MICROSECONDS_PER_SECOND, parse_duration
 from tenure.core.policy import LeaseBounds
 from tenure.core.sizes import parse_size

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
+from tenure.core.artifacts import ArtifactUpload
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete, Heartbeat, Start
 from tenure.core.ids import (
@@ -21,6 +22,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.core.verdicts import Grant
+from tenure.core.workers import WorkerProcess
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run
 

@@ -11,9 +11,9 @@ from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Command
-from tenure.core.events import Observation
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Duration, Instant
+from tenure.core.observations import Observation
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError

@@ -5,25 +5,20 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from tenure.conformance.harness import MemoryFactory
-from tenure.core.beside import (
-    Artifact,
-    ArtifactQuotas,
-    ArtifactUpload,
-    ArtifactUsage,
-    AttemptOutput,
-    Resolution,
-    Staging,
-    WorkerProcess,
-)
+from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, ArtifactUsage, Staging
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
 from tenure.core.commands import Outage
-from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.resolutions import Resolution
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
+from tenure.core.workers import WorkerProcess
 from tenure.ports import Bite, Clock, HealthFact, Loaded, Locked, Measures, Saved, Store
 from tenure.stores.memory.store import MemoryStore
 

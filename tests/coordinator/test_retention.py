@@ -4,7 +4,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
-from tenure.core.beside import ArtifactUpload
+from tenure.core.artifacts import ArtifactUpload
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, worker_actor
 from tenure.core.instants import Duration, seconds

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tenure.conformance.harness import QUEUE, Kit, StoreFactory
 from tenure.coordinator.service import Coordinator
-from tenure.core.beside import ArtifactUpload, AttemptOutput, Staging, WorkerProcess
+from tenure.core.artifacts import ArtifactUpload, Staging
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Claim, Command, Enqueue, Release, Sweep
 from tenure.core.ids import (
@@ -26,6 +27,7 @@ from tenure.core.ids import (
 from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Grant, Reply
 from tenure.core.vocabulary import Cause, ReleaseKind, Role
+from tenure.core.workers import WorkerProcess
 from tenure.ports import Store
 from tenure.remote.coordinator import RemoteCoordinator
 from tests.remote.serving import ThreadedServer, connect, new_token

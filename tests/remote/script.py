@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from msgspec import to_builtins
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
+from tenure.core.artifacts import ArtifactUpload
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -52,6 +53,7 @@ from tenure.core.vocabulary import (
     Role,
     VerdictKind,
 )
+from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
 from tenure.ports import Store
 from tenure.remote.coordinator import RemoteCoordinator

@@ -11,9 +11,9 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimView
-from tenure.core.events import Observation
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
 from tenure.core.instants import Instant
+from tenure.core.observations import Observation
 from tenure.core.vocabulary import ObservationType
 from tenure.deadlines import deadline
 from tenure.errors import (

@@ -29,7 +29,7 @@ from tenure.core.commands import (
     Start,
     Sweep,
 )
-from tenure.core.events import Event, Observation
+from tenure.core.events import Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     SYSTEM,
@@ -50,6 +50,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.lifecycle import decide
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.requests import already_there

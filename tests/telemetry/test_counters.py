@@ -15,6 +15,7 @@ from tenure.conformance.harness import (
 )
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
+from tenure.core.checks import check_name
 from tenure.core.ids import (
     Kind,
     Namespace,
@@ -22,7 +23,6 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Compensation, Policy
-from tenure.core.validation import check_name
 from tenure.core.vocabulary import OnLost, ReasonCode, ReleaseKind
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.ports import Measures, QueueMeasure

@@ -14,9 +14,9 @@ from opentelemetry.trace import SpanKind
 
 from tenure import Context, Tenure
 from tenure.conformance.spec import spec
+from tenure.core.checks import MAX_DEDUPE_KEY, check_correlation_id
 from tenure.core.commands import Enqueue, fingerprint
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, client_actor, traceparent_of
-from tenure.core.validation import MAX_DEDUPE_KEY, check_correlation_id
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol import CORRELATION_HEADER, TRACEPARENT_HEADER, TRACES_HEADER

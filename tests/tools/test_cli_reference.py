@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.beside import ArtifactUpload, AttemptOutput, WorkerProcess
+from tenure.core.artifacts import ArtifactUpload
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete
 from tenure.core.ids import (
@@ -21,6 +22,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Duration
+from tenure.core.workers import WorkerProcess
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run, tenure
 from tools.cli_reference import commands, page, shape_of

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.beside import MAX_ARTIFACT_BYTES
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
 from tenure.handlers.context import file_of

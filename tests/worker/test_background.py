@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.beside import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, WorkerProcess
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES
+from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, LeaseId, WorkerId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
+from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
 from tenure.worker import AttemptOutput
 from tenure.worker.artifact_uploads import Left
@@ -91,11 +93,11 @@ def test_a_worker_says_who_it_is_and_what_it_has_done(
 
 def test_output_that_no_store_would_take_is_made_to_fit() -> None:
     output = AttemptOutput(
-        job_id=JobId("j"),
+        job_id=JobId("01900000-0000-7000-8000-000000000000"),
         attempt=1,
         text=b"begin\x00" + b"\xff" * MAX_ATTEMPT_LOG_BYTES + b"end",
         left_out_bytes=7,
-        lease_id=LeaseId("l"),
+        lease_id=LeaseId("1-0123456789abcdef0123456789abcdef"),
     )
 
     kept = fitting(output, ACTOR)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tenure.core.checks import MAX_DURATION
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import seconds
-from tenure.core.validation import MAX_DURATION, Limits
+from tenure.core.validation import Limits
 from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
 from tenure.errors import (
     Cancelled,

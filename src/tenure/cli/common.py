@@ -13,6 +13,7 @@ import click
 
 from tenure.cli.output import ELLIPSIS, ago, printable, say
 from tenure.coordinator.service import Coordinator
+from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_job_id
 from tenure.core.ids import (
     Actor,
     JobId,
@@ -25,7 +26,6 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.core.job import Job
 from tenure.core.sizes import parse_size
-from tenure.core.validation import MAX_NAME, NAME_PATTERN, check_job_id
 from tenure.errors import InvalidInput, TenureError, UnknownJob
 from tenure.ports import Administration, JobFilter
 from tenure.settings import is_new, shown_url, url_from_environment

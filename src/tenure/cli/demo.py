@@ -19,8 +19,8 @@ import click
 from tenure.cli.demo_app import app, endless, flaky, poison, precious, quick, slow
 from tenure.cli.demo_screen import Screen, short
 from tenure.cli.demo_stage import Stage
-from tenure.core.events import Observation
 from tenure.core.ids import JobId
+from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus, ObservationType
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)

@@ -10,10 +10,10 @@ import msgspec
 from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
 from tenure.cli.output import in_words, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
+from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
-from tenure.core.validation import check_name
 from tenure.ports import Administration, QueueMeasure
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -15,6 +15,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.output import ago, print_json, print_table, printable
+from tenure.core.checks import check_name
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.tokens import (
@@ -27,7 +28,6 @@ from tenure.core.tokens import (
     check_new_token,
     mint,
 )
-from tenure.core.validation import check_name
 from tenure.core.vocabulary import Role
 from tenure.protocol.fields import iso
 

@@ -16,9 +16,9 @@ from tenure.cli.common import (
     size_value,
 )
 from tenure.cli.output import printable
+from tenure.core.checks import check_name
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
-from tenure.core.validation import check_name
 from tenure.errors import InvalidInput, TenureError
 from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.settings import is_server, project_settings, retention_of, url_from_environment

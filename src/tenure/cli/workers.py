@@ -6,8 +6,8 @@ import click
 
 from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
 from tenure.cli.output import ago, print_json, print_table, printable
+from tenure.core.checks import check_name
 from tenure.core.ids import Namespace, WorkerId
-from tenure.core.validation import check_name
 from tenure.protocol.records import WorkerRecord, worker_record
 
 SHOWN_NAMES = 4

@@ -38,10 +38,10 @@ from tenure.client.options import (
     queue_name,
 )
 from tenure.client.shells import arun, run
+from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Complete, Enqueue
 from tenure.core.ids import JobId, Kind, Namespace, client_actor
 from tenure.core.policy import Policy
-from tenure.core.validation import check_job_id, check_name
 from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, JobSpec

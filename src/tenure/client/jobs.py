@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from tenure.client.channel import Channel, Link, pausing, poll_pauses
 from tenure.client.options import Span, duration, plain
 from tenure.client.shells import Operation, arun, in_thread, run
-from tenure.core.beside import Artifact
+from tenure.core.artifacts import Artifact
 from tenure.core.commands import Cancel
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind

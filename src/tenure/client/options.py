@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
+from tenure.core.checks import MAX_DURATION, check_duration, check_name
 from tenure.core.ids import QueueName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
-from tenure.core.validation import MAX_DURATION, check_duration, check_name, check_policy
+from tenure.core.validation import check_policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import InvalidInput
 from tenure.handlers.options import as_option

@@ -34,7 +34,7 @@ from tenure.core.commands import (
     Start,
     Sweep,
 )
-from tenure.core.events import Event, Observation
+from tenure.core.events import Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     ENTROPY_BYTES,
@@ -51,6 +51,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError
 from tenure.core.lifecycle import decide
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory
 from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.validation import Limits

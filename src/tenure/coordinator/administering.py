@@ -5,10 +5,11 @@ Nothing here decides about a job; what does is a command like any other.
 
 from collections.abc import Sequence
 
-from tenure.core.beside import Resolution, WorkerSeen
 from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Namespace, QueueName, WorkerId
 from tenure.core.job import Job
+from tenure.core.resolutions import Resolution
+from tenure.core.workers import WorkerSeen
 from tenure.ports import DeadLetter, JobFilter, Store
 
 

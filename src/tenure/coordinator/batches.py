@@ -14,7 +14,6 @@ from typing import cast, get_args
 from msgspec.structs import replace
 
 from tenure.coordinator.estimate import StoreClock
-from tenure.core.beside import Resolution
 from tenure.core.changes import compensation_id
 from tenure.core.claims import Session, SessionKey, session_of, take_back
 from tenure.core.commands import (
@@ -26,12 +25,13 @@ from tenure.core.commands import (
     Release,
     WorkerCommand,
 )
-from tenure.core.events import Event, Observation
+from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
+from tenure.core.observations import Observation
 from tenure.core.outcomes import (
     Applied,
     Change,
@@ -42,6 +42,7 @@ from tenure.core.outcomes import (
     Resolved,
 )
 from tenure.core.requests import already_there, redriven_id
+from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, OutcomeUnknown, StoreRefused, StoreUnavailable
 from tenure.ports import DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved, Store

@@ -6,21 +6,14 @@ in a queue of commands, and none of it is batched.
 
 from collections.abc import Sequence
 
-from tenure.core.beside import (
-    Artifact,
-    ArtifactUpload,
-    AttemptLog,
-    AttemptOutput,
-    HeldLease,
-    Staging,
-    StoredArtifact,
-    WorkerProcess,
-    lease_news,
-)
-from tenure.core.beside_limits import check_lease, check_output, check_process, check_upload
+from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
+from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.checks import check_job_id, check_name
 from tenure.core.ids import Actor, JobId
-from tenure.core.validation import Limits, check_job_id, check_name
+from tenure.core.leases import HeldLease, lease_news
+from tenure.core.validation import Limits
 from tenure.core.vocabulary import Cause, LeaseNews
+from tenure.core.workers import WorkerProcess
 from tenure.ports import Store
 
 
@@ -32,7 +25,6 @@ class BesideTheLog:
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Leave a file with the attempt."""
-        check_upload(upload)
         return self.store.stage_artifact(upload, self.limits.artifacts)
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
@@ -48,7 +40,6 @@ class BesideTheLog:
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
         """Keep what a handler wrote; None, or why it was not kept."""
-        check_output(output)
         return self.store.put_attempt_log(output)
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
@@ -58,12 +49,9 @@ class BesideTheLog:
 
     def look(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """Which of an actor's leases deserve a heartbeat now, in this order."""
-        for lease in leases:
-            check_lease(lease)
         rows = self.store.load_leases([lease.job_id for lease in leases])
         return [lease_news(rows.get(each.job_id), each.lease_id, actor) for each in leases]
 
     def see_worker(self, process: WorkerProcess) -> bool:
         """A worker's sign of life; whether it is to drain."""
-        check_process(process, self.limits)
         return self.store.see_worker(process)

@@ -12,9 +12,9 @@ import msgspec
 from tenure.coordinator.estimate import Monotonic, host_monotonic
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.sweeper import JUMP_THRESHOLD
+from tenure.core.checks import check_duration
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
-from tenure.core.validation import check_duration
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
 from tenure.ports import Bite, Store

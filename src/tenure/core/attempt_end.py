@@ -11,11 +11,12 @@ from typing import assert_never
 from tenure.core.changes import Draft, Origin, apply, attempt_summary, origin_of
 from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
 from tenure.core.deadlines import revocation, time_limit_of
-from tenure.core.events import Event, Facts, Observation, digest
+from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
 from tenure.core.leases import CLAIMED, Situation, Standing, stand
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
 from tenure.core.retry import backoff_us, spread
 from tenure.core.verdicts import Reply, Verdict

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tenure.core.commands import OperatorCommand, Settle, fingerprint
-from tenure.core.events import Event, Facts, Observation, digest
+from tenure.core.events import Event, Facts, digest
 from tenure.core.evolution import evolve
 from tenure.core.ids import (
     SYSTEM,
@@ -24,6 +24,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment
 from tenure.core.transitions import BY_ID, Path, is_lawful
 from tenure.core.verdicts import Answer

@@ -39,6 +39,9 @@ from tenure.core.outcomes import (
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, EventType, VerdictKind
 
+MAX_CLAIM_QUEUES = 64
+MAX_CLAIM_KINDS = 1000
+
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A worker session asks for up to `limit` jobs of these queues, of these kinds or any."""

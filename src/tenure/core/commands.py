@@ -9,7 +9,6 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from tenure.core.beside import Resolution
 from tenure.core.ids import (
     SYSTEM,
     Actor,
@@ -26,6 +25,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Policy
+from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, ReleaseKind, Stage
 
 

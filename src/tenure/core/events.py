@@ -29,7 +29,6 @@ from tenure.core.vocabulary import (
     EventClass,
     EventType,
     JobStatus,
-    ObservationType,
     ReasonCode,
     Stage,
 )
@@ -117,18 +116,3 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         """Whether a worker made it. An attempt is settled if a worker made its end, which is then
         the report of its owner; if anybody else did, it is lost."""
         return is_worker(self.actor)
-
-
-class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A fact beside the history: no seq, no rev, never applied. [U1]"""
-
-    job_id: JobId
-    type: ObservationType
-    ts: Instant
-    actor: Actor
-    lease_id: LeaseId | None = None
-    request_id: RequestId | None = None
-    cause: str | None = None
-    size: int | None = None
-    sha256: str | None = None
-    body: bytes | None = None

@@ -11,14 +11,22 @@ from typing import assert_never
 
 import msgspec
 
+from tenure.core.checks import check_job_id, check_lease_id
 from tenure.core.commands import Command, Release, WorkerCommand
 from tenure.core.deadlines import lateness
 from tenure.core.events import Event
-from tenure.core.ids import SYSTEM, epoch_of
+from tenure.core.ids import SYSTEM, Actor, JobId, LeaseId, epoch_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import History, Moment, NeedsHistory
-from tenure.core.vocabulary import ATTEMPT_ENDS, Cause, EventCause, JobStatus, ReleaseKind
+from tenure.core.vocabulary import (
+    ATTEMPT_ENDS,
+    Cause,
+    EventCause,
+    JobStatus,
+    LeaseNews,
+    ReleaseKind,
+)
 
 
 class Situation(StrEnum):
@@ -146,3 +154,30 @@ def _cause_of_loss(job: Job, end: Event) -> Cause:
             return Cause.JOB_DEAD_LETTERED
         case _:
             assert_never(job.status)
+
+
+class HeldLease(msgspec.Struct, frozen=True, gc=False):
+    """A lease as a worker knows it."""
+
+    job_id: JobId
+    lease_id: LeaseId
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a lease. [J5]"""
+        check_job_id("job_id", self.job_id)
+        check_lease_id("lease_id", self.lease_id)
+
+
+class LeaseRow(msgspec.Struct, frozen=True, gc=False):
+    """What a job's row says of its lease."""
+
+    lease_id: LeaseId | None
+    principal: Actor | None
+    cancel_requested_at: Instant | None
+
+
+def lease_news(row: LeaseRow | None, lease_id: LeaseId, actor: Actor) -> LeaseNews:
+    """What `actor` should ask about. Only the answer to a heartbeat decides anything. [C2]"""
+    if row is None or (row.lease_id, row.principal) != (lease_id, actor):
+        return LeaseNews.LOST
+    return LeaseNews.NONE if row.cancel_requested_at is None else LeaseNews.CANCEL

@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from tenure.core.beside import Resolution
-from tenure.core.events import Event, Observation
+from tenure.core.events import Event
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.observations import Observation
+from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Answer
 
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from tenure.core.attempt_end import requeued
-from tenure.core.beside import Resolution
 from tenure.core.changes import (
     Draft,
     Origin,
@@ -46,6 +45,7 @@ from tenure.core.outcomes import (
     Replayed,
     Resolved,
 )
+from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,

@@ -11,9 +11,9 @@ from typing import NewType
 
 import msgspec
 
+from tenure.core.checks import MAX_COUNT, check_duration, check_name
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.validation import MAX_COUNT, check_duration, check_name
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 

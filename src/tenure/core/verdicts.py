@@ -2,10 +2,10 @@
 
 import msgspec
 
-from tenure.core.beside import Resolution
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
-from tenure.core.beside import AttemptOutput, HeldLease, WorkerProcess
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -29,7 +29,9 @@ from tenure.core.commands import (
 from tenure.core.ids import Actor, JobId, Namespace, WorkerId, follow_up_id
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
+from tenure.core.leases import HeldLease
 from tenure.core.vocabulary import EventCause, ReleaseKind
+from tenure.core.workers import WorkerProcess
 from tenure.protocol.fields import in_seconds, optional_instant, optional_moment
 from tenure.protocol.policies import policy_message, policy_of
 from tenure.protocol.records import body_of, body_or_null, raw_body

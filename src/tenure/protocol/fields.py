@@ -10,6 +10,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from tenure.core.checks import (
+    MAX_COUNT,
+    MAX_DEDUPE_KEY,
+    MAX_DURATION,
+    MAX_NAME,
+    MAX_TEXT,
+    NAME_PATTERN,
+)
 from tenure.core.ids import (
     JOB_ID_PATTERN,
     LEASE_ID_PATTERN,
@@ -23,15 +31,7 @@ from tenure.core.ids import (
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
-from tenure.core.validation import (
-    MAX_COUNT,
-    MAX_DEDUPE_KEY,
-    MAX_DURATION,
-    MAX_NAME,
-    MAX_TEXT,
-    NAME_PATTERN,
-    PRIORITIES,
-)
+from tenure.core.validation import PRIORITIES
 
 MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
 

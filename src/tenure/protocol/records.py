@@ -11,7 +11,8 @@ from typing import Any, overload
 
 import msgspec
 
-from tenure.core.beside import Artifact, AttemptLog, Resolution, WorkerSeen
+from tenure.core.artifacts import Artifact
+from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import QueueState
 from tenure.core.deadlines import is_suspect
 from tenure.core.events import Event, Facts
@@ -30,6 +31,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError, Progress, not_before
+from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
@@ -41,6 +43,7 @@ from tenure.core.vocabulary import (
     Stage,
     WorkerState,
 )
+from tenure.core.workers import WorkerSeen
 from tenure.protocol.fields import (
     instant,
     moment,

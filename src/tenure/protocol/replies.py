@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from tenure.core.beside import Staging
+from tenure.core.artifacts import Staging
 from tenure.core.claims import ClaimAnswer
 from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant, seconds

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS
+from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS
+from tenure.core.checks import MAX_INSTANT, MAX_NAME
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.validation import MAX_INSTANT, MAX_NAME
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tenure.core.beside import MAX_ARTIFACT_BYTES
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import Role
 from tenure.protocol import replies, requests
 from tenure.protocol.fields import JobIdField, Name, QueueField, WorkerField

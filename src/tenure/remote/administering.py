@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from tenure.core.beside import Resolution, WorkerSeen
 from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Namespace, QueueName, WorkerId
 from tenure.core.job import Job
+from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import JobStatus
+from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput
 from tenure.ports import DeadLetter, JobFilter
 from tenure.protocol.records import (

@@ -10,34 +10,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from tenure.core.beside import (
-    Artifact,
-    ArtifactUpload,
-    AttemptLog,
-    AttemptOutput,
-    HeldLease,
-    Staging,
-    StoredArtifact,
-    WorkerProcess,
-)
-from tenure.core.beside_limits import check_output, check_upload
+from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
+from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.checks import MAX_DURATION, check_job_id, check_name
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
+from tenure.core.leases import HeldLease
 from tenure.core.policy import LeaseBounds
-from tenure.core.validation import (
-    MAX_DURATION,
-    Limits,
-    check_claim,
-    check_commands,
-    check_job_id,
-    check_name,
-)
+from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Cause, LeaseNews
+from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
 from tenure.ports import NO_WAIT
 from tenure.protocol import LEASE_HEADER
@@ -176,7 +163,6 @@ class RemoteCoordinator(RemoteAdministered):
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Leave a file with the attempt; the same name again replaces it."""
-        check_upload(upload)
         call = Call(
             name="upload-artifact",
             parts={"job_id": upload.job_id, "name": upload.name},
@@ -190,7 +176,6 @@ class RemoteCoordinator(RemoteAdministered):
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
         """Keep what a handler wrote; the first one is kept."""
-        check_output(output)
         call = Call(name="output", message=output_message(output))
         try:
             return self._caller.ask(call, KeptReply).cause

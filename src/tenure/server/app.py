@@ -21,7 +21,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.coordinator.batches import late
-from tenure.core.validation import MAX_NAME, NAME_PATTERN
+from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import convert_text, decode_query, decode_request

@@ -9,9 +9,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tenure.core.beside import ArtifactUpload, HeldLease
+from tenure.core.artifacts import ArtifactUpload
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id
+from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob

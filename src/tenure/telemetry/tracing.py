@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from tenure.core.checks import check_correlation_id
 from tenure.core.ids import traceparent_of
-from tenure.core.validation import check_correlation_id
 from tenure.errors import InvalidInput
 from tenure.protocol import CORRELATION_HEADER, TRACEPARENT_HEADER, TRACES_HEADER
 

@@ -16,7 +16,7 @@ from tenure.client.channel import Link
 from tenure.client.jobs import Job
 from tenure.client.options import Span, duration
 from tenure.coordinator.service import Coordinator
-from tenure.core.claims import ClaimRequest
+from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
@@ -182,15 +182,14 @@ class Inline:
         queues = [state.name for state in self.store.queues(self._app.namespace)]
         if not kinds or not queues:
             return None
-        limits = self._coordinator.limits
-        for start in range(0, len(queues), limits.claim_queues):
+        for start in range(0, len(queues), MAX_CLAIM_QUEUES):
             number = next(self._claims)
             answer = self._coordinator.claim(
                 ClaimRequest(
                     namespace=self._app.namespace,
                     worker=WORKER,
                     actor=ACTOR,
-                    queues=tuple(queues[start : start + limits.claim_queues]),
+                    queues=tuple(queues[start : start + MAX_CLAIM_QUEUES]),
                     kinds=kinds,
                     limit=1,
                     claim_seq=number,

@@ -9,13 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from tenure.core.beside import (
-    MAX_ARTIFACT_BYTES,
-    MAX_ARTIFACTS_PER_ATTEMPT,
-    ArtifactUpload,
-)
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS_PER_ATTEMPT, ArtifactUpload
+from tenure.core.checks import check_name
 from tenure.core.ids import Actor, JobId, LeaseId
-from tenure.core.validation import check_name
 from tenure.core.vocabulary import Cause
 from tenure.errors import (
     InvalidInput,
@@ -122,15 +118,15 @@ class Parts:
 
 def stage(coordination: Coordination, left: Left, actor: Actor) -> ArtifactAnswer:
     """Store an artifact; what to tell its handler."""
-    upload = ArtifactUpload(
-        job_id=left.job_id,
-        lease_id=left.lease_id,
-        actor=actor,
-        name=left.name,
-        body=left.body,
-        media_type=left.media_type,
-    )
     try:
+        upload = ArtifactUpload(
+            job_id=left.job_id,
+            lease_id=left.lease_id,
+            actor=actor,
+            name=left.name,
+            body=left.body,
+            media_type=left.media_type,
+        )
         staging = coordination.stage_artifact(upload)
     except InvalidInput as wrong:
         return ArtifactAnswer(left.run, left.number, problem=str(wrong))

@@ -13,9 +13,11 @@ from queue import Empty, Full, Queue
 
 from msgspec.structs import replace
 
-from tenure.core.beside import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, WorkerProcess
-from tenure.core.beside import AttemptOutput as KeptOutput
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES
+from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.attempt_logs import AttemptOutput as KeptOutput
 from tenure.core.ids import Actor
+from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.telemetry.one_line import one_line

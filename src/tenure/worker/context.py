@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from tenure.core.checks import MAX_TEXT
 from tenure.core.ids import traceparent_of
 from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.job import Progress
-from tenure.core.validation import MAX_TEXT, Limits, check_body
+from tenure.core.validation import Limits, check_body
 from tenure.core.vocabulary import Stage
 from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
 from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
+from tenure.core.checks import MAX_DURATION, MAX_NAME
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError
-from tenure.core.validation import MAX_DURATION, MAX_NAME, Limits
+from tenure.core.validation import Limits
 from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
 from tenure.errors import (
     Cancelled,

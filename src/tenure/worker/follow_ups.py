@@ -10,9 +10,10 @@ from concurrent.futures import Future
 
 import msgspec
 
+from tenure.core.checks import MAX_DEDUPE_KEY
 from tenure.core.commands import FollowUp, ParentAttempt
 from tenure.core.ids import Actor, JobId, LeaseId, Namespace, follow_up_id
-from tenure.core.validation import MAX_DEDUPE_KEY, Limits, check_body
+from tenure.core.validation import Limits, check_body
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import (

@@ -8,12 +8,12 @@ number, so user code that gets hold of the socket can at most spoil the attempts
 
 import msgspec
 
-from tenure.core.beside import HeldLease
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
+from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.handlers.context import JobSpec

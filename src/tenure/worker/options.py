@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Actor,

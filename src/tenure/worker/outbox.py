@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tenure.core.beside import HeldLease
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import seconds
+from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import concerning
 from tenure.worker.attempts import Attempt, Phase
 from tenure.worker.clock import NEVER, Boot

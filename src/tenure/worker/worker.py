@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from msgspec.structs import replace
 
-from tenure.core.beside import WorkerProcess
 from tenure.core.ids import WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.ports import Coordination

@@ -9,7 +9,7 @@ import pytest
 from tenure.conformance.harness import WORKER, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
-from tenure.core.beside import (
+from tenure.core.artifacts import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS_PER_ATTEMPT,
     ArtifactQuotas,

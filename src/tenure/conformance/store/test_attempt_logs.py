@@ -7,7 +7,12 @@ import pytest
 from tenure.conformance.harness import WORKER, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
-from tenure.core.beside import MAX_ATTEMPT_LOG_BYTES, MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
+from tenure.core.attempt_logs import (
+    MAX_ATTEMPT_LOG_BYTES,
+    MAX_SHOWN_LOGS,
+    AttemptLog,
+    AttemptOutput,
+)
 from tenure.core.ids import LeaseId, worker_actor
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause

@@ -8,16 +8,10 @@ import pytest
 
 from tenure.conformance.harness import BEGINNING, CLIENT, KIND, QUEUE, WORKER, WORKER_ID, Kit
 from tenure.conformance.spec import spec
-from tenure.core.beside import (
-    ArtifactQuotas,
-    ArtifactUpload,
-    AttemptOutput,
-    Resolution,
-    WorkerProcess,
-)
+from tenure.core.artifacts import ArtifactQuotas, ArtifactUpload
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
-from tenure.core.events import Observation
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -28,8 +22,11 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Duration
+from tenure.core.observations import Observation
+from tenure.core.resolutions import Resolution
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
+from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
 from tenure.ports import DedupeKey, EventFilter, JobFilter, Store
 

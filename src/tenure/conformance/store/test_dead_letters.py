@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from tenure.conformance.harness import KIND, OPERATOR, QUEUE, Kit, ids, race
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
-from tenure.core.beside import Resolution
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName, operator_actor
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.requests import redriven_id
+from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     Cause,

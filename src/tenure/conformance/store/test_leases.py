@@ -6,10 +6,10 @@ import pytest
 
 from tenure.conformance.harness import WORKER, Kit, policy
 from tenure.conformance.spec import spec
-from tenure.core.beside import HeldLease
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
+from tenure.core.leases import HeldLease
 from tenure.core.vocabulary import (
     Cause,
     Disposition,

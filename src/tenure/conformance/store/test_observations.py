@@ -3,12 +3,12 @@
 from tenure.conformance.harness import WORKER, Kit
 from tenure.conformance.spec import spec
 from tenure.core.attempt_end import OBSERVED_BODY_BYTES
-from tenure.core.events import Observation, digest
+from tenure.core.events import digest
 from tenure.core.ids import LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.job import Job, JobError
+from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
 from tenure.core.vocabulary import ObservationType
-from tenure.ports import MAX_OBSERVATIONS_PER_LEASE
 
 DAY_S = 24 * 3600
 

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from tenure.conformance.harness import CLIENT, OPERATOR, WORKER, Kit, policy
 from tenure.conformance.spec import spec
+from tenure.core.checks import MAX_COUNT, MAX_DURATION, MAX_INSTANT
 from tenure.core.commands import Command, DeadLetter, Outage
-from tenure.core.events import Observation
 from tenure.core.ids import Kind, LeaseId, Namespace, QueueName, RequestId, WorkerId, worker_actor
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
+from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
-from tenure.core.validation import MAX_COUNT, MAX_DURATION, MAX_INSTANT, PRIORITIES
+from tenure.core.validation import PRIORITIES
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,

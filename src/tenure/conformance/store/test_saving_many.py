@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from tenure.conformance.harness import OPERATOR, Kit
 from tenure.conformance.spec import spec
-from tenure.core.beside import Resolution
-from tenure.core.events import Observation
 from tenure.core.ids import Fingerprint, RequestId
 from tenure.core.lifecycle import decide
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ObservationType, ResolutionKind
 
 MANY = 600  # several pieces of whatever size a store writes at a time

@@ -7,9 +7,9 @@ import pytest
 from tenure.conformance.harness import QUEUE, WORKER, WORKER_ID, Kit
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention
-from tenure.core.beside import WorkerProcess, WorkerSeen
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Instant, seconds
+from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput
 
 

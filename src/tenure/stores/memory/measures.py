@@ -1,29 +1,19 @@
 """How full the memory store is. A mixin of `MemoryStore`, which owns the jobs."""
 
-import threading
-from abc import ABC, abstractmethod
-
-from tenure.core.beside import Resolution
 from tenure.core.claims import QueueState, claim_order
 from tenure.core.ids import JobId, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job import Job
 from tenure.core.queue_sample import KnownQueue, fair_share
-from tenure.ports import Clock, Measures, QueueMeasure
+from tenure.core.resolutions import Resolution
+from tenure.ports import Measures, QueueMeasure
+from tenure.stores.memory.part import MemoryPart
 
 
-class MemoryMeasuring(ABC):
+class MemoryMeasuring(MemoryPart):
     """`Store.measure` over dictionaries."""
 
-    _lock: threading.RLock
-    _clock: Clock
-    _jobs: dict[JobId, Job]
     _queues: dict[tuple[Namespace, QueueName], QueueState]
     _resolutions: dict[JobId, Resolution]
-
-    @abstractmethod
-    def _open(self) -> None:
-        """Raise `Closed` after `close`."""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from tenure.core.beside import LeaseRow
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -21,28 +20,34 @@ from tenure.core.claims import (
     claim_order,
 )
 from tenure.core.commands import Outage
-from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
+from tenure.core.leases import LeaseRow
+from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import RENEWALS, EventClass
 from tenure.errors import Closed, StoreRefused
 from tenure.ports import (
-    MAX_OBSERVATIONS_PER_LEASE,
     Bite,
     Clock,
     DedupeKey,
     EventFilter,
+    HealthFact,
     JobFilter,
     Loaded,
     Locked,
     Record,
     Saved,
+    fact,
 )
-from tenure.stores.memory.beside import MemoryBeside
+from tenure.stores.memory.artifacts import MemoryArtifacts
+from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
 from tenure.stores.memory.measures import MemoryMeasuring
+from tenure.stores.memory.resolutions import MemoryResolutions
 from tenure.stores.memory.tokens import MemoryTokens
+from tenure.stores.memory.workers import MemoryWorkers
 
 _SessionOrder = tuple[str, str, str]
 
@@ -52,12 +57,18 @@ def host_clock() -> Instant:
     return Instant(time.time_ns() // 1000)
 
 
-class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
+class MemoryStore(
+    MemoryResolutions,
+    MemoryArtifacts,
+    MemoryAttemptLogs,
+    MemoryWorkers,
+    MemoryTokens,
+    MemoryMeasuring,
+):
     """Jobs in dictionaries, one lock for all of them."""
 
     def __init__(self, *, clock: Clock = host_clock) -> None:
-        MemoryBeside.__init__(self)
-        MemoryTokens.__init__(self)
+        super().__init__()
         self._clock = clock
         self._lock = threading.RLock()
         self._closed = False
@@ -90,6 +101,21 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
     def close(self) -> None:
         """Forget nothing, but refuse from now on."""
         self._closed = True
+
+    def health(self) -> list[HealthFact]:
+        """What is true of every store in memory."""
+        with self._lock:
+            self._open()
+            return [
+                fact(
+                    "store",
+                    "memory",
+                    warning=True,
+                    advice="nothing survives this process; use sqlite:///file.db or PostgreSQL",
+                ),
+                fact("jobs", len(self._jobs)),
+                fact("epoch", self._epoch),
+            ]
 
     # --- loading -------------------------------------------------------------------------------
 
@@ -464,7 +490,9 @@ class MemoryStore(MemoryBeside, MemoryTokens, MemoryMeasuring):
                 del self._jobs[job_id]
                 del self._events[job_id]
             self._observations = [seen for seen in self._observations if seen.job_id not in gone]
-            self._purge_beside(gone)
+            self._purge_resolutions(gone)
+            self._purge_artifacts(gone)
+            self._purge_attempt_logs(gone)
             return len(gone)
 
     # --- reading -------------------------------------------------------------------------------

@@ -1,30 +1,19 @@
 """Tokens of the memory store. A mixin of `MemoryStore`, which owns the jobs."""
 
-import threading
-from abc import ABC, abstractmethod
-
 from msgspec.structs import replace
 
-from tenure.core.ids import Actor, JobId, Namespace
+from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import after
-from tenure.core.job import Job
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
-from tenure.ports import Clock
+from tenure.stores.memory.part import MemoryPart
 
 
-class MemoryTokens(ABC):
+class MemoryTokens(MemoryPart):
     """`tenure.ports.TokenStore` in a dictionary."""
 
-    _lock: threading.RLock
-    _clock: Clock
-    _jobs: dict[JobId, Job]
-
     def __init__(self) -> None:
+        super().__init__()
         self._tokens: dict[TokenId, Token] = {}
-
-    @abstractmethod
-    def _open(self) -> None:
-        """Raise `Closed` after `close`."""
 
     def create_token(self, new: NewToken) -> Token:
         """Keep a token, as of the store's clock."""

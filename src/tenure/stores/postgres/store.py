@@ -56,7 +56,7 @@ from tenure.stores.postgres.schema import (
 from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.postgres.wire import Exchange, NoAnswer, Prepared
 from tenure.stores.sql.batches import Group, Offered, groups_of
-from tenure.stores.sql.beside import letters_of
+from tenure.stores.sql.resolutions import letters_of
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore

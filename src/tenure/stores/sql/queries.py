@@ -6,9 +6,10 @@ Reads and nothing else: whoever looks holds nobody up, and each page is bounded.
 from collections.abc import Iterator
 from functools import partial
 
-from tenure.core.events import Event, Observation
+from tenure.core.events import Event
 from tenure.core.ids import JobId, job_id_range
 from tenure.core.job import Job
+from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
 from tenure.stores.sql.rows import Row, event_from, job_from, observation_from

@@ -6,7 +6,7 @@ without a lock, and writes only what it found.
 
 from tenure.core.instants import Duration
 from tenure.ports import Bite
-from tenure.stores.sql.beside import PURGED_WITH_A_JOB, count_artifact_bytes
+from tenure.stores.sql.artifacts import count_artifact_bytes
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -24,6 +24,15 @@ _FROM_THE_LAST_SESSION: Shape = (
         "WHERE (w.namespace, w.worker, w.actor) > (:namespace, :worker, :actor)",
     ),
 )
+
+_PURGED_WITH_A_JOB = (
+    "delete_jobs",
+    "delete_events",
+    "delete_observations",
+    "delete_resolutions",
+    "delete_attempt_logs",
+)
+"""Artifacts are deleted apart, because their bytes are counted. [B6]"""
 
 
 class Forgetting(Transactional):
@@ -82,8 +91,7 @@ class Forgetting(Transactional):
             ids = [row[0] for row in tx.fetch(asked)[0]]
             if ids:
                 packed = self._pack(ids)
-                names = ("delete_jobs", "delete_events", "delete_observations", *PURGED_WITH_A_JOB)
-                deletions = [self._ask(name, ids=packed) for name in names]
+                deletions = [self._ask(name, ids=packed) for name in _PURGED_WITH_A_JOB]
                 *_, artifacts = tx.fetch(*deletions, self._ask("delete_artifacts", ids=packed))
                 tx.fetch(*count_artifact_bytes(self._ask, deleted=artifacts), last=True)
             return len(ids)

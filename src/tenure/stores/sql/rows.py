@@ -13,9 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from tenure.core.claims import Session, SessionKey
-from tenure.core.events import Event, Facts, Observation
+from tenure.core.events import Event, Facts
 from tenure.core.evolution import BORN, TOUCHES
 from tenure.core.job import Job, JobError, Progress
+from tenure.core.observations import Observation
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
     CLASS_OF,

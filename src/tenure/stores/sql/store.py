@@ -7,7 +7,6 @@ method means in statements. Like every store it has no opinion: plans and decisi
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tenure.core.beside import LeaseRow
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -18,23 +17,21 @@ from tenure.core.claims import (
     claim_order,
 )
 from tenure.core.commands import Outage
-from tenure.core.events import MAX_DECISION_EVENTS, Event, Observation
+from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.leases import LeaseRow
+from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
 from tenure.core.outcomes import Change
 from tenure.errors import StoreUnavailable
-from tenure.ports import (
-    MAX_OBSERVATIONS_PER_LEASE,
-    DedupeKey,
-    Loaded,
-    Locked,
-    Saved,
-)
-from tenure.stores.sql.beside import COLUMN_WORDS as WORDS_BESIDE
-from tenure.stores.sql.beside import BesideTheLog
+from tenure.ports import DedupeKey, Loaded, Locked, Saved
+from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
+from tenure.stores.sql.artifacts import Artifacts
+from tenure.stores.sql.attempt_logs import AttemptLogs
 from tenure.stores.sql.measures import Measuring
 from tenure.stores.sql.queries import Reading
+from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import Forgetting
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
@@ -48,9 +45,9 @@ from tenure.stores.sql.rows import (
     session_from,
 )
 from tenure.stores.sql.statements import Asked, Shape, Statements
-from tenure.stores.sql.tokens import COLUMN_WORDS as WORDS_OF_TOKENS
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.workers import Workers
 
 LISTING_SHARE = 0.5
 """Of the time of a call: so long may a list take. [B24]"""
@@ -65,8 +62,11 @@ _LEFT_OUT = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
 """What stands for the columns of a job's bodies where they are not read."""
 
 COLUMN_WORDS = {
-    **WORDS_BESIDE,
-    **WORDS_OF_TOKENS,
+    **resolutions.COLUMN_WORDS,
+    **artifacts.COLUMN_WORDS,
+    **attempt_logs.COLUMN_WORDS,
+    **workers.COLUMN_WORDS,
+    **tokens.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "job_columns_without_bodies": ", ".join(_LEFT_OUT.get(name, name) for name in JOB_COLUMNS),
     "event_columns": ", ".join(EVENT_FIELDS),
@@ -84,7 +84,16 @@ class _Restart(Exception):
     """The settings of a queue are not what the claim's locks were chosen for."""
 
 
-class SqlStore(BesideTheLog, Tokens, Measuring, Reading, Forgetting):
+class SqlStore(
+    Resolutions,
+    Artifacts,
+    AttemptLogs,
+    Workers,
+    Tokens,
+    Measuring,
+    Reading,
+    Forgetting,
+):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:

@@ -1,4 +1,4 @@
-"""Beside the log: what the schema refuses, and by which index dead letters are found."""
+"""Resolutions: what the schema refuses, and by which index dead letters are found."""
 
 import sqlite3
 from contextlib import closing
@@ -22,6 +22,8 @@ RESOLVE = (
     " (job_id, kind, ts, actor, request_id, fingerprint, note, new_job_id)"
     " VALUES ('{job_id}', '{kind}', 1, 'operator:x', 'r', 'f', '', {new})"
 )
+
+
 DEAD = JobFilter(
     namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,), resolved=False, limit=50
 )
@@ -58,19 +60,6 @@ def test_a_resolution_that_contradicts_itself_is_refused(
         hand.run(RESOLVE.format(job_id=job.id, kind=kind, new=given))
 
 
-def test_an_artifact_whose_size_is_not_its_bodys_is_refused(hand: ForeignHand) -> None:
-    job = _finished(hand)
-
-    with pytest.raises(Refused):
-        hand.run(
-            "INSERT INTO {t}artifact (job_id, attempt, name, media_type, size, sha256, ts,"
-            f" namespace, body) VALUES ('{job.id}', 1, 'a', 'text/plain', 3, '', 1, 'n', '')"
-        )
-
-
-# --- Plans ---------------------------------------------------------------------------------------
-
-
 def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
     asked = store._ask_jobs(DEAD)
@@ -82,19 +71,6 @@ def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
     plan = "\n".join(str(row) for row in rows)
     assert "USING INDEX tenure_job_dead_letter" in plan
     assert "TEMP B-TREE" not in plan
-
-
-def test_sqlite_reads_the_usage_of_artifacts_by_keys(sqlite_path: Path) -> None:
-    store = SqliteStore(sqlite_path)
-    asked = store._ask("artifact_usage", job_id="j", name="a")
-
-    with closing(sqlite3.connect(sqlite_path)) as raw:
-        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
-    store.close()
-
-    steps = [str(row[-1]) for row in rows]
-    assert len([step for step in steps if step.startswith("SEARCH")]) == 4
-    assert not [step for step in steps if step.startswith("SCAN")]
 
 
 def test_postgres_finds_dead_letters_by_their_index(postgres_url: str) -> None:

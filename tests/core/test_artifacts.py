@@ -1,4 +1,4 @@
-"""Beside the log: the decisions about discards, uploads and leftovers, without any store."""
+"""The decisions about uploads and leftovers, without any store."""
 
 from typing import Any
 
@@ -6,111 +6,21 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.beside import (
+from tenure.core.artifacts import (
     MAX_ARTIFACTS_PER_ATTEMPT,
     ArtifactQuotas,
     ArtifactUpload,
     ArtifactUsage,
-    Resolution,
     is_leftover,
     stage,
 )
-from tenure.core.commands import Discard, fingerprint
-from tenure.core.ids import Epoch, Fingerprint, RequestId, client_actor
-from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Moment, NeedsHistory, Outcome, Refused, Replayed, Resolved
-from tenure.core.validation import Limits, check_command
-from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, JobStatus, ResolutionKind
-from tenure.errors import InvalidInput
+from tenure.core.ids import Epoch, client_actor
+from tenure.core.vocabulary import Cause, JobStatus
 from tools import lives
-from tools.driver import OPERATOR, Driver
 
 NO_ARTIFACTS = ArtifactUsage(
     others=0, others_bytes=0, replaced_bytes=0, earlier_bytes=0, namespace_bytes=0
 )
-
-
-def discard(driver: Driver, **fields: Any) -> Discard:
-    given: dict[str, Any] = {"actor": OPERATOR, "request_id": RequestId("d")}
-    return Discard(job_id=driver.job.id, **(given | fields))
-
-
-def decided(driver: Driver, command: Discard) -> Outcome:
-    at = Moment(now=driver.now, epoch=driver.epoch, entropy=b"")
-    outcome = decide(driver.job, command, at)
-    if isinstance(outcome, NeedsHistory):
-        outcome = decide(driver.job, command, at, driver.events)
-    assert not isinstance(outcome, Applied), "a discard never changes a job"
-    return outcome
-
-
-def cause(outcome: Outcome) -> Cause | None:
-    assert isinstance(outcome, Refused)
-    assert isinstance(outcome.answer, Reply)
-    return outcome.answer.cause
-
-
-@spec("B1", "B3")
-def test_a_discard_resolves_a_dead_letter_and_writes_no_event() -> None:
-    driver = lives.dead_lettered()
-
-    outcome = decided(driver, discard(driver, note="enough"))
-
-    assert isinstance(outcome, Resolved)
-    assert outcome.resolution.kind is ResolutionKind.DISCARDED
-    assert (outcome.resolution.note, outcome.resolution.ts) == ("enough", driver.job.updated_at)
-
-
-@spec("B3", "N1")
-@pytest.mark.parametrize(
-    "life", [lives.queued, lives.claimed, lives.running, lives.held, lives.succeeded, lives.failed]
-)
-def test_nothing_but_a_dead_letter_is_discarded(life: Any) -> None:
-    driver = life()
-
-    assert cause(decided(driver, discard(driver))) is Cause.NOT_DEAD_LETTERED
-
-
-@spec("B4")
-def test_what_the_service_found_is_no_part_of_the_question() -> None:
-    driver = lives.dead_lettered()
-    first = decided(driver, discard(driver))
-    assert isinstance(first, Resolved)
-
-    again = discard(driver, resolution=first.resolution)
-
-    assert fingerprint(again) == first.resolution.fingerprint
-    assert isinstance(decided(driver, again), Replayed)
-    other = decided(driver, replace(again, note="other"))
-    assert cause(other) is Cause.IDEMPOTENCY_KEY_REUSE
-
-
-@spec("B3", "Q4")
-def test_the_same_request_id_of_another_principal_is_another_request() -> None:
-    driver = lives.dead_lettered()
-    known = Resolution(
-        job_id=driver.job.id,
-        kind=ResolutionKind.DISCARDED,
-        ts=driver.now,
-        actor=client_actor("somebody"),
-        request_id=RequestId("d"),
-        fingerprint=Fingerprint("f"),
-    )
-
-    outcome = decided(driver, discard(driver, resolution=known))
-
-    assert cause(outcome) is Cause.ALREADY_RESOLVED
-
-
-@spec("J6")
-@pytest.mark.parametrize(
-    ("field", "fields"),
-    [("note", {"note": "x" * 5000}), ("note", {"note": "\x00"}), ("actor", {"actor": "nobody"})],
-)
-def test_a_discard_over_a_limit_is_refused_by_name(field: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=f"^{field}: "):
-        check_command(discard(lives.dead_lettered(), **fields), Limits())
 
 
 @spec("B7", "B9", "R2")

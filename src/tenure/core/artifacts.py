@@ -1,53 +1,42 @@
-"""What is kept beside the log: resolutions of dead letters, artifacts, output, worker processes.
+"""Artifacts: files that an attempt leaves behind, their limits, and the decision about an upload.
 
-None of it is part of a job's history and none of it can change a job: no seq, no rev, no event.
-The values, their limits and the few decisions about them are here; all of it is pure.
+An artifact is no part of a job's history and never changes the job. Pure, as all of the core.
 """
 
 import hashlib
+import re
 
 import msgspec
 
-from tenure.core.deadlines import why_not_held
-from tenure.core.ids import (
-    Actor,
-    Epoch,
-    Fingerprint,
-    JobId,
-    Kind,
-    LeaseId,
-    Namespace,
-    QueueName,
-    RequestId,
-    WorkerId,
+from tenure.core.checks import (
+    MAX_NAME,
+    check_actor,
+    check_job_id,
+    check_lease_id,
+    check_name,
+    check_text,
+    shown,
 )
-from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.deadlines import why_not_held
+from tenure.core.ids import Actor, Epoch, JobId, LeaseId
+from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, ResolutionKind, WorkerState
+from tenure.core.vocabulary import Cause, JobStatus
+from tenure.errors import InvalidInput
 
 MAX_ARTIFACT_BYTES = 16 << 20
+
+
 MAX_ARTIFACTS_PER_ATTEMPT = 100
+
+
 JOB_QUOTA_VARIABLE = "TENURE_ARTIFACT_QUOTA_PER_JOB"
+
+
 NAMESPACE_QUOTA_VARIABLE = "TENURE_ARTIFACT_QUOTA_PER_NAMESPACE"
-MAX_ATTEMPT_LOG_BYTES = 64 << 10
-MAX_OUTPUT_PARTS = 2**31 - 1  # one every two seconds for a century
-MAX_SHOWN_LOGS = 100
-"""Attempts whose output is read at once: the latest ones. [B26]"""
-SILENT_AFTER = seconds(60)
-"""How long a worker may give no sign of life before it is shown as silent."""
 
 
-class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a dead letter: one per job, the first one stays. [B1]"""
-
-    job_id: JobId
-    kind: ResolutionKind
-    ts: Instant
-    actor: Actor
-    request_id: RequestId
-    fingerprint: Fingerprint
-    note: str = ""
-    new_job_id: JobId | None = None
+MEDIA_TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9.+-]*/[a-z0-9][a-z0-9.+-]*(; ?[a-z0-9=_.-]+)*")
 
 
 class ArtifactUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,6 +48,28 @@ class ArtifactUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     body: bytes
     media_type: str = "application/octet-stream"
+
+    def __post_init__(self) -> None:
+        """Refuse what is over a limit. [B9]"""
+        check_job_id("job_id", self.job_id)
+        check_lease_id("lease_id", self.lease_id)
+        check_actor(self.actor)
+        check_name("name", self.name)
+        check_text("media_type", self.media_type, most=MAX_NAME)
+        if MEDIA_TYPE_PATTERN.fullmatch(self.media_type) is None:
+            raise InvalidInput(
+                "media_type",
+                f"{shown(self.media_type)} is not a media type",
+                hint="as in text/plain or application/json, in lower case",
+            )
+        if not isinstance(self.body, bytes):
+            raise InvalidInput("body", f"{type(self.body).__name__} is not bytes")
+        if len(self.body) > MAX_ARTIFACT_BYTES:
+            raise InvalidInput(
+                "body",
+                f"{len(self.body)} bytes are over the limit of {MAX_ARTIFACT_BYTES}",
+                hint="put it into an object store, and its address into the result",
+            )
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -192,94 +203,3 @@ def is_leftover(attempt: int, *, of: int | None, leased: bool, status: JobStatus
     if attempt != of:
         return True
     return not leased and status is not JobStatus.SUCCEEDED
-
-
-class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a handler wrote to its standard streams during one attempt, sent under its lease.
-
-    It may be sent again while the attempt runs, whole and with a higher `part`. [B20]"""
-
-    job_id: JobId
-    lease_id: LeaseId
-    actor: Actor
-    text: str
-    left_out_bytes: int = 0
-    part: int = 0
-
-
-class AttemptLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The kept output of one attempt, and how much of it was not kept."""
-
-    job_id: JobId
-    attempt: int
-    text: str
-    left_out_bytes: int
-
-
-class HeldLease(msgspec.Struct, frozen=True, gc=False):
-    """A lease as a worker knows it."""
-
-    job_id: JobId
-    lease_id: LeaseId
-
-
-class LeaseRow(msgspec.Struct, frozen=True, gc=False):
-    """What a job's row says of its lease."""
-
-    lease_id: LeaseId | None
-    principal: Actor | None
-    cancel_requested_at: Instant | None
-
-
-def lease_news(row: LeaseRow | None, lease_id: LeaseId, actor: Actor) -> LeaseNews:
-    """What `actor` should ask about. It is no verdict: a heartbeat brings that. [C2]"""
-    if row is None or (row.lease_id, row.principal) != (lease_id, actor):
-        return LeaseNews.LOST
-    return LeaseNews.NONE if row.cancel_requested_at is None else LeaseNews.CANCEL
-
-
-class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker as it describes itself. `uptime_us` is a duration, because only the store's clock
-    is ever written."""
-
-    namespace: Namespace
-    worker: WorkerId
-    actor: Actor
-    host: str
-    pid: int
-    queues: tuple[QueueName, ...]
-    concurrency: int
-    version: str
-    uptime_us: Duration
-    kinds: tuple[Kind, ...] = ()
-    is_ending: bool = False  # its last word: it is not listed any more [B13]
-    instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
-
-
-class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker as the store last saw it."""
-
-    namespace: Namespace
-    worker: WorkerId
-    actor: Actor
-    host: str
-    pid: int
-    queues: tuple[QueueName, ...]
-    kinds: tuple[Kind, ...]
-    concurrency: int
-    version: str
-    started_at: Instant
-    seen_at: Instant
-    drain_requested_at: Instant | None = None
-
-    @property
-    def draining(self) -> bool:
-        """Whether this process was asked to stop; a request to an earlier process of the same
-        name is not meant for it. [B12]"""
-        return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at
-
-    def state(self, now: Instant) -> WorkerState:
-        """How it is at `now`, as far as its signs of life tell."""
-        if now - self.seen_at > SILENT_AFTER:
-            return WorkerState.SILENT
-        return WorkerState.DRAINING if self.draining else WorkerState.ALIVE

@@ -1,0 +1,86 @@
+"""Worker processes: what they say about themselves, its limits, and how they are shown.
+
+It is for people: no decision about a job looks at it.
+"""
+
+import msgspec
+
+from tenure.core.checks import (
+    MAX_COUNT,
+    MAX_INSTANT,
+    MAX_NAME,
+    check_actor,
+    check_integer,
+    check_label,
+    check_name,
+    check_names,
+)
+from tenure.core.claims import MAX_CLAIM_KINDS, MAX_CLAIM_QUEUES
+from tenure.core.ids import Actor, Kind, Namespace, QueueName, WorkerId
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.vocabulary import WorkerState
+
+SILENT_AFTER = seconds(60)
+"""How long a worker may give no sign of life before it is shown as silent."""
+
+
+class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker as it describes itself. `uptime_us` is a duration, because only the store's clock
+    is ever written."""
+
+    namespace: Namespace
+    worker: WorkerId
+    actor: Actor
+    host: str
+    pid: int
+    queues: tuple[QueueName, ...]
+    concurrency: int
+    version: str
+    uptime_us: Duration
+    kinds: tuple[Kind, ...] = ()
+    is_ending: bool = False  # its last word: it is not listed any more [B13]
+    instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
+
+    def __post_init__(self) -> None:
+        """Refuse what is over a limit."""
+        check_name("namespace", self.namespace)
+        check_name("worker", self.worker)
+        check_actor(self.actor)
+        check_label("host", self.host, most=2 * MAX_NAME)
+        check_integer("pid", self.pid, low=0, high=MAX_COUNT)
+        check_names("queues", self.queues, most=MAX_CLAIM_QUEUES, least=1)
+        check_names("kinds", self.kinds, most=MAX_CLAIM_KINDS, least=0)
+        check_integer("concurrency", self.concurrency, low=0, high=MAX_COUNT)
+        check_label("version", self.version, most=MAX_NAME)
+        check_integer("uptime_us", self.uptime_us, low=0, high=MAX_INSTANT)
+        if self.instance:
+            check_name("instance", self.instance)
+
+
+class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker as the store last saw it."""
+
+    namespace: Namespace
+    worker: WorkerId
+    actor: Actor
+    host: str
+    pid: int
+    queues: tuple[QueueName, ...]
+    kinds: tuple[Kind, ...]
+    concurrency: int
+    version: str
+    started_at: Instant
+    seen_at: Instant
+    drain_requested_at: Instant | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether this process was asked to stop; a request to an earlier process of the same
+        name is not meant for it. [B12]"""
+        return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at
+
+    def state(self, now: Instant) -> WorkerState:
+        """How it is at `now`, as far as its signs of life tell."""
+        if now - self.seen_at > SILENT_AFTER:
+            return WorkerState.SILENT
+        return WorkerState.DRAINING if self.draining else WorkerState.ALIVE

@@ -1,0 +1,116 @@
+"""Artifacts in the memory store."""
+
+from collections.abc import Collection
+
+from tenure.core.artifacts import (
+    Artifact,
+    ArtifactQuotas,
+    ArtifactUpload,
+    ArtifactUsage,
+    Staging,
+    StoredArtifact,
+    is_leftover,
+    shown_attempt,
+    stage,
+)
+from tenure.core.ids import JobId
+from tenure.core.job import Job
+from tenure.ports import Bite
+from tenure.stores.memory.part import MemoryPart
+
+_ArtifactKey = tuple[JobId, int, str]
+
+
+class MemoryArtifacts(MemoryPart):
+    """The part of `tenure.ports.Store` about artifacts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._artifacts: dict[_ArtifactKey, StoredArtifact] = {}
+        self._last_looked_at: _ArtifactKey | None = None
+
+    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+        """Keep an artifact if its lease is valid now and the quotas have room."""
+        with self._lock:
+            self._open()
+            job = self._jobs.get(upload.job_id)
+            staging = stage(
+                job,
+                upload,
+                now=self._clock(),
+                epoch=self._epoch,
+                usage=self._artifact_usage(job, upload.name),
+                quotas=quotas,
+            )
+            made = staging.artifact
+            if made is not None:
+                for key in [each for each in self._artifacts if each[0] == made.job_id]:
+                    if key[1] < made.attempt:
+                        del self._artifacts[key]
+                key = (made.job_id, made.attempt, made.name)
+                self._artifacts[key] = StoredArtifact(made, upload.body)
+            return staging
+
+    def _artifact_usage(self, job: Job | None, name: str) -> ArtifactUsage:
+        others, replaced, earlier, of_namespace = [], 0, 0, 0
+        for (job_id, attempt, known), stored in self._artifacts.items():
+            size = stored.artifact.size
+            if job is None or self._jobs[job_id].namespace != job.namespace:
+                continue
+            of_namespace += size
+            if job_id != job.id:
+                continue
+            if attempt < job.attempt:
+                earlier += size
+            elif known == name:
+                replaced = size
+            else:
+                others.append(size)
+        return ArtifactUsage(
+            others=len(others),
+            others_bytes=sum(others),
+            replaced_bytes=replaced,
+            earlier_bytes=earlier,
+            namespace_bytes=of_namespace,
+        )
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name."""
+        with self._lock:
+            self._open()
+            attempt = shown_attempt(self._jobs.get(job_id))
+            return [
+                stored.artifact
+                for key, stored in sorted(self._artifacts.items())
+                if key[:2] == (job_id, attempt)
+            ]
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
+        with self._lock:
+            for artifact in self.list_artifacts(job_id):
+                if artifact.name == name:
+                    return self._artifacts[job_id, artifact.attempt, name]
+            return None
+
+    def collect_artifacts(self, *, limit: int) -> Bite:
+        """Delete artifacts that nobody will ever see, among the next `limit` ones."""
+        with self._lock:
+            self._open()
+            after = self._last_looked_at
+            keys = sorted(key for key in self._artifacts if after is None or key > after)[:limit]
+            is_full = len(keys) == limit
+            self._last_looked_at = keys[-1] if is_full else None
+            leftover = [key for key in keys if self._is_leftover(key)]
+            for key in leftover:
+                del self._artifacts[key]
+            return Bite(len(leftover), is_full)
+
+    def _is_leftover(self, key: _ArtifactKey) -> bool:
+        job = self._jobs[key[0]]
+        return is_leftover(
+            key[1], of=job.attempt, leased=job.lease_id is not None, status=job.status
+        )
+
+    def _purge_artifacts(self, gone: Collection[JobId]) -> None:
+        self._artifacts = {k: v for k, v in self._artifacts.items() if k[0] not in gone}

@@ -1,0 +1,40 @@
+"""Resolutions of dead letters in the memory store."""
+
+from collections.abc import Collection, Sequence
+
+from tenure.core.ids import JobId
+from tenure.core.resolutions import Resolution
+from tenure.stores.memory.part import MemoryPart
+
+
+class MemoryResolutions(MemoryPart):
+    """The part of `tenure.ports.Store` about resolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resolutions: dict[JobId, Resolution] = {}
+
+    def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
+        """Record each unless its job has one already or is gone; which were."""
+        with self._lock:
+            self._open()
+            return frozenset(each.job_id for each in resolutions if self._keep_resolution(each))
+
+    def _keep_resolution(self, resolution: Resolution) -> bool:
+        if not self._is_unresolved(resolution.job_id):
+            return False
+        self._resolutions[resolution.job_id] = resolution
+        return True
+
+    def _is_unresolved(self, job_id: JobId) -> bool:
+        return job_id in self._jobs and job_id not in self._resolutions
+
+    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
+        """What became of these dead letters."""
+        with self._lock:
+            self._open()
+            return {each: self._resolutions[each] for each in ids if each in self._resolutions}
+
+    def _purge_resolutions(self, gone: Collection[JobId]) -> None:
+        for job_id in gone:
+            self._resolutions.pop(job_id, None)

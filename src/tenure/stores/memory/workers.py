@@ -1,0 +1,78 @@
+"""Worker processes in the memory store."""
+
+from msgspec.structs import replace
+
+from tenure.core.ids import Namespace, WorkerId
+from tenure.core.instants import Duration, Instant
+from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.stores.memory.part import MemoryPart
+
+
+class MemoryWorkers(MemoryPart):
+    """The part of `tenure.ports.Store` about worker processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._processes: dict[tuple[str, str, str], WorkerSeen] = {}
+        self._instances: dict[tuple[str, str, str], str] = {}
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """Remember that this worker lives; whether it was asked to drain."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            key = (process.namespace, process.worker, process.actor)
+            before = self._processes.get(key)
+            if process.is_ending:
+                if before and (before.host, before.pid) == (process.host, process.pid):
+                    del self._processes[key]
+                return False
+            began = Instant(now - process.uptime_us)
+            is_known = process.instance and process.instance == self._instances.get(key)  # [B21]
+            self._instances[key] = process.instance
+            seen = WorkerSeen(
+                namespace=process.namespace,
+                worker=process.worker,
+                actor=process.actor,
+                host=process.host,
+                pid=process.pid,
+                queues=process.queues,
+                kinds=process.kinds,
+                concurrency=process.concurrency,
+                version=process.version,
+                started_at=before.started_at if before and is_known else began,
+                seen_at=now,
+                drain_requested_at=None if before is None else before.drain_requested_at,
+            )
+            self._processes[key] = seen
+            return seen.draining
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers that were seen lately, by name."""
+        with self._lock:
+            self._open()
+            return [seen for key, seen in sorted(self._processes.items()) if key[0] == namespace]
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask the processes of this name to finish and stop; whether there is one."""
+        with self._lock:
+            self._open()
+            named = [key for key in self._processes if key[:2] == (namespace, worker)]
+            for key in named:
+                seen = self._processes[key]
+                self._processes[key] = replace(seen, drain_requested_at=self._clock())
+            return bool(named)
+
+    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget workers that were not seen for this long; how many."""
+        with self._lock:
+            self._open()
+            before = self._clock() - older_than_us
+            unseen = sorted(
+                (seen.seen_at, key)
+                for key, seen in self._processes.items()
+                if seen.seen_at < before
+            )[:limit]
+            for _, key in unseen:
+                del self._processes[key]
+            return len(unseen)

@@ -1,0 +1,170 @@
+"""Artifacts. A mixin of `SqlStore`, which owns jobs and events."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+from tenure.core.artifacts import (
+    Artifact,
+    ArtifactQuotas,
+    ArtifactUpload,
+    ArtifactUsage,
+    Staging,
+    StoredArtifact,
+    is_leftover,
+    shown_attempt,
+    stage,
+)
+from tenure.core.failover import is_settling
+from tenure.core.ids import Epoch, JobId, Namespace
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import JobStatus
+from tenure.ports import Bite
+from tenure.stores.sql.rows import Row, job_from
+from tenure.stores.sql.statements import Asked, Shape, Statements
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
+USAGE_COLUMNS: tuple[str, ...] = ArtifactUsage.__struct_fields__
+COLUMN_WORDS = {"artifact_columns": ", ".join(ARTIFACT_COLUMNS)}
+
+_FROM_THE_FIRST: Shape = (("after_artifact", ""),)
+_FROM_THE_LAST: Shape = (
+    (
+        "after_artifact",
+        "WHERE (a.job_id, a.attempt, a.name) > (CAST(:job_id AS {uuid}), :attempt, :name)",
+    ),
+)
+
+
+class Artifacts(Transactional):
+    """The part of `tenure.ports.Store` about artifacts."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._last_looked_at: Row | None = None  # where the collection of artifacts goes on
+
+    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+        """Keep an artifact if its lease is valid now and the quotas have room. [B7] [B28]"""
+        return self._write(lambda tx: self._stage(tx, upload, quotas))
+
+    def _stage(self, tx: Transaction, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+        # The row is locked first: when the attempt has succeeded, nothing is added any more.
+        rows, [(now, epoch, settling_since)], [used] = tx.fetch(
+            self._ask("lock_job", job_id=upload.job_id),
+            self._ask("moment_to_decide"),
+            self._ask("artifact_usage", job_id=upload.job_id, name=upload.name),
+        )
+        usage = ArtifactUsage(**dict(zip(USAGE_COLUMNS, used, strict=True)))
+        job = job_from(rows[0]) if rows else None
+        staging = stage(
+            job,
+            upload,
+            now=Instant(now),
+            epoch=Epoch(epoch),
+            usage=usage,
+            quotas=quotas,
+            is_settling=is_settling(settling_since, Instant(now)),
+        )
+        if job is not None and staging.artifact is not None:
+            self._put_artifact(
+                tx, job.namespace, StoredArtifact(staging.artifact, upload.body), usage
+            )
+        return staging
+
+    def _put_artifact(
+        self, tx: Transaction, namespace: Namespace, stored: StoredArtifact, usage: ArtifactUsage
+    ) -> None:
+        made = stored.artifact
+        deleted: list[Row] = []
+        if usage.earlier_bytes:
+            [deleted] = tx.fetch(
+                self._ask("delete_earlier_artifacts", job_id=made.job_id, attempt=made.attempt)
+            )
+        facts = {name: getattr(made, name) for name in ARTIFACT_COLUMNS}
+        added = (namespace, made.job_id, made.size - usage.replaced_bytes)
+        tx.fetch(
+            self._ask("put_artifact", namespace=namespace, body=stored.body, **facts),
+            *count_artifact_bytes(self._ask, added=[added], deleted=deleted),
+            last=True,
+        )
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name. [B8]"""
+        rows = self._of_shown_attempt("list_artifacts", job_id)
+        return [_artifact(row) for row in rows]
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
+        rows = self._of_shown_attempt("load_artifact", job_id, name=name)
+        return StoredArtifact(_artifact(rows[0][:-1]), bytes(rows[0][-1])) if rows else None
+
+    def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
+        # Two reads: a job whose artifacts are shown is finished, and its row changes no more.
+        jobs = self._rows(self._ask("load_jobs", ids=self._pack([job_id])))
+        attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
+        if attempt is None:
+            return []
+        return self._rows(self._ask(statement, job_id=job_id, attempt=attempt, **more))
+
+    def collect_artifacts(self, *, limit: int) -> Bite:
+        """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
+        after = self._last_looked_at
+        job_id, attempt, name = after or (None, None, None)
+        asked = self._ask(
+            "look_at_artifacts",
+            _FROM_THE_FIRST if after is None else _FROM_THE_LAST,
+            job_id=job_id,
+            attempt=attempt,
+            name=name,
+            limit=limit,
+        )
+        rows = self._rows(asked)
+        is_full = len(rows) == limit
+        leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
+        gone = self._write(lambda tx: self._delete_artifacts(tx, leftover)) if leftover else 0
+        self._last_looked_at = rows[-1][:3] if is_full else None
+        return Bite(gone, is_full)
+
+    def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Asked]) -> int:
+        deleted = list(chain.from_iterable(tx.fetch(*deletions)))
+        tx.fetch(*count_artifact_bytes(self._ask, deleted=deleted), last=True)
+        return len(deleted)
+
+    def _deletion(self, row: Row) -> Asked:
+        return self._ask("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
+
+
+def count_artifact_bytes(
+    ask: Callable[..., Asked], *, added: Iterable[Row] = (), deleted: Iterable[Row]
+) -> list[Asked]:
+    """Statements that keep the bytes of each namespace, for rows of (namespace, job id, size).
+
+    They have to come last in a transaction, which then holds these rows only while it commits. They
+    are in order, so that no two transactions wait for each other.
+    """
+    changes: Counter[tuple[str, int]] = Counter()
+    for sign, rows in ((1, added), (-1, deleted)):
+        for namespace, job_id, size in rows:
+            changes[namespace, _part_of(job_id)] += sign * size
+    return [
+        ask("count_artifact_bytes", namespace=namespace, part=part, bytes=change)
+        for (namespace, part), change in sorted(changes.items())
+        if change
+    ]
+
+
+def _part_of(job_id: object) -> int:
+    """Which of its namespace's rows counts a job's artifacts: by the last digit of its id, which is
+    random."""
+    return int(str(job_id)[-1], 16)
+
+
+def _artifact(row: Row) -> Artifact:
+    return Artifact(**dict(zip(ARTIFACT_COLUMNS, row, strict=True)))
+
+
+def _is_leftover(row: Row) -> bool:
+    _, attempt, _, of, lease_id, status = row
+    known = None if status is None else JobStatus(status)
+    return is_leftover(attempt, of=of, leased=lease_id is not None, status=known)

@@ -1,0 +1,57 @@
+"""Worker processes. A mixin of `SqlStore`, which owns jobs and events."""
+
+import msgspec
+
+from tenure.core.ids import Namespace, WorkerId
+from tenure.core.instants import Duration
+from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.transactions import Transactional
+
+PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
+COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
+
+_PROCESS_KEY = ("namespace", "worker", "actor", "host", "pid")
+_PROCESS_FACTS = tuple(n for n in WorkerProcess.__struct_fields__ if n != "is_ending")
+
+_encode = msgspec.json.Encoder().encode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class Workers(Transactional):
+    """The part of `tenure.ports.Store` about worker processes."""
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """Remember that this worker lives; whether it was asked to drain. [B12]"""
+        if process.is_ending:
+            key = {name: getattr(process, name) for name in _PROCESS_KEY}
+            left = self._ask("dismiss_worker", **key)
+            self._write(lambda tx: tx.fetch(left, last=True))
+            return False
+        facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
+        facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
+        asked = self._ask("see_worker", **facts)
+        [[row]] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return _worker(row).draining
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers that were seen lately, by name."""
+        asked = self._ask("list_workers", namespace=namespace)
+        return [_worker(row) for row in self._rows(asked, listing=True)]
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
+        asked = self._ask("request_drain", namespace=namespace, worker=worker)
+        [found] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return bool(found)
+
+    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget workers that were not seen for this long; how many. [B13]"""
+        asked = self._ask("forget_workers", older_than_us=older_than_us, limit=limit)
+        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
+        return len(forgotten)
+
+
+def _worker(row: Row) -> WorkerSeen:
+    facts = dict(zip(PROCESS_COLUMNS, row, strict=True))
+    return WorkerSeen(**facts | {name: _decode_names(facts[name]) for name in ("queues", "kinds")})
