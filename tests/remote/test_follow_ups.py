@@ -14,7 +14,7 @@ from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
 from tenure.handlers.context import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
-from tenure.worker.follow_ups import FollowUpRequest, FollowUps, command_of, submit, told
+from tenure.worker.follow_ups import FollowUpRequest, FollowUps, answer_to, command_of, submit
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer, connect, new_token
@@ -48,7 +48,7 @@ def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueue
         assert parent.principal is not None
         asked = FollowUpRequest(wanted=message, job_id=parent.id, lease_id=parent.lease_id)
         command = command_of(asked, actor=parent.principal, namespace=DEFAULT_NAMESPACE)
-        submit(worker, command, lambda heard: handler.heard(told(asked, heard)))
+        submit(worker, command, lambda heard: handler.heard(answer_to(asked, heard)))
 
     handler = FollowUps(1, parent.id, send, still_mine=lambda: True, limits=Limits())
     call: Call[object] = Call(JobSpec(kind=KIND, queue=queue, payload=b"1"), UNUSED_ID)

@@ -11,7 +11,7 @@ from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
 from tenure.handlers.context import file_of
-from tenure.worker.artifact_uploads import PART_BYTES, Parts, Stager
+from tenure.worker.artifact_uploads import PART_BYTES, ArtifactParts, ArtifactUploads
 from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 
@@ -76,16 +76,16 @@ def test_a_lost_attempt_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
 # --- the answers a handler can get -------------------------------------------------------------
 
 
-def answered_with(**answer: Any) -> Stager:
-    """A stager whose supervisor always says the same."""
+def answered_with(**answer: Any) -> ArtifactUploads:
+    """Uploads whose supervisor always says the same."""
 
     def send(message: ToSupervisor) -> None:
         if isinstance(message, ArtifactEnd):
-            stager.heard(ArtifactAnswer(1, message.number - 1, failure="about another one"))
-            stager.heard(ArtifactAnswer(1, message.number, **answer))
+            uploads.heard(ArtifactAnswer(1, message.number - 1, failure="about another one"))
+            uploads.heard(ArtifactAnswer(1, message.number, **answer))
 
-    stager = Stager(1, send, lambda: True)
-    return stager
+    uploads = ArtifactUploads(1, send, lambda: True)
+    return uploads
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def answered_with(**answer: Any) -> Stager:
 def test_every_refusal_has_an_error_of_its_own(
     answer: dict[str, Any], error: type[Exception]
 ) -> None:
-    stager = answered_with(**answer)
+    uploads = answered_with(**answer)
 
     with pytest.raises(error):
-        stager.stage("a", b"", "text/plain")
+        uploads.send("a", b"", "text/plain")
 
 
 def test_a_supervisor_that_never_answers_is_a_lost_lease() -> None:
-    stager = Stager(1, lambda _: None, lambda: False)
+    uploads = ArtifactUploads(1, lambda _: None, lambda: False)
 
     with pytest.raises(Cancelled):
-        stager.stage("a", b"", "text/plain")
+        uploads.send("a", b"", "text/plain")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_supervisor_that_never_answers_is_a_lost_lease() -> None:
 )
 def test_what_is_out_of_bounds_is_not_even_sent(name: str, size: int) -> None:
     sent: list[ToSupervisor] = []
-    stager = Stager(1, sent.append, lambda: True)
+    uploads = ArtifactUploads(1, sent.append, lambda: True)
 
     with pytest.raises(InvalidInput):
-        stager.stage(name, bytes(size), "text/plain")
+        uploads.send(name, bytes(size), "text/plain")
 
     assert sent == []
 
@@ -134,7 +134,7 @@ def test_what_is_neither_bytes_nor_text_is_refused(data: Any) -> None:
 
 
 def test_a_supervisor_keeps_no_more_than_is_allowed() -> None:
-    parts = Parts()
+    parts = ArtifactParts()
     for _ in range(2 * MAX_ARTIFACT_BYTES // PART_BYTES):
         parts.add(ArtifactPart(1, bytes(PART_BYTES)))
 

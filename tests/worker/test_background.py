@@ -16,8 +16,13 @@ from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
 from tenure.worker import AttemptOutput
-from tenure.worker.artifact_uploads import Left
-from tenure.worker.background import MAX_STAGING_BYTES, MAX_WAITING, Attendant, fitting
+from tenure.worker.artifact_uploads import ReceivedArtifact
+from tenure.worker.background import (
+    MAX_WAITING,
+    MAX_WAITING_ARTIFACT_BYTES,
+    BackgroundTasks,
+    storable,
+)
 from tenure.worker.messages import ArtifactAnswer
 from tests.worker.harness import Shop, read_pids, wait_until
 
@@ -100,7 +105,7 @@ def test_output_that_no_store_would_take_is_made_to_fit() -> None:
         lease_id=LeaseId("1-0123456789abcdef0123456789abcdef"),
     )
 
-    kept = fitting(output, ACTOR)
+    kept = storable(output, ACTOR)
 
     assert kept is not None
     assert len(kept.text.encode()) <= MAX_ATTEMPT_LOG_BYTES
@@ -113,12 +118,12 @@ def test_a_store_that_stands_still_never_holds_up_the_supervisor(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
-    attendant = _attendant(shop, _nobody)
-    attendant.start()
+    background = _background(shop, _nobody)
+    background.start()
 
-    taken = [attendant.submit("waiting", go_on.wait) for _ in range(MAX_WAITING + 2)]
+    taken = [background.submit("waiting", go_on.wait) for _ in range(MAX_WAITING + 2)]
     go_on.set()
-    attendant.close()
+    background.close()
 
     assert not all(taken)
     assert "the store is too slow" in caplog.text
@@ -127,19 +132,19 @@ def test_a_store_that_stands_still_never_holds_up_the_supervisor(
 def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop: Shop) -> None:
     go_on = threading.Event()
     answers: list[ArtifactAnswer] = []
-    attendant = _attendant(shop, _nobody)
-    attendant.start()
-    attendant.submit("waiting", go_on.wait)
+    background = _background(shop, _nobody)
+    background.start()
+    background.submit("waiting", go_on.wait)
 
     body = bytes(MAX_ARTIFACT_BYTES)
-    most = MAX_STAGING_BYTES // MAX_ARTIFACT_BYTES
+    most = MAX_WAITING_ARTIFACT_BYTES // MAX_ARTIFACT_BYTES
     for number in range(most + 1):
-        attendant.stage(_left(number, body), ACTOR, answers.append)
+        background.store_artifact(_received(number, body), ACTOR, answers.append)
     refused_at_once = list(answers)
     go_on.set()
     wait_until(lambda: len(answers) == most + 1, "the others to be answered")
-    attendant.stage(_left(99, body), ACTOR, answers.append)
-    attendant.close()
+    background.store_artifact(_received(99, body), ACTOR, answers.append)
+    background.close()
 
     assert [(each.number, each.failure) for each in refused_at_once] == [
         (most, "the store is too slow")
@@ -151,17 +156,17 @@ def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     signs, is_away = Signs(), threading.Event()
-    attendant = _attendant(shop, signs, is_away=is_away.is_set, interval_s=0.01)
-    attendant.start()
+    background = _background(shop, signs, is_away=is_away.is_set, interval_s=0.01)
+    background.start()
     signs.wait_for(3)
     before = [record.levelname for record in caplog.records]
     is_away.set()
     signs.wait_for(2)  # the one under way may have been told before
     caplog.clear()
     signs.wait_for(3)
-    attendant.submit("keeping the output of job 7", _nobody)
+    background.submit("keeping the output of job 7", _nobody)
     wait_until(lambda: caplog.messages, "the output that is lost to be told")
-    attendant.close()
+    background.close()
 
     assert set(before) == {"WARNING"}
     assert caplog.messages == ["keeping the output of job 7 failed: the store is away"]
@@ -169,12 +174,12 @@ def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
 
 def test_nobody_says_goodbye_to_a_coordinator_that_is_gone(shop: Shop) -> None:
     signs = Signs()
-    attendant = _attendant(shop, signs, is_away=lambda: True)
-    attendant.start()
+    background = _background(shop, signs, is_away=lambda: True)
+    background.start()
     wait_until(lambda: signs.given == 1, "the first sign of life")
 
-    attendant.close()
-    wait_until(lambda: not attendant.is_running, "its thread to end")
+    background.close()
+    wait_until(lambda: not background.is_running, "its thread to end")
 
     assert signs.given == 1
 
@@ -194,20 +199,20 @@ class Signs:
         wait_until(lambda: self.given >= enough, f"{more} more signs of life")
 
 
-def _attendant(
+def _background(
     shop: Shop,
     describe: Callable[[], WorkerProcess],
     *,
     is_away: Callable[[], bool] = lambda: False,
     interval_s: float = 3600,
-) -> Attendant:
-    return Attendant(
+) -> BackgroundTasks:
+    return BackgroundTasks(
         shop.coordinator, describe, drain=lambda: None, is_away=is_away, interval_s=interval_s
     )
 
 
-def _left(number: int, body: bytes) -> Left:
-    return Left(
+def _received(number: int, body: bytes) -> ReceivedArtifact:
+    return ReceivedArtifact(
         run=1,
         number=number,
         job_id=JobId("01890000-0000-7000-8000-000000000000"),

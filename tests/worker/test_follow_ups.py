@@ -9,7 +9,7 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.context import Call, JobSpec
-from tenure.worker.follow_ups import FollowUpRequest, FollowUps, told
+from tenure.worker.follow_ups import FollowUpRequest, FollowUps, answer_to
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
@@ -24,7 +24,7 @@ def follow_ups_refused_for(cause: Cause) -> FollowUps:
     def send(message: ToSupervisor) -> None:
         assert isinstance(message, FollowUpWanted)
         asked = FollowUpRequest(wanted=message, job_id=PARENT, lease_id=LEASE)
-        refused.heard(told(asked, Reply(job=None, cause=cause)))
+        refused.heard(answer_to(asked, Reply(job=None, cause=cause)))
 
     refused = FollowUps(1, PARENT, send, still_mine=lambda: True, limits=Limits())
     return refused

@@ -13,7 +13,7 @@ import pytest
 from tenure.core.instants import seconds
 from tenure.worker import keeper_client
 from tenure.worker.clock import Boot, boot_now
-from tenure.worker.keeper_client import Keeper
+from tenure.worker.keeper_client import KeeperClient
 from tests.worker.harness import wait_until
 
 ASLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -38,15 +38,15 @@ def group() -> Iterator[Callable[[], Group]]:
 
 
 @contextmanager
-def a_keeper() -> Iterator[tuple[Keeper, Callable[[], None]]]:
+def a_keeper() -> Iterator[tuple[KeeperClient, Callable[[], None]]]:
     """A keeper, and a turn of the loop that it is part of."""
     selector = selectors.DefaultSelector()
-    keeper = Keeper(selector, boot_now)
+    keeper = KeeperClient(selector, boot_now)
 
     def turn() -> None:
         for key, _ in selector.select(0.05):
             key.data()
-        keeper.keep()
+        keeper.restart_if_due()
 
     with closing(selector), closing(keeper):
         yield keeper, turn

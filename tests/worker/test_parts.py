@@ -236,11 +236,11 @@ def test_cancelled_counts_only_when_somebody_asked() -> None:
     assert Child(raising(Cancelled("my own idea"))).error().type == "Cancelled"
 
     asked = Child(raising(Cancelled("as asked")))
-    asked.context.ask("enough")
+    asked.context.ask_to_stop("enough")
     assert asked.perform() == Stopped()
 
     lost = Child(raising(Cancelled("lease")))
-    lost.context.lose()
+    lost.context.lease_lost()
     assert lost.perform() == Stopped()
 
 
@@ -249,11 +249,11 @@ def test_groups_are_looked_into() -> None:
     assert Child(raising(alone)).error().error_class is ErrorClass.PERMANENT
 
     stops = Child(raising(BaseExceptionGroup("all", [Cancelled("a"), asyncio.CancelledError()])))
-    stops.context.ask("enough")
+    stops.context.ask_to_stop("enough")
     assert stops.perform() == Stopped()
 
     mixed = Child(raising(ExceptionGroup("some", [Cancelled("a"), ValueError("b")])))
-    mixed.context.ask("enough")
+    mixed.context.ask_to_stop("enough")
     assert mixed.error().type == "ExceptionGroup"
 
 
@@ -281,13 +281,13 @@ def test_what_is_missing_before_arguments_are_read_fails_at_fetch() -> None:
 
 def test_a_coroutine_in_a_process_of_its_own_is_cancelled_too() -> None:
     async def it(ctx: Context) -> None:
-        child.context.ask("enough")
+        child.context.ask_to_stop("enough")
         await asyncio.sleep(60)
 
     child = Child(it)
 
     assert child.perform() == Stopped()
-    child.context.ask("again")  # its loop is gone: nothing to wake
+    child.context.ask_to_stop("again")  # its loop is gone: nothing to wake
 
 
 def test_a_context_speaks_only_what_can_travel() -> None:
@@ -319,7 +319,7 @@ def test_a_lease_that_ran_out_is_noticed_without_the_supervisor() -> None:
         ctx.check()
 
     child = Child(it)
-    child.context.renewed(boot_now())
+    child.context.lease_renewed(boot_now())
 
     assert not child.context.still_mine()
     assert child.perform() == Stopped()

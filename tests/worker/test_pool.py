@@ -12,7 +12,7 @@ from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker import Stats, WorkerOptions
-from tenure.worker.artifact_uploads import Left
+from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.messages import AskToStop, Event, Finished, LeaseRenewed, Prepared, Run
 from tenure.worker.outcomes import Killed, Returned, Stopped
@@ -26,7 +26,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.left: list[Left] = []
+        self.artifacts: list[ReceivedArtifact] = []
         self.selector = selectors.DefaultSelector()
         self.stats = Stats()
         self.pool = Pool(
@@ -38,7 +38,7 @@ class Loop:
             clock=boot_now,
             emit=self.events.append,
             stats=self.stats,
-            stage=self.left.append,
+            store_artifact=self.artifacts.append,
         )
 
     def turn_until(self, condition: Callable[[], object]) -> None:
@@ -49,7 +49,7 @@ class Loop:
                 key.data()
             if boot_now() >= self.pool.next_at:
                 self.pool.look_for_exits()
-                self.pool.keep()
+                self.pool.maintain()
 
     def kill_children(self) -> None:
         for child in self.pool._children:
@@ -128,7 +128,7 @@ def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
     loop.turn_until(lambda: len(loop.events) > 1)
 
     assert loop.events[1:] == [Finished(1, Returned(b'"flooded"'))]
-    assert [left.name for left in loop.left] == ["file-0"]
+    assert [each.name for each in loop.artifacts] == ["file-0"]
 
 
 def test_words_for_strangers_are_ignored(loop: Loop) -> None:

@@ -21,7 +21,7 @@ from tenure.handlers.context import Call, Context, Enqueued, Transaction, Transa
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
-from tenure.worker.follow_ups import checked, taken
+from tenure.worker.follow_ups import already_enqueued, checked_call
 
 _R = TypeVar("_R")
 
@@ -96,10 +96,10 @@ class FakeContext(Context):
     def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Remember a call; a job id as a worker would give it."""
         self._refuse_if_lost()
-        spec, step = checked(call, step)
+        spec, step = checked_call(call, step)
         job_id = follow_up_id(self.job_id, kind=spec.kind, step=step)
         if job_id in self._enqueued_ids:
-            raise taken(spec, step)
+            raise already_enqueued(spec, step)
         self._enqueued_ids.add(job_id)
         self.enqueued.append(call)
         return Enqueued(job_id, is_new=True)

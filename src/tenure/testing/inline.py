@@ -28,11 +28,11 @@ from tenure.errors import TenureError
 from tenure.own_transaction.in_memory import InMemoryTransactions
 from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
-from tenure.worker.artifact_uploads import Parts, stage
+from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.execution import Execution
-from tenure.worker.follow_ups import FollowUpRequest, command_of, submit, told
+from tenure.worker.follow_ups import FollowUpRequest, answer_to, command_of, submit
 from tenure.worker.messages import (
     ArtifactEnd,
     ArtifactPart,
@@ -203,7 +203,7 @@ class Inline:
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
         beats = count(grant.job.hb_seq + 1)
-        parts = Parts()
+        parts = ArtifactParts()
         self._send(
             Start(
                 job_id=grant.job_id,
@@ -230,7 +230,7 @@ class Inline:
         attempt: Attempt,
         execution: Execution,
         hb_seq: int,
-        parts: Parts,
+        parts: ArtifactParts,
     ) -> None:
         """What a handler saves or says goes out with a heartbeat, whose answer may ask it to
         stop: as with a worker, only sooner."""
@@ -238,7 +238,7 @@ class Inline:
             parts.add(said)
         elif isinstance(said, ArtifactEnd):
             left = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
-            execution.context.staged(stage(self._coordinator, left, ACTOR))
+            execution.context.artifact_answered(store_artifact(self._coordinator, left, ACTOR))
         elif isinstance(said, FollowUpWanted):
             asked = FollowUpRequest(
                 wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
@@ -246,10 +246,12 @@ class Inline:
             command = command_of(asked, actor=ACTOR, namespace=self._app.namespace)
             context = execution.context
             submit(
-                self._coordinator, command, lambda heard: context.followed_up(told(asked, heard))
+                self._coordinator,
+                command,
+                lambda heard: context.follow_up_answered(answer_to(asked, heard)),
             )
         elif isinstance(said, LeaseWanted):
-            execution.context.lend(Authority(attempt.grant.lease_id, ACTOR))
+            execution.context.lease_lent(Authority(attempt.grant.lease_id, ACTOR))
         elif isinstance(said, SelfCompleted):
             attempt.settled = said.result
         if not isinstance(said, CheckpointSaved | ProgressMade):
@@ -264,10 +266,10 @@ class Inline:
         )
         verdict = self._send(beat)
         if verdict.kind is not VerdictKind.OK:
-            execution.context.lose()
+            execution.context.lease_lost()
         elif verdict.cancel is not None:
             attempt.asked_at = Boot(0)
-            execution.context.ask(verdict.cancel.reason)
+            execution.context.ask_to_stop(verdict.cancel.reason)
 
     def _send(self, command: WorkerCommand) -> Verdict:
         verdict = self._coordinator.execute(command)

@@ -29,7 +29,7 @@ PART_BYTES = 512 * 1024
 # --- in the child ------------------------------------------------------------------------------
 
 
-class Stager:
+class ArtifactUploads:
     """Sends one artifact of an attempt at a time."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Stager:
         self._lock = threading.Lock()
         self._answers: Answers[ArtifactAnswer] = Answers(still_mine)
 
-    def stage(self, name: str, body: bytes, media_type: str) -> None:
+    def send(self, name: str, body: bytes, media_type: str) -> None:
         """Send it and wait until it is stored; raises if it is not."""
         check_name("name", name)
         _check_size(len(body))
@@ -79,7 +79,7 @@ def _judge(answer: ArtifactAnswer) -> None:
 # --- in the supervisor -------------------------------------------------------------------------
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that has arrived whole."""
 
     run: int
@@ -91,7 +91,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Parts:
+class ArtifactParts:
     """The pieces of one artifact; of what is too large, only enough to be refused for it."""
 
     def __init__(self) -> None:
@@ -101,11 +101,11 @@ class Parts:
         """The next piece."""
         self._body += part.body[: MAX_ARTIFACT_BYTES + 1 - len(self._body)]
 
-    def whole(self, end: ArtifactEnd, job_id: JobId, lease_id: LeaseId) -> Left:
+    def whole(self, end: ArtifactEnd, job_id: JobId, lease_id: LeaseId) -> ReceivedArtifact:
         """All of it; the next piece begins another one."""
         body = bytes(self._body)
         self._body.clear()
-        return Left(
+        return ReceivedArtifact(
             run=end.run,
             number=end.number,
             job_id=job_id,
@@ -116,22 +116,24 @@ class Parts:
         )
 
 
-def stage(coordination: Coordination, left: Left, actor: Actor) -> ArtifactAnswer:
+def store_artifact(
+    coordination: Coordination, artifact: ReceivedArtifact, actor: Actor
+) -> ArtifactAnswer:
     """Store an artifact; what to tell its handler."""
     try:
         upload = ArtifactUpload(
-            job_id=left.job_id,
-            lease_id=left.lease_id,
+            job_id=artifact.job_id,
+            lease_id=artifact.lease_id,
             actor=actor,
-            name=left.name,
-            body=left.body,
-            media_type=left.media_type,
+            name=artifact.name,
+            body=artifact.body,
+            media_type=artifact.media_type,
         )
         staging = coordination.stage_artifact(upload)
     except InvalidInput as wrong:
-        return ArtifactAnswer(left.run, left.number, problem=str(wrong))
+        return ArtifactAnswer(artifact.run, artifact.number, problem=str(wrong))
     except TenureError as failure:
-        return ArtifactAnswer(left.run, left.number, failure=str(failure))
+        return ArtifactAnswer(artifact.run, artifact.number, failure=str(failure))
     if staging.problem is not None:
-        return ArtifactAnswer(left.run, left.number, problem=staging.problem)
-    return ArtifactAnswer(left.run, left.number, cause=staging.cause)
+        return ArtifactAnswer(artifact.run, artifact.number, problem=staging.problem)
+    return ArtifactAnswer(artifact.run, artifact.number, cause=staging.cause)

@@ -21,13 +21,13 @@ from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.telemetry.one_line import one_line
-from tenure.worker.artifact_uploads import Left, stage
+from tenure.worker.artifact_uploads import ReceivedArtifact, store_artifact
 from tenure.worker.messages import ArtifactAnswer, LeasesPolled, PollLeases
 from tenure.worker.options import AttemptOutput
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
-MAX_STAGING_BYTES = 16 * MAX_ARTIFACT_BYTES
+MAX_WAITING_ARTIFACT_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
 SIGN, POLL = "a sign of life", "a poll of its leases"
 LEFT_OUT = "\n[... more left out ...]\n"
@@ -35,7 +35,7 @@ LEFT_OUT = "\n[... more left out ...]\n"
 _log = logging.getLogger("tenure.worker")
 
 
-class Room:
+class ByteBudget:
     """So many bytes may wait here at a time. Any thread."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -55,7 +55,7 @@ class Room:
             self._left_bytes += size_bytes
 
 
-class Attendant:
+class BackgroundTasks:
     """Runs tasks in order, and between them says every ten seconds that the worker lives."""
 
     def __init__(
@@ -75,9 +75,9 @@ class Attendant:
         self._sign_at = time.monotonic()
         self._is_draining = False
         self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
-        self._room = Room(MAX_STAGING_BYTES)
+        self._artifact_bytes = ByteBudget(MAX_WAITING_ARTIFACT_BYTES)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tenure-attendant", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tenure-background", daemon=True)
 
     def start(self) -> None:
         """Begin, with a sign of life."""
@@ -94,35 +94,37 @@ class Attendant:
             return False
         return True
 
-    def keep(self, output: AttemptOutput, actor: Actor) -> None:
+    def store_output(self, output: AttemptOutput, actor: Actor) -> None:
         """Store what a handler printed. What it has printed so far is left for later if much is
         waiting: the store is slow, and has more important things to do."""
         if not output.is_last and self._tasks.qsize() >= MAX_WAITING_WITH_EARLY_OUTPUT:
             return
-        kept = fitting(output, actor)
+        kept = storable(output, actor)
         if kept is not None:
             what = f"keeping the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.put_attempt_log(kept))
 
-    def stage(self, left: Left, actor: Actor, answer: Callable[[ArtifactAnswer], None]) -> None:
+    def store_artifact(
+        self, artifact: ReceivedArtifact, actor: Actor, answer: Callable[[ArtifactAnswer], None]
+    ) -> None:
         """Store an artifact, then answer."""
 
-        size_bytes = len(left.body)
+        size_bytes = len(artifact.body)
 
         def work() -> None:
-            staged = ArtifactAnswer(left.run, left.number, failure="it could not be stored")
+            staged = ArtifactAnswer(artifact.run, artifact.number, failure="it could not be stored")
             try:
-                staged = stage(self._coordination, left, actor)
+                staged = store_artifact(self._coordination, artifact, actor)
             finally:
-                self._room.free(size_bytes)
+                self._artifact_bytes.free(size_bytes)
                 answer(staged)
 
-        has_room = self._room.take(size_bytes)
-        if has_room and self.submit(f"storing an artifact of job {left.job_id}", work):
+        is_within_budget = self._artifact_bytes.take(size_bytes)
+        if is_within_budget and self.submit(f"storing an artifact of job {artifact.job_id}", work):
             return
-        if has_room:
-            self._room.free(size_bytes)
-        answer(ArtifactAnswer(left.run, left.number, failure="the store is too slow"))
+        if is_within_budget:
+            self._artifact_bytes.free(size_bytes)
+        answer(ArtifactAnswer(artifact.run, artifact.number, failure="the store is too slow"))
 
     def poll_leases(
         self, poll: PollLeases, actor: Actor, answer: Callable[[LeasesPolled], None]
@@ -189,7 +191,7 @@ class Attendant:
             _log.exception("%s failed", what)
 
 
-def fitting(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
+def storable(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
     """The output as text that a store takes; None for that of an attempt without a lease."""
     if output.lease_id is None:
         return None

@@ -27,7 +27,7 @@ from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
 from tenure.worker.application import load_application
 from tenure.worker.clock import boot_now
-from tenure.worker.confinement import confine, die_with, ignore_termination, tidy_up
+from tenure.worker.confinement import confine, die_with_parent, ignore_termination, reset_process
 from tenure.worker.execution import Execution
 from tenure.worker.messages import (
     ArtifactAnswer,
@@ -118,17 +118,17 @@ class Lane(ABC):
             return
         match message:
             case LeaseRenewed():
-                execution.context.renewed(message.until)
+                execution.context.lease_renewed(message.until)
             case AskToStop():
-                execution.context.ask(message.reason)
+                execution.context.ask_to_stop(message.reason)
             case LeaseLost():
-                execution.context.lose()
+                execution.context.lease_lost()
             case LeaseLent():
-                execution.context.lend(Authority(message.lease_id, message.actor))
+                execution.context.lease_lent(Authority(message.lease_id, message.actor))
             case ArtifactAnswer():
-                execution.context.staged(message)
+                execution.context.artifact_answered(message)
             case FollowUpAnswer():
-                execution.context.followed_up(message)
+                execution.context.follow_up_answered(message)
             case _:
                 assert_never(message)
 
@@ -153,7 +153,7 @@ class ProcessLane(Lane):
         home = Path.cwd()
         while (execution := self._inbox.get()) is not None:
             outcome = execution.perform()
-            tidy_up(home)
+            reset_process(home)
             self.end(execution, outcome)
 
     def start(self, execution: Execution) -> None:
@@ -318,7 +318,7 @@ def _lane(setup: Setup, channel: Channel, registry: Registry) -> Lane:
 
 def serve(descriptor: int, parent: int) -> None:
     """A child's whole life."""
-    die_with(parent)
+    die_with_parent(parent)
     ignore_termination()
     faulthandler.enable()  # a crash leaves its stack in the attempt's output
     sock = socket.socket(fileno=descriptor)

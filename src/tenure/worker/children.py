@@ -145,7 +145,7 @@ class Child:
         return self._process.returncode == -signal.SIGKILL
 
     def has_exited(self) -> bool:
-        """Whether the process is gone; a zombie keeps its number until `bury`."""
+        """Whether the process is gone; a zombie keeps its number until `reap`."""
         if self._process.returncode is not None:
             return True
         if hasattr(os, "waitid"):
@@ -153,7 +153,7 @@ class Child:
             return os.waitid(os.P_PID, self._process.pid, options) is not None
         return self._process.poll() is not None
 
-    def bury(self) -> str:
+    def reap(self) -> str:
         """Reap the process and its group, close everything; how it ended, for people."""
         # The group first: the zombie still holds its number, so no stranger can be hit.
         self.kill()

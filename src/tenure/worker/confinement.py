@@ -22,7 +22,7 @@ MEMORY = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
 """On Linux what the process itself can write to: no libraries, no mapped files."""
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its supervisor dies, however it dies."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -54,16 +54,16 @@ def confine(memory_bytes: int | None) -> None:
         resource.setrlimit(MEMORY, (least, least))
     # A crash is reported with its stack; an image of the memory would hold payloads and secrets.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    _volunteer()
+    _prefer_for_oom_kill()
 
 
-def _volunteer() -> None:
+def _prefer_for_oom_kill() -> None:
     """When memory runs out, one job's process should go, not the supervisor of all of them."""
     if _OOM_FILE.exists() and int(_OOM_FILE.read_text()) < OOM_SCORE:
         _OOM_FILE.write_text(str(OOM_SCORE))  # more is anybody's right, less is not
 
 
-def tidy_up(home: Path) -> None:
+def reset_process(home: Path) -> None:
     """Take back what a handler may have left in its process that would hit the next one in it:
     timers that go off, another working directory, other ways to take signals."""
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

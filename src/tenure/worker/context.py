@@ -21,7 +21,7 @@ from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationErr
 from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
-from tenure.worker.artifact_uploads import Stager
+from tenure.worker.artifact_uploads import ArtifactUploads
 from tenure.worker.clock import Boot, boot_now
 from tenure.worker.follow_ups import FollowUps
 from tenure.worker.messages import (
@@ -65,7 +65,7 @@ class AttemptContext(Context):
         self._reason: str | None = None
         self._is_lost = False
         self._on_stop: Callable[[], object] | None = None
-        self._stager = Stager(run.run, send, self.still_mine)
+        self._artifact_uploads = ArtifactUploads(run.run, send, self.still_mine)
         self._follow_ups = FollowUps(
             run.run, run.job_id, send, still_mine=self.still_mine, limits=limits
         )
@@ -99,12 +99,12 @@ class AttemptContext(Context):
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
         """Say how far the job is."""
         counts = [min(max(int(count), 0), MAX_EXACT_INTEGER) for count in (done, total or 0)]
-        told = Progress(
+        made = Progress(
             done=counts[0],
             total=None if total is None else counts[1],
             note=clean(note, most=MAX_TEXT),
         )
-        self._send(ProgressMade(self._run, told))
+        self._send(ProgressMade(self._run, made))
 
     def log(self, message: str) -> None:
         """A line for the attempt's log, among what it prints."""
@@ -115,7 +115,7 @@ class AttemptContext(Context):
         """Leave a file with the job; returns when it is stored."""
         try:
             body, kind = file_of(data, media_type)
-            self._stager.stage(name, body, kind)
+            self._artifact_uploads.send(name, body, kind)
         except (InvalidInput, TransientError) as error:
             self.failed(error, Stage.OUTPUT)
             raise
@@ -193,19 +193,19 @@ class AttemptContext(Context):
 
     # --- for the child -------------------------------------------------------------------------
 
-    def serves(self, handler: Handler) -> None:
+    def bind(self, handler: Handler) -> None:
         """Which handler it is for."""
         self._handler = handler
 
-    def staged(self, answer: ArtifactAnswer) -> None:
+    def artifact_answered(self, answer: ArtifactAnswer) -> None:
         """The supervisor says what became of an artifact."""
-        self._stager.heard(answer)
+        self._artifact_uploads.heard(answer)
 
-    def followed_up(self, answer: FollowUpAnswer) -> None:
+    def follow_up_answered(self, answer: FollowUpAnswer) -> None:
         """The supervisor says what became of a follow-up."""
         self._follow_ups.heard(answer)
 
-    def lend(self, authority: Authority) -> None:
+    def lease_lent(self, authority: Authority) -> None:
         """The supervisor lends the lease."""
         self._authority = authority
         self._is_lent.set()
@@ -221,16 +221,16 @@ class AttemptContext(Context):
         if callback is not None and (self._reason is not None or self._is_lost):
             callback()
 
-    def renewed(self, until: Boot) -> None:
+    def lease_renewed(self, until: Boot) -> None:
         """The supervisor renewed the lease."""
         self._until = until
 
-    def ask(self, reason: str) -> None:
+    def ask_to_stop(self, reason: str) -> None:
         """The supervisor asks the handler to stop."""
         self._reason = reason
         self._stop()
 
-    def lose(self) -> None:
+    def lease_lost(self) -> None:
         """The supervisor says the lease is lost."""
         self._is_lost = True
         self._stop()

@@ -112,7 +112,7 @@ class Execution:
         if self.run.checkpoint is not None:
             self.context.checkpoint = msgspec.json.decode(self.run.checkpoint)
         self._stage = Stage.INPUT
-        self.context.serves(handler)
+        self.context.bind(handler)
         arguments = handler.decode_arguments(self.run.payload)
         if handler.context_parameter is not None:
             arguments[handler.context_parameter] = self.context

@@ -58,13 +58,13 @@ class FollowUps:
 
     def enqueue(self, call: object, step: object) -> Enqueued:
         """Enqueue the call and wait until it is stored; raises if it is not."""
-        spec, step = checked(call, step)
+        spec, step = checked_call(call, step)
         # The frame has room for one body: a larger one would end this process, not this call.
         check_body("payload", spec.payload, self._limits)
         wanted = follow_up_id(self._job_id, kind=spec.kind, step=step)
         with self._lock:
             if wanted in self._taken:
-                raise taken(spec, step)
+                raise already_enqueued(spec, step)
             number = self._answers.next_number()
             self._send(FollowUpWanted(self._run, number, step, spec))
             enqueued = _judge(self._answers.wait_for(number), spec, self._job_id)
@@ -76,7 +76,7 @@ class FollowUps:
         self._answers.put(answer)
 
 
-def checked(call: object, step: object) -> tuple[JobSpec, str]:
+def checked_call(call: object, step: object) -> tuple[JobSpec, str]:
     """What `ctx.enqueue` was given, if it is a call and the name of a step."""
     if not isinstance(call, Call):
         raise InvalidInput(
@@ -101,7 +101,7 @@ def checked(call: object, step: object) -> tuple[JobSpec, str]:
     return call.spec, str.__str__(step)
 
 
-def taken(call: JobSpec, step: str) -> InvalidInput:
+def already_enqueued(call: JobSpec, step: str) -> InvalidInput:
     """The error of an attempt that enqueues two jobs under one id."""
     at = f" at the step {step!a}" if step else ""
     return InvalidInput(
@@ -182,9 +182,9 @@ def submit(
         answer(failure)
 
 
-def told(asked: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
+def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
     """What a handler is told of its follow-up."""
-    run, number = asked.wanted.run, asked.wanted.number
+    run, number = request.wanted.run, request.wanted.number
     if isinstance(heard, InvalidInput):
         return FollowUpAnswer(
             run, number, field=heard.field, problem=heard.problem, hint=heard.hint
@@ -197,7 +197,7 @@ def told(asked: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
     if heard.job is None and heard.cause is None and heard.replayed:
         # It is there, where the worker's token may not see it. Its id is no secret: it follows
         # from the parent. [H41]
-        return FollowUpAnswer(run, number, job_id=asked.follow_up_id)
+        return FollowUpAnswer(run, number, job_id=request.follow_up_id)
     if heard.job is None or heard.cause is not None:
         return FollowUpAnswer(run, number, cause=heard.cause or Cause.UNKNOWN_JOB)
     is_new = not (heard.replayed or heard.deduplicated)

@@ -34,7 +34,7 @@ def kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def obey(line: bytes, groups: set[int], deadlines: dict[int, int]) -> None:
+def apply(line: bytes, groups: set[int], deadlines: dict[int, int]) -> None:
     """One line from the supervisor."""
     group, _, deadline = line[1:].partition(b" ")
     number = int(group)
@@ -59,7 +59,7 @@ def kill_overdue(deadlines: dict[int, int]) -> int | None:
     return min(LONGEST_SLEEP_MS, (min(deadlines.values()) - now) // 1000 + 1)
 
 
-def keep() -> None:
+def main() -> None:
     """Watch process groups until the supervisor is gone."""
     if sys.platform == "linux":  # no other process of this user may look into this one
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -78,10 +78,10 @@ def keep() -> None:
             break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            obey(line, groups, deadlines)
+            apply(line, groups, deadlines)
     for group in groups:
         kill(group)
 
 
 if __name__ == "__main__":
-    keep()
+    main()

@@ -26,7 +26,7 @@ RESTART_AFTER = seconds(1)
 _log = logging.getLogger("tenure.worker")
 
 
-class Keeper:
+class KeeperClient:
     """A small process that kills the children's groups if the supervisor cannot."""
 
     def __init__(self, selector: selectors.BaseSelector, clock: Callable[[], Boot]) -> None:
@@ -59,7 +59,7 @@ class Keeper:
             self._deadlines[group] = deadline
             self._tell(b"=%d %d\n" % (group, deadline or 0))
 
-    def keep(self) -> None:
+    def restart_if_due(self) -> None:
         """Start another one if it is time to."""
         if self._running is None and self._clock() >= self.next_at:
             self._start()
@@ -136,7 +136,7 @@ class Keeper:
         ours.close()
         _log.warning("the keeper process %s and is replaced", how)
         self.next_at = Boot(self._started_at + RESTART_AFTER)
-        self.keep()
+        self.restart_if_due()
 
 
 def _environment() -> dict[str, str]:

@@ -38,15 +38,15 @@ class BoundedOutput:
             self.left_out_bytes += surplus
             del self._tail[:surplus]
 
-    def look(self) -> tuple[bytes, int]:
+    def peek(self) -> tuple[bytes, int]:
         """The text with a note where something is missing, and how much."""
         missing = self.left_out_bytes
         note = b"\n[... %d bytes left out ...]\n" % missing if missing else b""
         return bytes(self._head) + note + bytes(self._tail), missing
 
     def take(self) -> tuple[bytes, int]:
-        """As `look`; then it starts afresh."""
-        taken = self.look()
+        """As `peek`; then it starts afresh."""
+        taken = self.peek()
         self._head.clear()
         self._tail.clear()
         self.left_out_bytes = self.written_bytes = 0

@@ -75,7 +75,7 @@ class AttemptTransaction(Transaction):
         return self._result
 
 
-class Holder(Protocol):
+class RunningAttempt(Protocol):
     """What the block needs of its attempt's context."""
 
     job_id: JobId
@@ -100,7 +100,9 @@ class Holder(Protocol):
 
 
 @contextmanager
-def transact(holder: Holder, transactions: Transactions, connection: Any) -> Iterator[Transaction]:
+def transact(
+    holder: RunningAttempt, transactions: Transactions, connection: Any
+) -> Iterator[Transaction]:
     """The block of `with ctx.transaction(connection)`."""
     authority = holder.authority()
     command: Complete | None = None  # once there is one, the handler's part is done
@@ -119,7 +121,7 @@ def transact(holder: Holder, transactions: Transactions, connection: Any) -> Ite
 
 @asynccontextmanager
 async def atransact(
-    holder: Holder, transactions: Transactions, connection: Any
+    holder: RunningAttempt, transactions: Transactions, connection: Any
 ) -> AsyncIterator[Transaction]:
     """The block of `async with ctx.transaction(connection)`."""
     authority = await holder.aauthority()
@@ -138,7 +140,9 @@ async def atransact(
     holder.settled(transaction.result)
 
 
-def _command(holder: Holder, authority: Authority, transaction: AttemptTransaction) -> Complete:
+def _command(
+    holder: RunningAttempt, authority: Authority, transaction: AttemptTransaction
+) -> Complete:
     return completion(
         job_id=holder.job_id,
         lease_id=authority.lease_id,

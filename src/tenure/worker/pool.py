@@ -1,6 +1,6 @@
 """The pool: which child runs which attempt, and what becomes of both when one of them ends.
 
-A place is an attempt's seat: first it waits for a child, then it is reserved, then it runs. The
+A slot is an attempt's seat: first it waits for a child, then it is reserved, then it runs. The
 rule for deaths: who dies by itself has failed; who was killed for a neighbour's sake is displaced.
 """
 
@@ -17,11 +17,11 @@ from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
-from tenure.worker.artifact_uploads import Left, Parts
+from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
 from tenure.worker.clock import NEVER, Boot
 from tenure.worker.follow_ups import FollowUpRequest
-from tenure.worker.keeper_client import Keeper
+from tenure.worker.keeper_client import KeeperClient
 from tenure.worker.messages import (
     ArtifactAnswer,
     ArtifactEnd,
@@ -59,7 +59,7 @@ FIRST_RESTART = seconds(0.2)
 RETIRE_WITHIN = seconds(10)
 EXIT_POLL = seconds(0.2)
 EXIT_WITHIN = seconds(1)
-LEAVE_WITHIN_S = 1.0
+EXIT_ALONE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
 LOOK_AGAIN_S = 0.01
 KEEPER_DELAY = seconds(0.1)
@@ -74,7 +74,7 @@ OUTPUT_BYTES_PER_S = 8 * 1024
 _log = logging.getLogger("tenure.worker")
 
 
-class _Place:
+class _Slot:
     """An attempt's seat."""
 
     def __init__(
@@ -88,8 +88,8 @@ class _Place:
         self.stop_request: AskToStop | None = None
         self.is_announced = False
         self.is_sent = False
-        self.parts = Parts()
-        self.is_staging = False  # an artifact of it is being stored
+        self.parts = ArtifactParts()
+        self.is_storing_artifact = False  # an artifact of it is being stored
         self.is_enqueueing = False  # a follow-up of it is being stored
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
         self.lines = Lines()
@@ -111,12 +111,12 @@ class Pool:
         clock: Callable[[], Boot],
         emit: Callable[[Event], None],
         stats: Stats,
-        stage: Callable[[Left], None] = lambda left: None,
-        follow: Callable[[FollowUpRequest], None] = lambda asked: None,
+        store_artifact: Callable[[ReceivedArtifact], None] = lambda artifact: None,
+        enqueue_follow_up: Callable[[FollowUpRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
-        self._stage = stage
-        self._follow = follow
+        self._store_artifact = store_artifact
+        self._enqueue_follow_up = enqueue_follow_up
         self._lanes = lanes  # how many children of each lane are kept warm
         self._options = options
         self._environment = environment
@@ -124,9 +124,9 @@ class Pool:
         self._clock = clock
         self._emit = emit
         self._stats = stats
-        self._keeper: Keeper | None = None
+        self._keeper: KeeperClient | None = None
         self._children: list[Child] = []
-        self._places: dict[int, _Place] = {}
+        self._slots: dict[int, _Slot] = {}
         self._output_due: dict[int, Boot] = {}  # runs with new output, and when to send it
         self._failed_starts = 0
         self._shown_failure: str | None = None
@@ -137,12 +137,12 @@ class Pool:
 
     def start(self) -> None:
         """Begin to warm up every lane."""
-        self._keeper = Keeper(self._selector, self._clock)
-        self.keep()
+        self._keeper = KeeperClient(self._selector, self._clock)
+        self.maintain()
 
     @property
     def next_at(self) -> Boot:
-        """When to call `keep` again."""
+        """When to call `maintain` again."""
         return self._next_at if self._keeper is None else min(self._next_at, self._keeper.next_at)
 
     @property
@@ -157,55 +157,55 @@ class Pool:
 
     def prepare(self, run: int, lane: Isolation, lease_id: LeaseId | None = None) -> None:
         """Find room; `Prepared` follows, now or when a child is up."""
-        place = _Place(run, lane, self._options.output_bytes, lease_id)
-        self._places[run] = place
-        self._seat(place)
-        self.keep()
+        slot = _Slot(run, lane, self._options.output_bytes, lease_id)
+        self._slots[run] = slot
+        self._assign(slot)
+        self.maintain()
 
     def run(self, frame: Run) -> None:
-        """Run it in its reserved place, or wherever there is room if that child died."""
-        place = self._places.get(frame.run)
-        if place is not None:
-            place.frame = frame
-            self._seat(place)
-            self.keep()
+        """Run it in its reserved slot, or wherever there is room if that child died."""
+        slot = self._slots.get(frame.run)
+        if slot is not None:
+            slot.frame = frame
+            self._assign(slot)
+            self.maintain()
 
     def renew(self, renewed: LeaseRenewed) -> None:
         """Pass a renewal on, or keep it for the child that will have the attempt."""
-        place = self._places.get(renewed.run)
-        if place is None or place.frame is None:
+        slot = self._slots.get(renewed.run)
+        if slot is None or slot.frame is None:
             return
-        place.frame = replace(place.frame, until=renewed.until)
-        if place.is_sent and place.child is not None:
-            place.child.send(renewed)
-            self._set_deadline(place.child)
+        slot.frame = replace(slot.frame, until=renewed.until)
+        if slot.is_sent and slot.child is not None:
+            slot.child.send(renewed)
+            self._set_deadline(slot.child)
 
     def ask_to_stop(self, request: AskToStop) -> None:
         """Pass the request on, or keep it for the child that will have the attempt."""
-        place = self._places.get(request.run)
-        if place is None:
+        slot = self._slots.get(request.run)
+        if slot is None:
             return
-        place.stop_request = request
-        if place.is_sent and place.child is not None:
-            place.child.send(request)
+        slot.stop_request = request
+        if slot.is_sent and slot.child is not None:
+            slot.child.send(request)
 
     def tell(self, message: LeaseLent | ArtifactAnswer | FollowUpAnswer) -> None:
         """Pass an answer on to the handler that asked."""
-        place = self._places.get(message.run)
-        if place is not None and place.is_sent and place.child is not None:
-            place.is_staging &= not isinstance(message, ArtifactAnswer)
-            place.is_enqueueing &= not isinstance(message, FollowUpAnswer)
-            place.child.send(message)
+        slot = self._slots.get(message.run)
+        if slot is not None and slot.is_sent and slot.child is not None:
+            slot.is_storing_artifact &= not isinstance(message, ArtifactAnswer)
+            slot.is_enqueueing &= not isinstance(message, FollowUpAnswer)
+            slot.child.send(message)
 
     def kill(self, run: int) -> None:
         """End a handler by the means its lane has; `Finished` follows when it is gone."""
-        place = self._places.get(run)
-        if place is None:
+        slot = self._slots.get(run)
+        if slot is None:
             return
-        child = place.child
-        if child is None or not place.is_sent:
-            self._leave(place, Killed())
-            self._reseat(place.lane)
+        child = slot.child
+        if child is None or not slot.is_sent:
+            self._finish(slot, Killed())
+            self._assign_waiting(slot.lane)
             return
         match child.lane:
             case Isolation.PROCESS:
@@ -243,33 +243,33 @@ class Pool:
             return
         ends: list[Boot] = []
         for run in child.runs:
-            place = self._places[run]
-            end = child.doomed.get(run, place.frame.until if place.frame else None)
-            if place.is_sent and end is not None:  # None: it leaked, and goes with the others
+            slot = self._slots[run]
+            end = child.doomed.get(run, slot.frame.until if slot.frame else None)
+            if slot.is_sent and end is not None:  # None: it leaked, and goes with the others
                 ends.append(end)
         deadline = Boot(max(ends) + KEEPER_DELAY) if ends else None
         self._keeper.kill_at(child.pid, deadline)
 
     # --- seating -------------------------------------------------------------------------------
 
-    def _seat(self, place: _Place) -> None:
-        if place.child is None:
-            place.child = self._free_child(place.lane)
-            if place.child is None:
+    def _assign(self, slot: _Slot) -> None:
+        if slot.child is None:
+            slot.child = self._free_child(slot.lane)
+            if slot.child is None:
                 return
-            place.child.runs.add(place.run)
-        if not place.is_announced:
-            place.is_announced = True
-            self._emit(Prepared(place.run))
-        elif place.frame is not None and not place.is_sent:
-            place.child.drain_output()
-            place.is_sent = True
-            place.child.jobs_begun += 1
-            place.child.output.take()  # of imports and of threads between two jobs: nobody's
-            place.child.send(place.frame)
-            if place.stop_request is not None:
-                place.child.send(place.stop_request)
-            self._set_deadline(place.child)
+            slot.child.runs.add(slot.run)
+        if not slot.is_announced:
+            slot.is_announced = True
+            self._emit(Prepared(slot.run))
+        elif slot.frame is not None and not slot.is_sent:
+            slot.child.drain_output()
+            slot.is_sent = True
+            slot.child.jobs_begun += 1
+            slot.child.output.take()  # of imports and of threads between two jobs: nobody's
+            slot.child.send(slot.frame)
+            if slot.stop_request is not None:
+                slot.child.send(slot.stop_request)
+            self._set_deadline(slot.child)
 
     def _free_child(self, lane: Isolation) -> Child | None:
         for child in self._children:
@@ -282,91 +282,91 @@ class Pool:
                 return child
         return None
 
-    def _leave(self, place: _Place, outcome: Outcome) -> None:
-        """The attempt has left its place, and the session may know."""
-        del self._places[place.run]
-        child = place.child
+    def _finish(self, slot: _Slot, outcome: Outcome) -> None:
+        """The attempt has left its slot, and the session may know."""
+        del self._slots[slot.run]
+        child = slot.child
         if child is not None:
-            child.runs.discard(place.run)
-            child.doomed.pop(place.run, None)
+            child.runs.discard(slot.run)
+            child.doomed.pop(slot.run, None)
             self._set_deadline(child)
-        if place.is_sent:
-            self._show(self._lines_of(place).end(), place)
-            self._hand_over_output(place, is_last=True)
-        self._output_due.pop(place.run, None)
-        self._emit(Finished(place.run, outcome))
+        if slot.is_sent:
+            self._echo(self._lines_of(slot).end(), slot)
+            self._send_output(slot, is_last=True)
+        self._output_due.pop(slot.run, None)
+        self._emit(Finished(slot.run, outcome))
 
     # --- output --------------------------------------------------------------------------------
 
-    def _output_of(self, place: _Place) -> BoundedOutput:
-        assert place.child is not None
-        return place.child.output if place.lane is Isolation.PROCESS else place.output
+    def _output_of(self, slot: _Slot) -> BoundedOutput:
+        assert slot.child is not None
+        return slot.child.output if slot.lane is Isolation.PROCESS else slot.output
 
-    def _lines_of(self, place: _Place) -> Lines:
-        assert place.child is not None
-        return place.child.lines if place.lane is Isolation.PROCESS else place.lines
+    def _lines_of(self, slot: _Slot) -> Lines:
+        assert slot.child is not None
+        return slot.child.lines if slot.lane is Isolation.PROCESS else slot.lines
 
     def _wrote(self, child: Child, data: bytes) -> None:
         """A child wrote to its own streams: of its only job, or between two, or of none of many."""
         is_alone = child.lane is Isolation.PROCESS
-        sent = [self._places[run] for run in child.runs if is_alone and self._places[run].is_sent]
-        place = sent[0] if sent else None
-        self._show(child.lines.feed(data), place)
-        if place is not None:
-            self._has_output(place)
+        sent = [self._slots[run] for run in child.runs if is_alone and self._slots[run].is_sent]
+        slot = sent[0] if sent else None
+        self._echo(child.lines.feed(data), slot)
+        if slot is not None:
+            self._schedule_output(slot)
 
-    def _said(self, place: _Place, text: bytes) -> None:
-        place.output.write(text)
-        self._show(place.lines.feed(text), place)
-        self._has_output(place)
+    def _printed(self, slot: _Slot, text: bytes) -> None:
+        slot.output.write(text)
+        self._echo(slot.lines.feed(text), slot)
+        self._schedule_output(slot)
 
-    def _show(self, lines: Sequence[str], place: _Place | None) -> None:
+    def _echo(self, lines: Sequence[str], slot: _Slot | None) -> None:
         if self._options.echo is None:
             return
-        about = {} if place is None or place.frame is None else _ids(place.frame)
+        about = {} if slot is None or slot.frame is None else _ids(slot.frame)
         for line in lines:
             self._options.echo(OutputLine(text=line, about=about))
 
-    def _has_output(self, place: _Place) -> None:
+    def _schedule_output(self, slot: _Slot) -> None:
         """Have it sent soon. The more there is, the less often: it is sent whole each time."""
-        if not self._options.sends_output_early or place.run in self._output_due:
+        if not self._options.sends_output_early or slot.run in self._output_due:
             return
-        size_bytes = min(self._output_of(place).written_bytes, self._options.output_bytes)
+        size_bytes = min(self._output_of(slot).written_bytes, self._options.output_bytes)
         pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
-        due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, place.sent_output_at + pause))
-        self._output_due[place.run] = due
+        due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, slot.sent_output_at + pause))
+        self._output_due[slot.run] = due
         self._next_at = min(self._next_at, due)
 
     def _send_due_output(self, now: Boot) -> None:
         for run in [run for run, due in self._output_due.items() if now >= due]:
             del self._output_due[run]
-            place = self._places[run]
-            place.sent_output_at = now
-            self._hand_over_output(place, is_last=False)
+            slot = self._slots[run]
+            slot.sent_output_at = now
+            self._send_output(slot, is_last=False)
         self._next_at = min(self._next_at, *self._output_due.values(), NEVER)
 
-    def _hand_over_output(self, place: _Place, *, is_last: bool) -> None:
-        assert place.frame is not None
-        output = self._output_of(place)
-        text, left_out = output.take() if is_last else output.look()
+    def _send_output(self, slot: _Slot, *, is_last: bool) -> None:
+        assert slot.frame is not None
+        output = self._output_of(slot)
+        text, left_out = output.take() if is_last else output.peek()
         sink = self._options.output_sink
         if not text or sink is None:
             return
         output_so_far = AttemptOutput(
-            job_id=JobId(place.frame.job_id),
-            attempt=place.frame.attempt,
+            job_id=JobId(slot.frame.job_id),
+            attempt=slot.frame.attempt,
             text=text,
             left_out_bytes=left_out,
-            lease_id=place.lease_id,
-            part=place.sent_parts,
+            lease_id=slot.lease_id,
+            part=slot.sent_parts,
             is_last=is_last,
         )
-        place.sent_parts += 1
+        slot.sent_parts += 1
         try:
-            with tracing.within(tracing.concerning([place.frame])):
+            with tracing.within(tracing.concerning([slot.frame])):
                 sink(output_so_far)
         except Exception:  # a sink must not cost a job; said in the log
-            _log.exception("the output of job %s could not be kept", place.frame.job_id)
+            _log.exception("the output of job %s could not be kept", slot.frame.job_id)
 
     # --- children ------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Pool:
         for message in messages:
             self._heard(child, message)
         if child.has_exited():
-            self._bury(child)
+            self._reap(child)
         elif is_closed and not child.is_retiring:
             # Most likely it is dying and will be gone in a moment; else it is of no use.
             child.is_retiring = True
@@ -396,16 +396,16 @@ class Pool:
                     self._emit(message)
             case ArtifactPart():
                 if message.run in child.runs:
-                    self._places[message.run].parts.add(message)
+                    self._slots[message.run].parts.add(message)
             case ArtifactEnd():
                 if message.run in child.runs:
-                    self._left(self._places[message.run], message)
+                    self._artifact_ended(self._slots[message.run], message)
             case FollowUpWanted():
                 if message.run in child.runs:
-                    self._followed(self._places[message.run], message)
+                    self._follow_up_wanted(self._slots[message.run], message)
             case Printed():
                 if message.run in child.runs:
-                    self._said(self._places[message.run], message.text.encode())
+                    self._printed(self._slots[message.run], message.text.encode())
             case LoopBlocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
@@ -414,39 +414,39 @@ class Pool:
             case _:
                 assert_never(message)
 
-    def _left(self, place: _Place, end: ArtifactEnd) -> None:
-        if place.frame is None or place.lease_id is None:
+    def _artifact_ended(self, slot: _Slot, end: ArtifactEnd) -> None:
+        if slot.frame is None or slot.lease_id is None:
             return
-        if place.is_staging:
+        if slot.is_storing_artifact:
             return  # a handler waits for each answer: this is something else that found the socket
-        place.is_staging = True
-        with tracing.within(tracing.concerning([place.frame])):
-            self._stage(place.parts.whole(end, place.frame.job_id, place.lease_id))
+        slot.is_storing_artifact = True
+        with tracing.within(tracing.concerning([slot.frame])):
+            self._store_artifact(slot.parts.whole(end, slot.frame.job_id, slot.lease_id))
 
-    def _followed(self, place: _Place, wanted: FollowUpWanted) -> None:
-        if place.frame is None or place.lease_id is None or place.is_enqueueing:
+    def _follow_up_wanted(self, slot: _Slot, wanted: FollowUpWanted) -> None:
+        if slot.frame is None or slot.lease_id is None or slot.is_enqueueing:
             return  # a handler waits for each answer: this is something else that found the socket
-        place.is_enqueueing = True
-        asked = FollowUpRequest(wanted=wanted, job_id=place.frame.job_id, lease_id=place.lease_id)
-        with tracing.within(tracing.concerning([place.frame])):
-            self._follow(asked)
+        slot.is_enqueueing = True
+        request = FollowUpRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
+        with tracing.within(tracing.concerning([slot.frame])):
+            self._enqueue_follow_up(request)
 
     def _ready(self, child: Child) -> None:
         child.is_ready = True
         child.deadline = None
         self._failed_starts = 0
-        for place in list(self._places.values()):
-            if place.lane is child.lane and not place.is_sent:
-                self._seat(place)
+        for slot in list(self._slots.values()):
+            if slot.lane is child.lane and not slot.is_sent:
+                self._assign(slot)
 
     def _ended(self, child: Child, message: Ended) -> None:
-        place = self._places.get(message.run)
-        if place is None or place.child is not child or not place.is_sent:
+        slot = self._slots.get(message.run)
+        if slot is None or slot.child is not child or not slot.is_sent:
             return  # not an attempt of this child: user code may have found the socket
         child.drain_output()
         # What a handler raises while it is being killed is the kill's doing; a result is its own.
         was_stopped = message.run in child.doomed and not isinstance(message.outcome, Returned)
-        self._leave(place, Killed() if was_stopped else message.outcome)
+        self._finish(slot, Killed() if was_stopped else message.outcome)
         rss_limit = self._options.child_rss_bytes
         is_worn = child.jobs_begun >= self._options.jobs_per_child
         if is_worn or (rss_limit is not None and message.rss_bytes > rss_limit):
@@ -454,13 +454,13 @@ class Pool:
         if child.is_retiring:
             self._retire(child)
         else:
-            self._reseat(child.lane)
-        self.keep()
+            self._assign_waiting(child.lane)
+        self.maintain()
 
-    def _reseat(self, lane: Isolation) -> None:
-        for place in list(self._places.values()):
-            if place.lane is lane and place.child is None:
-                self._seat(place)
+    def _assign_waiting(self, lane: Isolation) -> None:
+        for slot in list(self._slots.values()):
+            if slot.lane is lane and slot.child is None:
+                self._assign(slot)
 
     def _retire(self, child: Child) -> None:
         if child.runs:
@@ -472,35 +472,35 @@ class Pool:
             child.send(Retire())
             child.deadline = Boot(self._clock() + RETIRE_WITHIN)
 
-    def _bury(self, child: Child) -> None:
+    def _reap(self, child: Child) -> None:
         for message in child.receive()[0]:
             self._heard(child, message)
         if self._keeper is not None:
             self._keeper.forget(child.pid)
-        how = child.bury()
+        how = child.reap()
         self._children.remove(child)
         if not child.is_ready:
             self._start_failed(child, how)
         elif not child.jobs_begun and not child.is_retiring:
             self._restart_at = Boot(self._clock() + FIRST_RESTART)  # no loop of idle deaths
         for run in list(child.runs):
-            place = self._places[run]
-            if not place.is_sent:
-                place.child = None  # it never ran: another child takes it
-                self._seat(place)
+            slot = self._slots[run]
+            if not slot.is_sent:
+                slot.child = None  # it never ran: another child takes it
+                self._assign(slot)
             elif run in child.doomed:
-                self._leave(place, Killed())
+                self._finish(slot, Killed())
             elif child.was_killed:
-                self._leave(place, Displaced())
-            elif child.is_sigkilled and self._is_over(place):
-                self._leave(place, Stopped())  # by the keeper
+                self._finish(slot, Displaced())
+            elif child.is_sigkilled and self._has_lease_ended(slot):
+                self._finish(slot, Stopped())  # by the keeper
             else:
-                self._leave(place, Died(how))
-        self.keep()
+                self._finish(slot, Died(how))
+        self.maintain()
 
-    def _is_over(self, place: _Place) -> bool:
+    def _has_lease_ended(self, slot: _Slot) -> bool:
         """Whether its lease has ended unrenewed."""
-        return place.frame is not None and self._clock() >= place.frame.until
+        return slot.frame is not None and self._clock() >= slot.frame.until
 
     def _start_failed(self, child: Child, how: str) -> None:
         if self._is_closing:
@@ -541,14 +541,14 @@ class Pool:
 
     # --- time ----------------------------------------------------------------------------------
 
-    def keep(self) -> None:
+    def maintain(self) -> None:
         """Start what is missing, end what is overdue, and say when to look again."""
         now = self._clock()
         self._next_at = NEVER
         if self._keeper is not None:
-            self._keeper.keep()
+            self._keeper.restart_if_due()
         for child in list(self._children):
-            self._keep_child(child, now)
+            self._maintain_child(child, now)
         self._send_due_output(now)
         if self._is_closing:
             return
@@ -562,13 +562,13 @@ class Pool:
     def _missing(self, lane: Isolation, warm: int) -> int:
         of_lane = [c for c in self._children if c.lane is lane and not c.is_retiring]
         alive = [child for child in of_lane if not child.was_killed]
-        waiting = sum(place.lane is lane and place.child is None for place in self._places.values())
+        waiting = sum(slot.lane is lane and slot.child is None for slot in self._slots.values())
         if lane is not Isolation.PROCESS:
             return 0 if alive else 1
         starting = sum(not child.is_ready for child in alive)
         return max(warm - len(alive), waiting - starting, 0)
 
-    def _keep_child(self, child: Child, now: Boot) -> None:
+    def _maintain_child(self, child: Child, now: Boot) -> None:
         if child.was_killed or child.is_retiring:
             # Where the system has no descriptor for a process's end, look.
             self._next_at = min(self._next_at, Boot(now + EXIT_POLL))
@@ -593,19 +593,19 @@ class Pool:
     def close(self) -> None:
         """Let idle children end by themselves, for a moment; kill the others, reap them all."""
         self._is_closing = True
-        self._let_leave([child for child in self._children if child.is_ready and not child.runs])
+        self._let_exit([child for child in self._children if child.is_ready and not child.runs])
         for child in self._children:
             child.kill()
         for child in list(self._children):
-            self._bury(child)
+            self._reap(child)
         if self._keeper is not None:
             self._keeper.close()
 
-    def _let_leave(self, idle: Sequence[Child]) -> None:
+    def _let_exit(self, idle: Sequence[Child]) -> None:
         """What libraries do at the end of a process, Tenure's own among them, wants to be done."""
         for child in idle:
             child.send(Retire())
-        until = time.monotonic() + LEAVE_WITHIN_S
+        until = time.monotonic() + EXIT_ALONE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
             time.sleep(LOOK_AGAIN_S)
 

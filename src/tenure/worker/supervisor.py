@@ -29,7 +29,7 @@ from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
 from tenure.telemetry.logs import job_ids
 from tenure.telemetry.one_line import one_line
-from tenure.worker.artifact_uploads import Left
+from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
 from tenure.worker.follow_ups import FollowUpRequest
@@ -77,7 +77,7 @@ MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 """A server's last word on reports that it did not look into: the token is revoked. [H8]"""
 
-StoreArtifact = Callable[[Left, Callable[[ArtifactAnswer], None]], None]
+StoreArtifact = Callable[[ReceivedArtifact, Callable[[ArtifactAnswer], None]], None]
 """Stores an artifact in its own time, and says then what became of it."""
 
 EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
@@ -101,8 +101,8 @@ class Supervisor:
         *,
         app: str,
         environment: Mapping[str, str],
-        stage: StoreArtifact,
-        follow: EnqueueFollowUp,
+        store_artifact: StoreArtifact,
+        enqueue_follow_up: EnqueueFollowUp,
         poll_leases: SendLeasePoll,
     ) -> None:
         self._coordination = coordination
@@ -131,8 +131,8 @@ class Supervisor:
             clock=boot_now,
             emit=self._inbox.append,
             stats=session.stats,
-            stage=lambda left: stage(left, self.tell),
-            follow=lambda asked: follow(asked, self.tell),
+            store_artifact=lambda artifact: store_artifact(artifact, self.tell),
+            enqueue_follow_up=lambda request: enqueue_follow_up(request, self.tell),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -222,7 +222,7 @@ class Supervisor:
             self._calls.popleft()()
         if now >= self._pool.next_at:
             self._pool.look_for_exits()
-            self._pool.keep()
+            self._pool.maintain()
         if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
             self._inbox.append(ClockJumped())
         if not self._has_begun and self._pool.is_up:

@@ -18,11 +18,11 @@ from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.ports import Coordination
 from tenure.worker.application import load_registry
-from tenure.worker.background import Attendant
+from tenure.worker.background import BackgroundTasks
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.clock import boot_now
 from tenure.worker.confinement import hide_from_other_processes
-from tenure.worker.follow_ups import FollowUpRequest, command_of, submit, told
+from tenure.worker.follow_ups import FollowUpRequest, answer_to, command_of, submit
 from tenure.worker.messages import FollowUpAnswer
 from tenure.worker.options import AttemptOutput, WorkerOptions
 from tenure.worker.session import Session
@@ -68,7 +68,7 @@ class Worker:
         self._coordination, self._registry, self._options = coordination, registry, options
         self._began = boot_now()
         self._instance = os.urandom(8).hex()
-        self._attendant = Attendant(
+        self._background = BackgroundTasks(
             coordination,
             self._describe,
             drain=self.drain,
@@ -81,12 +81,14 @@ class Worker:
             session,
             options
             if options.output_sink
-            else replace(options, output_sink=self._keep, sends_output_early=True),
+            else replace(options, output_sink=self._store_output, sends_output_early=True),
             app=app,
             environment=host_environment(options.url),
-            stage=lambda left, answer: self._attendant.stage(left, self.actor, answer),
-            follow=self._follow,
-            poll_leases=lambda poll, answer: self._attendant.poll_leases(poll, self.actor, answer),
+            store_artifact=lambda artifact, answer: self._background.store_artifact(
+                artifact, self.actor, answer
+            ),
+            enqueue_follow_up=self._enqueue_follow_up,
+            poll_leases=lambda poll, answer: self._background.poll_leases(poll, self.actor, answer),
         )
 
     def _claim_settings(self, registry: Registry, options: WorkerOptions) -> ClaimSettings:
@@ -112,12 +114,12 @@ class Worker:
             self._options.concurrency,
         )
         self._tell_of_other_queues()
-        self._attendant.start()
+        self._background.start()
         code = 1
         try:
             code = self._supervisor.run()
         finally:
-            self._attendant.close()
+            self._background.close()
             ended = "could not go on and has ended" if code else "has ended"
             _log.info("worker %s %s: %s", self.id, ended, self.stats.summary())
         return code
@@ -136,12 +138,14 @@ class Worker:
             words = " ".join(f"-q {name}" for name in sorted({each.queue for each in elsewhere}))
             _log.warning("not served by this worker, by its queues: %s; %s adds them", kinds, words)
 
-    def _keep(self, output: AttemptOutput) -> None:
-        self._attendant.keep(output, self.actor)
+    def _store_output(self, output: AttemptOutput) -> None:
+        self._background.store_output(output, self.actor)
 
-    def _follow(self, asked: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]) -> None:
-        command = command_of(asked, actor=self.actor, namespace=self._options.namespace)
-        submit(self._coordination, command, lambda heard: answer(told(asked, heard)))
+    def _enqueue_follow_up(
+        self, request: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]
+    ) -> None:
+        command = command_of(request, actor=self.actor, namespace=self._options.namespace)
+        submit(self._coordination, command, lambda heard: answer(answer_to(request, heard)))
 
     def _describe(self) -> WorkerProcess:
         return WorkerProcess(
