@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli.demo_screen import Screen, bar
+from tenure.cli.demo import Screen, bar
 from tests.e2e.workers import is_gone
 
 DEMO = [sys.executable, "-m", "tenure", "demo"]
@@ -29,7 +29,7 @@ def test_the_demo_survives_its_kills_and_proves_its_history() -> None:
     ):
         assert re.search(sentence, said), sentence
     killed = _found(r"(\w+) is killed: kill -9 \d+", said)
-    heir = _found(rf"lease of {killed} on slow has run out\n.* (\w+) takes over slow", said)
+    heir = _found(rf"lease of {killed} on slow has expired\n.* (\w+) takes over slow", said)
     assert heir != killed
     assert re.search(rf"{heir} finishes slow: COMMITTED", said)
     steps = _found(r"which attempt did each step of slow: \[([12,]+)\]", said)
@@ -61,7 +61,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     assert demo.stdout is not None
     workers: list[int] = []
     for line in demo.stdout:
-        workers += [int(pid) for pid in re.findall(r"is hired: tenure worker, pid (\d+)", line)]
+        workers += [int(pid) for pid in re.findall(r"is started: tenure worker, pid (\d+)", line)]
         if " takes endless " in line:
             break
 
