@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from bench.harness import Options, Row, interleave
 from bench.servers import coordinator_of, durable_postgres, fresh_store
 from bench.workload import Coordinated, Service, check_history, drain, enqueue
+from tenure.clock import boot_now
 from tenure.coordinator.batches import Asked, Executor, LastWritten
-from tenure.coordinator.estimate import StoreClock, host_monotonic
+from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.service import LAST_WRITTEN
 from tenure.core.claims import ClaimAnswer, ClaimPlan, ClaimRequest, ClaimView, plan_claims
 from tenure.core.commands import Command
@@ -31,7 +32,7 @@ class Direct:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = StoreClock(host_monotonic)
+        self._clock = StoreClock(boot_now)
         self._last_written = LastWritten(LAST_WRITTEN)
         self._executor = Executor(
             store, entropy=os.urandom, clock=self._clock, last_written=self._last_written

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 import pytest
 
+from tenure.clock import boot_now
 from tenure.conformance.spec import spec
-from tenure.coordinator.estimate import host_monotonic
 from tenure.coordinator.outages import SHORTEST_OUTAGE, OutageWatch
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
@@ -77,7 +77,7 @@ class Process:
         self._held: dict[JobId, Grant] = {}
         self.may_finish = Event()
         self._stopped = Event()
-        watch = OutageWatch(host_monotonic, shortest_us=length.shortest_outage_us)
+        watch = OutageWatch(boot_now, shortest_us=length.shortest_outage_us)
         self.coordinator = Coordinator(store, limits=LIMITS, outages=watch)
         self._sweeper = Sweeper(self.coordinator)
         self._thread = Thread(target=self._work, daemon=True)

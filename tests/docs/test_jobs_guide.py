@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
@@ -14,7 +15,6 @@ from tenure.core.retry import backoff_us
 from tenure.core.validation import Limits
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.worker.claims import Claimer, ClaimSettings
-from tenure.worker.clock import Boot
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 PAGE = (GUIDE / "jobs.md").read_text()

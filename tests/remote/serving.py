@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
@@ -109,7 +109,7 @@ class ThreadedServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def mount(self, coordinator: Coordinator, monotonic: Monotonic = host_monotonic) -> Mounted:
+    def mount(self, coordinator: Coordinator, monotonic: Monotonic = boot_now) -> Mounted:
         """Serve this coordinator from now on."""
         assert self._app is None, "another one is served"
 

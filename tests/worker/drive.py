@@ -7,6 +7,7 @@ network is cut; handlers are pretended by the test, which says how they end.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from tenure.clock import Boot
 from tenure.core.commands import Cancel, WorkerCommand
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, Kind, QueueName, RequestId, WorkerId
 from tenure.core.instants import seconds
@@ -15,7 +16,6 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.worker.claims import ClaimSettings
-from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Action,
     Answered,

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
+from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.worker.claims import Claimer, ClaimSettings, retry_delay
-from tenure.worker.clock import Boot
 
 HIGH, LOW = QueueName("high"), QueueName("low")
 PLAIN, SCARCE = Kind("plain"), Kind("scarce")

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from tenure.clock import Boot, boot_now
 from tenure.core.instants import seconds
 from tenure.worker import keeper_client
-from tenure.worker.clock import Boot, boot_now
 from tenure.worker.keeper_client import KeeperClient
 from tests.worker.harness import wait_until
 

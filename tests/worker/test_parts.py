@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tenure.clock import Boot, boot_now
 from tenure.core.checks import MAX_DURATION
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import seconds
@@ -28,12 +29,12 @@ from tenure.handlers.registry import Registry, make_handler
 from tenure.worker import Worker, WorkerOptions
 from tenure.worker.application import load_registry
 from tenure.worker.children import describe_exit
-from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import WITHHELD_URL, child_environment
 from tenure.worker.execution import Execution
 from tenure.worker.messages import CheckpointSaved, LeaseRenewed, ProgressMade, Run, ToSupervisor
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import BoundedOutput, clean, message_of, traceback_of
+from tenure.worker.supervisor import JumpWatch
 from tenure.worker.wire import FrameError, FrameReader, encode_frame
 from tenure.worker.worker import new_worker_id
 from tests.support.coordinators import World

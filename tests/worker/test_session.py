@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from tenure.clock import Boot
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Complete, Fail, Heartbeat, Release
@@ -13,7 +14,6 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, JobStatus, VerdictKind
 from tenure.verify import assert_holds
 from tenure.worker.attempts import fence_at, margin_us
-from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Answered,
     CheckpointSaved,

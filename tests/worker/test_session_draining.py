@@ -1,8 +1,8 @@
 """How a session ends: by draining, at once, or because it cannot go on."""
 
+from tenure.clock import Boot
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
-from tenure.worker.clock import Boot
 from tenure.worker.messages import (
     Action,
     AskToStop,

@@ -4,9 +4,7 @@ The last reading plus monotonic time elapsed: good enough to decide by, because 
 `not_after` itself at the write. Never the host's wall clock.
 """
 
-import time
-from collections.abc import Callable
-
+from tenure.clock import Monotonic
 from tenure.core.ids import Epoch
 from tenure.core.instants import Instant, seconds
 
@@ -16,20 +14,6 @@ LATEST_READING = seconds(1)
 """How long an answer may have been on its way. The clock is behind by as much, and so is the end of
 a lease that is granted by it: less than the margin that a worker keeps, which counts from its own
 request. [L8]"""
-
-Monotonic = Callable[[], int]
-"""Microseconds from anywhere, never backwards."""
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS's monotonic counts sleep
-
-
-def host_monotonic() -> int:
-    """The host's monotonic clock in microseconds, the time it slept included.
-
-    On Linux `time.monotonic` stands still during a suspend: a start decided after it would grant
-    a lease that ends sooner than the worker is told.
-    """
-    return time.clock_gettime_ns(_CLOCK) // 1000
 
 
 class StoreClock:

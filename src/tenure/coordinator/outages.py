@@ -11,7 +11,8 @@ from functools import partial
 from threading import Lock
 from typing import Any, cast
 
-from tenure.coordinator.estimate import LATEST_READING, Monotonic
+from tenure.clock import Monotonic
+from tenure.coordinator.estimate import LATEST_READING
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.commands import Outage
 from tenure.core.instants import Duration, Instant, seconds

@@ -9,7 +9,7 @@ proves nothing. [G3]
 
 import msgspec
 
-from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.sweeper import JUMP_THRESHOLD
 from tenure.core.checks import check_duration
@@ -79,7 +79,7 @@ class Retention:
         policy: RetentionPolicy | None = None,
         *,
         page: int = PAGE,
-        monotonic: Monotonic = host_monotonic,
+        monotonic: Monotonic = boot_now,
     ) -> None:
         self._store = store
         self._page = page

@@ -16,10 +16,11 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.administering import Administered
 from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit, late
 from tenure.coordinator.beside import BesideTheLog
-from tenure.coordinator.estimate import Monotonic, StoreClock, host_monotonic
+from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.outages import OutageWatch, watched
 from tenure.coordinator.writability import Writability
 from tenure.core.claims import (
@@ -222,7 +223,7 @@ class Coordinator(BesideTheLog, Administered):
         *,
         limits: Limits | None = None,
         entropy: Entropy = os.urandom,
-        monotonic: Monotonic = host_monotonic,
+        monotonic: Monotonic = boot_now,
         flights: int | None = None,
         remembered: int = LAST_WRITTEN,
         observer: Observer | None = None,

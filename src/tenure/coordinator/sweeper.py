@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Outage, Sweep
@@ -102,7 +102,7 @@ class Sweeper:
         *,
         interval_us: Duration = SWEEP_INTERVAL,
         jump_threshold_us: Duration = JUMP_THRESHOLD,
-        monotonic: Monotonic = host_monotonic,
+        monotonic: Monotonic = boot_now,
         on_requeued: Callable[[Duration], None] | None = None,
     ) -> None:
         """`on_requeued` hears when the first of the jobs that a pass sent back will be ready."""

@@ -4,7 +4,7 @@ Judged from the sweeper's passes, of which there is one every second: whoever wa
 the store nothing. [H32]
 """
 
-from tenure.coordinator.estimate import Monotonic
+from tenure.clock import Monotonic
 from tenure.core.instants import Duration, seconds
 
 MARGIN = seconds(5)

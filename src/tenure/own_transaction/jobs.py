@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from tenure.clock import boot_now
 from tenure.coordinator.batches import Asked, Executor, LastWritten
-from tenure.coordinator.estimate import StoreClock, host_monotonic
+from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.validation import Limits, check_command
@@ -113,7 +114,7 @@ def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
     executor = Executor(
         store,
         entropy=os.urandom,
-        clock=StoreClock(host_monotonic),
+        clock=StoreClock(boot_now),
         last_written=LastWritten(0),
     )
     batch = [Asked(command) for command in commands]

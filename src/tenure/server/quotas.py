@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tenure.coordinator.estimate import Monotonic
+from tenure.clock import Monotonic
 from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId

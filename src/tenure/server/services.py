@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tenure.coordinator.estimate import Monotonic, host_monotonic
+from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
@@ -32,7 +32,7 @@ class Services:
         *,
         metrics: Callable[[Namespace | None], bytes] = no_metrics,
         security: SecurityLog | None = None,
-        monotonic: Monotonic = host_monotonic,
+        monotonic: Monotonic = boot_now,
     ) -> None:
         self.coordinator = coordinator
         self.settings = settings

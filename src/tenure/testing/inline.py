@@ -15,6 +15,7 @@ from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.client.jobs import Job
 from tenure.client.options import Span, duration
+from tenure.clock import NEVER, Boot
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
@@ -30,7 +31,6 @@ from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
 from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
-from tenure.worker.clock import NEVER, Boot
 from tenure.worker.execution import Execution
 from tenure.worker.follow_ups import FollowUpRequest, answer_to, command_of, submit
 from tenure.worker.messages import (

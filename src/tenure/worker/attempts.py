@@ -6,13 +6,13 @@ right to report) and the handler (a process, a task, a thread); an attempt is ov
 
 from enum import Enum, auto
 
+from tenure.clock import Boot
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start
 from tenure.core.ids import Actor, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage
-from tenure.worker.clock import Boot
 
 LONG_LEASE = seconds(20)
 LEAST_MARGIN = seconds(2)

@@ -22,11 +22,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO, assert_never
 
+from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
 from tenure.worker.application import load_application
-from tenure.worker.clock import boot_now
 from tenure.worker.confinement import confine, die_with_parent, ignore_termination, reset_process
 from tenure.worker.execution import Execution
 from tenure.worker.messages import (

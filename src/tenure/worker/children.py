@@ -15,8 +15,8 @@ from contextlib import suppress
 
 import msgspec
 
+from tenure.clock import Boot
 from tenure.handlers.registry import Isolation
-from tenure.worker.clock import Boot
 from tenure.worker.messages import LeaseRenewed, Setup, ToChild, ToSupervisor
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.wire import (

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from tenure.clock import Boot
 from tenure.core.claims import ClaimRequest
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, seconds
-from tenure.worker.clock import Boot
 
 Random = Callable[[], float]
 """Evenly from [0, 1)."""

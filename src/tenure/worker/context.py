@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from tenure.clock import Boot, boot_now
 from tenure.core.checks import MAX_TEXT
 from tenure.core.ids import traceparent_of
 from tenure.core.ijson import MAX_EXACT_INTEGER
@@ -22,7 +23,6 @@ from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, f
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
 from tenure.worker.artifact_uploads import ArtifactUploads
-from tenure.worker.clock import Boot, boot_now
 from tenure.worker.follow_ups import FollowUps
 from tenure.worker.messages import (
     ArtifactAnswer,

@@ -25,7 +25,7 @@ PR_SET_DUMPABLE = 4
 LONGEST_SLEEP_MS = 1000
 """A poll does not count the time that the machine sleeps, the boot clock does."""
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # as in tenure.worker.clock
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # as in tenure.clock
 
 
 def kill(group: int) -> None:

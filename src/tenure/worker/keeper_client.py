@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tenure.clock import NEVER, Boot
 from tenure.core.instants import seconds
-from tenure.worker.clock import NEVER, Boot
 
 _FILE = Path(__file__).with_name("keeper.py")
 WAIT_S = 5.0

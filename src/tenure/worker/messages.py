@@ -8,6 +8,7 @@ number, so user code that gets hold of the socket can at most spoil the attempts
 
 import msgspec
 
+from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
@@ -19,7 +20,6 @@ from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.handlers.context import JobSpec
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.tracing import UNTRACED, Traced
-from tenure.worker.clock import Boot
 from tenure.worker.outcomes import FromChild, Outcome
 
 # --- frames from the supervisor to a child -------------------------------------------------------

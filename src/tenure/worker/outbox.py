@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tenure.clock import NEVER, Boot
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import concerning
 from tenure.worker.attempts import Attempt, Phase
-from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import LeasesPolled, PollLeases, Send
 from tenure.worker.stats import Stats
 

@@ -8,12 +8,12 @@ from typing import assert_never
 
 import msgspec
 
+from tenure.clock import Boot
 from tenure.core.commands import Complete, Fail, Settle, WorkerCommand
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import JobError
 from tenure.core.vocabulary import Disposition, ErrorClass, ReleaseKind, Stage
 from tenure.worker.attempts import Attempt, StopFor
-from tenure.worker.clock import Boot
 from tenure.worker.stats import Stats
 
 # --- how it ended, as its child or its supervisor saw it: strings travel, never classes ----------

@@ -13,13 +13,13 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from tenure.clock import NEVER, Boot
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
-from tenure.worker.clock import NEVER, Boot
 from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.keeper_client import KeeperClient
 from tenure.worker.messages import (

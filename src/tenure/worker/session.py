@@ -11,6 +11,7 @@ from typing import assert_never
 
 import msgspec
 
+from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
@@ -19,7 +20,6 @@ from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claims import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
-from tenure.worker.clock import NEVER, Boot
 from tenure.worker.messages import (
     Action,
     Answered,

@@ -4,8 +4,8 @@ minute, and one when it is back.
 For people only, and pure: what is sent again, and which lease is given up, is decided without it.
 """
 
+from tenure.clock import Boot
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
-from tenure.worker.clock import Boot
 from tenure.worker.messages import Note
 
 REMIND_EVERY = seconds(30)

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from typing import Any, assert_never
 
+from tenure.clock import Boot, boot_now
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import JobError
@@ -30,7 +31,6 @@ from tenure.telemetry import tracing
 from tenure.telemetry.logs import job_ids
 from tenure.telemetry.one_line import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact
-from tenure.worker.clock import Boot, JumpWatch, boot_now
 from tenure.worker.environment import child_environment
 from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.messages import (
@@ -87,6 +87,25 @@ SendLeasePoll = Callable[[PollLeases, Callable[[LeasesPolled], None]], None]
 """Polls in its own time, and says then what it found."""
 
 _log = logging.getLogger("tenure.worker")
+
+
+class JumpWatch:
+    """Whether the wall clock ran ahead of the boot clock since the last look.
+
+    A virtual machine that was paused may have lost time on every clock but the wall's. A jump is
+    only a suspicion (somebody may have set the clock), so it asks for heartbeats and ends nothing.
+    """
+
+    def __init__(self, *, threshold_us: int) -> None:
+        self._threshold_us = threshold_us
+        self._last: tuple[int, Boot] | None = None
+
+    def jumped(self, *, wall_us: int, now: Boot) -> bool:
+        """Take a pair of readings."""
+        last, self._last = self._last, (wall_us, now)
+        if last is None:
+            return False
+        return (wall_us - last[0]) - (now - last[1]) > self._threshold_us
 
 
 class Supervisor:

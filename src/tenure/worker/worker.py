@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from msgspec.structs import replace
 
+from tenure.clock import boot_now
 from tenure.core.ids import WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.workers import WorkerProcess
@@ -20,7 +21,6 @@ from tenure.ports import Coordination
 from tenure.worker.application import load_registry
 from tenure.worker.background import BackgroundTasks
 from tenure.worker.claims import ClaimSettings
-from tenure.worker.clock import boot_now
 from tenure.worker.confinement import hide_from_other_processes
 from tenure.worker.follow_ups import FollowUpRequest, answer_to, command_of, submit
 from tenure.worker.messages import FollowUpAnswer
