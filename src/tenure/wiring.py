@@ -249,7 +249,9 @@ def run_worker(
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
         options = replace(options, limits=coordinator.limits)
         with _exposed(expose, metrics), _kept(coordinator, keeping, on_requeued=hint.ready_in):
-            return work(coordinator, import_string, options, stats=stats, made=hint.take)
+            return work(
+                coordinator, import_string, options, stats=stats, counts=counts, made=hint.take
+            )
 
 
 def _introduce(worker: "Worker") -> None:

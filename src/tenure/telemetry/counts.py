@@ -12,10 +12,10 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar, get_args
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, field
 
 from tenure.core.commands import Command
 from tenure.core.events import Event
@@ -59,17 +59,28 @@ EXPIRIES = frozenset(
 _K = TypeVar("_K")
 
 
+_BUCKETS = len(BOUNDS_S) + 1  # the last one has no upper end
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+
 class Histogram(msgspec.Struct):
     """How many durations fell between two bounds, and their sum."""
 
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    """The last one has no upper end."""
-    sum_us: int = 0
+    buckets: Annotated[list[Count], Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
+        default_factory=lambda: [0] * _BUCKETS
+    )
+    sum_us: Count = 0
 
     def observe(self, duration_us: int) -> None:
         """One more; a store's clock that was set back makes no negative ones."""
         self.buckets[bisect_left(_BOUNDS_US, duration_us)] += 1
         self.sum_us += max(0, duration_us)
+
+    def add(self, other: "Histogram") -> None:
+        """Add what another histogram has."""
+        self.buckets = [one + two for one, two in zip(self.buckets, other.buckets, strict=True)]
+        self.sum_us += other.sum_us
 
     @property
     def sum_s(self) -> float:
@@ -87,10 +98,10 @@ _ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
 class Tally(msgspec.Struct):
     """What happened to the jobs of one kind."""
 
-    events: dict[tuple[EventType, EventCause | None], int] = field(default_factory=dict)
-    retries: dict[EventCause | None, int] = field(default_factory=dict)
-    failures: dict[ErrorClass, int] = field(default_factory=dict)
-    dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = field(default_factory=dict)
+    events: dict[tuple[EventType, EventCause | None], Count] = field(default_factory=dict)
+    retries: dict[EventCause | None, Count] = field(default_factory=dict)
+    failures: dict[ErrorClass, Count] = field(default_factory=dict)
+    dead_letters: dict[tuple[ReasonCode | None, Stage | None], Count] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
 
@@ -128,9 +139,23 @@ class Tally(msgspec.Struct):
         if facts.error is not None and event.is_by_worker:
             _add(self.failures, facts.error.error_class)
 
+    def add(self, other: "Tally") -> None:
+        """Add what another tally has."""
+        _add_all(self.events, other.events)
+        _add_all(self.retries, other.retries)
+        _add_all(self.failures, other.failures)
+        _add_all(self.dead_letters, other.dead_letters)
+        self.waits.add(other.waits)
+        self.runs.add(other.runs)
 
-def _add(counts: dict[_K, int], key: _K) -> None:
-    counts[key] = counts.get(key, 0) + 1
+
+def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + number
+
+
+def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
+    for key, number in more.items():
+        _add(counts, key, number)
 
 
 class Tallies:
@@ -148,11 +173,27 @@ class Tallies:
         known = self.by_label.get((namespace, kind))
         if known is not None:
             return known
-        if namespace not in self._namespaces and len(self._namespaces) >= self._most_namespaces:
+        has_room = namespace in self._namespaces or len(self._namespaces) < self._most_namespaces
+        if namespace == OTHER or not has_room:  # OTHER: a child met too many
             return self.by_label.setdefault((OTHER, OTHER), Tally())
         self._namespaces.add(namespace)
         is_full = len(self.by_label) >= self._most_kinds
         return self.by_label.setdefault((namespace, OTHER if is_full else kind), Tally())
+
+
+def _operation(command: type) -> str:
+    return command.__name__.lower()
+
+
+_OPERATIONS = frozenset(map(_operation, get_args(Command)))
+
+
+class CountsTaken(msgspec.Struct, frozen=True):
+    """Counts on their way from a worker's child to its supervisor. [OB24]"""
+
+    tallies: dict[tuple[Namespace, Kind], Tally]
+    """By namespace and kind."""
+    misses: dict[str, Count]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,9 +223,12 @@ class Counts:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._last_sweep: tuple[float, Duration] | None = None
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
         self._tallies = Tallies(kinds=self._kinds, namespaces=self._namespaces)
         self._misses: dict[str, int] = {}
-        self._last_sweep: tuple[float, Duration] | None = None
 
     def _locked(self) -> threading.Lock:
         """The lock. A forked child begins at zero, because its parent counts what the parent
@@ -206,12 +250,30 @@ class Counts:
         """Count what lost its compare-and-swap, by operation."""
         with self._locked():
             for command in commands:
-                _add(self._misses, type(command).__name__.lower())
+                _add(self._misses, _operation(type(command)))
 
     def swept(self, overdue_us: Duration) -> None:
         """Remember how late the sweeper was, and when."""
         with self._locked():
             self._last_sweep = (time.monotonic(), overdue_us)
+
+    def take(self) -> CountsTaken | None:
+        """What was counted since the last time, to be added elsewhere; None if nothing was."""
+        with self._locked():
+            tallies, misses = self._tallies.by_label, self._misses
+            if not (tallies or misses):
+                return None
+            self._begin_at_zero()
+            return CountsTaken(tallies, misses)  # type: ignore[arg-type]  # its labels are names of both, or OTHER
+
+    def add(self, more: CountsTaken) -> None:
+        """Count what a child counted."""
+        with self._locked():
+            for (namespace, kind), tally in more.tallies.items():
+                self._tallies.of(namespace, kind).add(tally)
+            # A handler can write to its child's socket: no label is taken from there unchecked.
+            known = {name: number for name, number in more.misses.items() if name in _OPERATIONS}
+            _add_all(self._misses, known)
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""

@@ -5,19 +5,31 @@ The name comes from whoever starts the worker, never from a job.
 
 import importlib
 from types import ModuleType
+from typing import NamedTuple
 
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
+from tenure.telemetry.counts import Counts
 from tenure.worker.own_transaction import Transactions
+
+
+class LoadedApplication(NamedTuple):
+    """What a child needs of the application."""
+
+    registry: Registry
+    transactions: Transactions | None
+    """Its way to the handlers' own transactions, if it has one."""
+    counts: Counts | None
+    """What the application commits in this process. [OB24]"""
 
 
 def load_registry(import_string: str) -> Registry:
     """The handlers of `module:app`."""
-    return load_application(import_string)[0]
+    return load_application(import_string).registry
 
 
-def load_application(import_string: str) -> tuple[Registry, Transactions | None]:
-    """The handlers of `module:app`, and its way to their transactions if it has one."""
+def load_application(import_string: str) -> LoadedApplication:
+    """The application `module:app`."""
     module_name, separator, attribute = import_string.partition(":")
     if not (module_name and separator and attribute) or module_name.startswith("."):
         raise InvalidInput(
@@ -34,7 +46,12 @@ def load_application(import_string: str) -> tuple[Registry, Transactions | None]
             hint="name the Tenure object of your application, as in myapp.jobs:app",
         )
     registry.check()
-    return registry, found if isinstance(found, Transactions) else None
+    counts = getattr(found, "counts", None)
+    return LoadedApplication(
+        registry,
+        transactions=found if isinstance(found, Transactions) else None,
+        counts=counts if isinstance(counts, Counts) else None,
+    )
 
 
 def _import(module_name: str) -> ModuleType:

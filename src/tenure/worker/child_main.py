@@ -26,6 +26,7 @@ from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
+from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_application
 from tenure.worker.confinement import confine, die_with_parent, ignore_termination, reset_process
 from tenure.worker.execution import Execution
@@ -33,6 +34,7 @@ from tenure.worker.messages import (
     ArtifactAnswer,
     AskToStop,
     Ended,
+    EventsCounted,
     FollowUpAnswer,
     LeaseLent,
     LeaseLost,
@@ -69,6 +71,7 @@ class Lane(ABC):
     """How a child runs its attempts."""
 
     transactions: Transactions | None = None  # those of the application, if it has any
+    counts: Counts | None = None  # of what the application commits in this process
 
     def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -138,6 +141,9 @@ class Lane(ABC):
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have closed it, or put None in its place
                 stream.flush()
+        counted = None if self.counts is None else self.counts.take()
+        if counted is not None:
+            self.channel.send(EventsCounted(counted))
         self.channel.send(Ended(run=execution.run.run, outcome=outcome, rss_bytes=resident_bytes()))
 
 
@@ -332,9 +338,10 @@ def serve(descriptor: int, parent: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    registry, transactions = load_application(setup.app)
-    lane = _lane(setup, channel, registry)
-    lane.transactions = transactions
+    application = load_application(setup.app)
+    lane = _lane(setup, channel, application.registry)
+    lane.transactions = application.transactions
+    lane.counts = application.counts
     if setup.lane is not Isolation.PROCESS:
         sys.stdout = RoutedStream(sys.stdout, channel.send)
         sys.stderr = RoutedStream(sys.stderr, channel.send)

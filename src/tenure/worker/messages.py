@@ -19,6 +19,7 @@ from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.handlers.context import JobSpec
 from tenure.handlers.registry import Isolation
+from tenure.telemetry.counts import CountsTaken
 from tenure.telemetry.tracing import UNTRACED, Traced
 from tenure.worker.outcomes import FromChild, Outcome
 
@@ -208,6 +209,12 @@ class LoopBlocked(msgspec.Struct, frozen=True, tag=True):
     stack: str
 
 
+class EventsCounted(msgspec.Struct, frozen=True, tag=True):
+    """What the application committed in this child since the last such message. [OB24]"""
+
+    counts: CountsTaken
+
+
 ToAttempt = LeaseRenewed | AskToStop | LeaseLost | LeaseLent | ArtifactAnswer | FollowUpAnswer
 ToChild = Setup | Run | ToAttempt | Retire
 ToSupervisor = (
@@ -222,6 +229,7 @@ ToSupervisor = (
     | SelfCompleted
     | Printed
     | LoopBlocked
+    | EventsCounted
 )
 
 # --- further events of the session ---------------------------------------------------------------

@@ -18,6 +18,7 @@ from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
+from tenure.telemetry.counts import Counts
 from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
 from tenure.worker.follow_ups import FollowUpRequest
@@ -31,6 +32,7 @@ from tenure.worker.messages import (
     CheckpointSaved,
     Ended,
     Event,
+    EventsCounted,
     Finished,
     FollowUpAnswer,
     FollowUpWanted,
@@ -111,6 +113,7 @@ class Pool:
         clock: Callable[[], Boot],
         emit: Callable[[Event], None],
         stats: Stats,
+        counts: Counts | None = None,
         store_artifact: Callable[[ReceivedArtifact], None] = lambda artifact: None,
         enqueue_follow_up: Callable[[FollowUpRequest], None] = lambda request: None,
     ) -> None:
@@ -124,6 +127,7 @@ class Pool:
         self._clock = clock
         self._emit = emit
         self._stats = stats
+        self._counts = counts
         self._keeper: KeeperClient | None = None
         self._children: list[Child] = []
         self._slots: dict[int, _Slot] = {}
@@ -411,6 +415,9 @@ class Pool:
                 took_s = message.for_us / 1e6
                 below = {"below": message.stack[-SHOWN_OUTPUT:]}
                 _log.warning("an event loop stood still for %.1f s", took_s, extra=below)
+            case EventsCounted():
+                if self._counts is not None:
+                    self._counts.add(message.counts)
             case _:
                 assert_never(message)
 

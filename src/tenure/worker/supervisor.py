@@ -28,6 +28,7 @@ from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
+from tenure.telemetry.counts import Counts
 from tenure.telemetry.logs import job_ids
 from tenure.telemetry.one_line import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact
@@ -120,6 +121,7 @@ class Supervisor:
         *,
         app: str,
         environment: Mapping[str, str],
+        counts: Counts | None,
         store_artifact: StoreArtifact,
         enqueue_follow_up: EnqueueFollowUp,
         poll_leases: SendLeasePoll,
@@ -150,6 +152,7 @@ class Supervisor:
             clock=boot_now,
             emit=self._inbox.append,
             stats=session.stats,
+            counts=counts,
             store_artifact=lambda artifact: store_artifact(artifact, self.tell),
             enqueue_follow_up=lambda request: enqueue_follow_up(request, self.tell),
         )

@@ -18,6 +18,7 @@ from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.ports import Coordination
+from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_registry
 from tenure.worker.background import BackgroundTasks
 from tenure.worker.claims import ClaimSettings
@@ -53,6 +54,7 @@ class Worker:
         app: str,
         options: WorkerOptions | None = None,
         stats: Stats | None = None,
+        counts: Counts | None = None,
     ) -> None:
         options = options or WorkerOptions()
         _check(registry, options)
@@ -84,6 +86,7 @@ class Worker:
             else replace(options, output_sink=self._store_output, sends_output_early=True),
             app=app,
             environment=host_environment(options.url),
+            counts=counts,
             store_artifact=lambda artifact, answer: self._background.store_artifact(
                 artifact, self.actor, answer
             ),
@@ -210,18 +213,22 @@ def run_worker(
     options: WorkerOptions,
     *,
     stats: Stats | None = None,
+    counts: Counts | None = None,
     made: Callable[[Worker], None] | None = None,
 ) -> int:
     """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process.
 
-    `made` is given the worker before it runs, for those who have hints for it.
+    `counts` gets what children committed. `made` is given the worker before it runs, for those who
+    have hints for it.
     """
     hide_from_other_processes()
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
     options = replace(options, handles_signals=True)
-    worker = Worker(coordination, registry, app=import_string, options=options, stats=stats)
+    worker = Worker(
+        coordination, registry, app=import_string, options=options, stats=stats, counts=counts
+    )
     if made is not None:
         made(worker)
     return worker.run()
