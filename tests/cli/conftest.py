@@ -1,9 +1,12 @@
 """What the tests of commands share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tenure.coordinator.service import Coordinator
+from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run, tenure
 
 
@@ -11,6 +14,16 @@ from tests.cli.harness import Run, tenure
 def store_path(tmp_path: Path) -> Path:
     """The SQLite file that commands use."""
     return tmp_path / "tenure.db"
+
+
+@pytest.fixture
+def serving(store_path: Path) -> Iterator[Coordinator]:
+    """A coordinator over the same file, to play a worker."""
+    store = SqliteStore(store_path)
+    coordinator = Coordinator(store)
+    yield coordinator
+    coordinator.close()
+    store.close()
 
 
 @pytest.fixture

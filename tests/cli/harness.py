@@ -1,10 +1,16 @@
 """One way to run a command in the tests of this directory: as it is typed, in this process."""
 
 from collections.abc import Callable
+from typing import Any
 
 from click.testing import CliRunner, Result
 
 from tenure.cli.main import main
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Start
+from tenure.core.ids import DEFAULT_NAMESPACE, QueueName, RequestId, WorkerId, worker_actor
+from tenure.core.verdicts import Grant
 
 Run = Callable[..., Result]
 
@@ -12,6 +18,33 @@ Run = Callable[..., Result]
 def tenure(*words: str, typed: str | None = None) -> Result:
     """`tenure WORDS…`; `typed` is what the user answers to questions."""
     return CliRunner().invoke(main, list(words), input=typed, catch_exceptions=False)
+
+
+WORKER = worker_actor("cli")
+
+
+def claimed(serving: Coordinator, queue: str = "default") -> Grant:
+    """The next job of a queue, claimed by WORKER."""
+    (grant,) = serving.claim(
+        ClaimRequest(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=WORKER,
+            queues=(QueueName(queue),),
+            limit=1,
+            claim_seq=1,
+            request_id=RequestId("claim"),
+        )
+    ).grants
+    return grant
+
+
+def started(serving: Coordinator, queue: str = "default") -> dict[str, Any]:
+    """The next job of a queue, running: how its worker names it in reports."""
+    grant = claimed(serving, queue)
+    held: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
+    serving.execute(Start(**held, request_id=RequestId("start")))
+    return held
 
 
 def enqueued(run: Run, *words: str) -> str:

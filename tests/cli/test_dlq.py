@@ -7,7 +7,7 @@ import pytest
 
 from tenure.cli import bulk, dlq
 from tenure.core.ids import JobId, operator_actor
-from tests.cli.harness import Run
+from tests.cli.harness import Run, enqueued
 
 
 def dead_letter(run: Run, *words: str, reason: str = "policy_violation") -> str:
@@ -217,3 +217,41 @@ def test_more_dead_letters_than_are_taken_at_once_are_not_passed_over_in_silence
     assert first.stderr == f"tenure: {more}\n"
     assert (len(first.stdout.splitlines()), len(second.stdout.splitlines())) == (2, 1)
     assert second.stderr == ""
+
+
+def test_dead_letters_are_counted_by_kind_and_error(run: Run) -> None:
+    def letter(kind: str, message: str) -> str:
+        job_id = enqueued(run, kind)
+        run("jobs", "dead-letter", job_id, "-m", message)
+        return job_id
+
+    letter("mail", "order 7 is late\nsee attempt 1")
+    newest = letter("mail", "order 12 is late")
+    other = letter("mail", "no such order")
+    fax = letter("fax", "order 7 is late")
+
+    groups = json.loads(run("dlq", "ls", "--by", "error", "--json").stdout)
+    head, first, *_ = run("dlq", "ls", "--by", "error").stdout.splitlines()
+    of_fax = json.loads(run("dlq", "ls", "--by", "error", "-k", "fax", "--json").stdout)
+
+    most, *rest = groups
+    assert (most["kind"], most["count"], most["example_id"]) == ("mail", 2, newest)
+    assert most["error"] == "DeadLettered: order 12 is late"
+    assert {group["example_id"] for group in rest} == {other, fax}
+    assert head.split() == ["COUNT", "KIND", "ERROR", "NEWEST", "ID"]
+    assert first.split()[0:2] + first.split()[-1:] == ["2", "mail", newest]
+    assert [group["example_id"] for group in of_fax] == [fax]
+
+
+def test_the_count_says_when_it_does_not_reach_back_to_the_first(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        dead_letter(run)
+    monkeypatch.setattr(dlq, "MAX_JOBS", 2)
+    monkeypatch.setattr(dlq, "PER_PAGE", 1)
+
+    counted = run("dlq", "ls", "--by", "error", "--json")
+
+    assert [group["count"] for group in json.loads(counted.stdout)] == [2]
+    assert counted.stderr == "tenure: only the newest 2 dead letters are counted\n"

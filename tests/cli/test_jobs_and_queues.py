@@ -1,6 +1,7 @@
 """The commands people type, run as they are typed, against a SQLite file."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,32 @@ def test_a_key_is_held_by_one_live_job(run: Run) -> None:
 
     assert second.stdout.strip() == first
     assert "held by this job" in second.stderr
+
+
+@pytest.mark.parametrize("time", ["2030-12-01T08:00+01:00", "2030-12-01T07:00:00Z"])
+def test_a_job_is_enqueued_for_a_time(run: Run, time: str) -> None:
+    job_id = enqueued(run, "mail", "--run-at", time)
+
+    job = json.loads(run("jobs", "show", job_id, "--json").stdout)["job"]
+
+    assert datetime.fromisoformat(job["run_at"]) == datetime(2030, 12, 1, 7, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--run-at", "2030-12-01T08:00"), "has no time zone; add Z for UTC"),
+        (("--run-at", "tomorrow"), "'tomorrow' is not a time; write"),
+        (("--run-at", "2030-12-01T08:00Z", "--delay", "5m"), "--run-at: given together with"),
+    ],
+)
+def test_a_time_that_could_mean_two_things_is_refused(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
+    refused = run("enqueue", "mail", *words)
+
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert said in refused.stderr
 
 
 def test_cancelling_works_once_and_rerunning_makes_a_linked_job(run: Run) -> None:

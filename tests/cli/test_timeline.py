@@ -1,50 +1,21 @@
 """How a job that runs looks: its progress, and its renewals in one line."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.claims import ClaimRequest
-from tenure.core.commands import Heartbeat, Start
-from tenure.core.ids import DEFAULT_NAMESPACE, Actor, QueueName, RequestId, WorkerId
+from tenure.core.commands import Heartbeat
 from tenure.core.job import Progress
-from tenure.stores.sqlite.store import SqliteStore
-from tests.cli.harness import Run
-
-WORKER = Actor("worker:w")
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Coordinator]:
-    store = SqliteStore(tmp_path / "tenure.db")
-    coordinator = Coordinator(store)
-    yield coordinator
-    coordinator.close()
-    store.close()
+from tests.cli.harness import WORKER, Run, started
 
 
 @pytest.fixture
 def held(run: Run, serving: Coordinator) -> dict[str, Any]:
     """A running job, as its worker names it."""
     run("enqueue", "mail")
-    (grant,) = serving.claim(
-        ClaimRequest(
-            namespace=DEFAULT_NAMESPACE,
-            worker=WorkerId("w"),
-            actor=WORKER,
-            queues=(QueueName("default"),),
-            limit=1,
-            claim_seq=1,
-            request_id=RequestId("claim"),
-        )
-    ).grants
-    held: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
-    serving.execute(Start(**held, request_id=RequestId("start")))
-    return held
+    return started(serving)
 
 
 def timeline(result: Result) -> list[list[str]]:

@@ -1,7 +1,6 @@
 """`tenure workers`, `tenure doctor`, `tenure jobs artifacts` and `logs`, against a SQLite file."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from tenure.coordinator.service import Coordinator
 from tenure.core.artifacts import ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
-from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete, Heartbeat, Start
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -18,39 +16,10 @@ from tenure.core.ids import (
     QueueName,
     RequestId,
     WorkerId,
-    worker_actor,
 )
 from tenure.core.instants import Duration
-from tenure.core.verdicts import Grant
 from tenure.core.workers import WorkerProcess
-from tenure.stores.sqlite.store import SqliteStore
-from tests.cli.harness import Run
-
-WORKER = worker_actor("cli")
-
-
-@pytest.fixture
-def serving(store_path: Path) -> Iterator[Coordinator]:
-    store = SqliteStore(store_path)
-    coordinator = Coordinator(store)
-    yield coordinator
-    coordinator.close()
-    store.close()
-
-
-def claimed(serving: Coordinator) -> Grant:
-    (grant,) = serving.claim(
-        ClaimRequest(
-            namespace=DEFAULT_NAMESPACE,
-            worker=WorkerId("w"),
-            actor=WORKER,
-            queues=(QueueName("default"),),
-            limit=1,
-            claim_seq=1,
-            request_id=RequestId("claim"),
-        )
-    ).grants
-    return grant
+from tests.cli.harness import WORKER, Run, claimed
 
 
 @pytest.fixture

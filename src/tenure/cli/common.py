@@ -7,6 +7,7 @@ import getpass
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -38,6 +39,7 @@ SHORTEST_PREFIX = 8
 LONGEST_PREFIX = 36
 MAX_CANDIDATES = 10
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -123,6 +125,23 @@ def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> D
         return parse_duration(text)
     except ValueError as wrong:
         raise click.BadParameter(str(wrong)) from wrong
+
+
+def instant_value(_: click.Context, __: click.Parameter, text: str | None) -> Instant | None:
+    """A time of the command line, in ISO 8601 with a zone."""
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as wrong:
+        raise click.BadParameter(
+            f"{text[:40]!a} is not a time; write 2026-12-01T08:00+01:00"
+        ) from wrong
+    if time.tzinfo is None:
+        raise click.BadParameter(
+            f"{text[:40]!a} has no time zone; add Z for UTC, or an offset such as +01:00"
+        )
+    return Instant((time - _EPOCH) // timedelta(microseconds=1))
 
 
 def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int | None:

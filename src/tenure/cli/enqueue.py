@@ -21,6 +21,7 @@ from tenure.cli.common import (
     app_url_option,
     client,
     duration_value,
+    instant_value,
     json_option,
     refuse,
 )
@@ -31,7 +32,7 @@ from tenure.cli.refusals import refusal
 from tenure.client.app import Application
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.verdicts import Reply
 from tenure.errors import InvalidInput, TenureError
@@ -52,6 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None
     priority: int | None
     delay: Duration | None
+    run_at: Instant | None
     key: str | None
     correlation_id: str | None
     job_id: str | None
@@ -71,6 +73,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--queue", "-q", help="[default: the kind's with --app, then default]")
 @click.option("--key", help="Dedupe key: one live job per kind and key.")
 @click.option("--delay", callback=duration_value, help="Not before this long from now, as in 5m.")
+@click.option(
+    "--run-at",
+    metavar="TIME",
+    callback=instant_value,
+    help="Not before this time, with its zone, as in 2026-12-01T08:00+01:00 or 2026-12-01T07:00Z.",
+)
 @click.option("--priority", type=int, help="[default: the kind's with --app, then 0]")
 @click.option("--correlation-id")
 @click.option("--id", "job_id", help="The job's id (a UUID): sent twice, it is one job.")
@@ -124,6 +132,7 @@ _FLAGS = {
     "priority": "--priority",
     "key": "--key",
     "delay": "--delay",
+    "run_at": "--run-at",
     "correlation_id": "--correlation-id",
     "job_id": "--id",
     "kind": "KIND",
@@ -198,6 +207,7 @@ def _command(serving: Administration, asked: Asked, app: Application | None) -> 
         payload=asked.payload,
         priority=asked.priority or 0,
         delay_us=asked.delay or Duration(0),
+        run_at=asked.run_at,
         dedupe_key=asked.key,
         correlation_id=asked.correlation_id,
     )
@@ -211,6 +221,7 @@ def _of_application(asked: Asked, app: Application) -> Enqueue:
         "key": asked.key,
         "correlation_id": asked.correlation_id,
         "job_id": asked.job_id,
+        "run_at": asked.run_at,
         "delay": None if asked.delay is None else asked.delay / MICROSECONDS_PER_SECOND,
     }
     given: Any = {name: value for name, value in options.items() if value is not None}

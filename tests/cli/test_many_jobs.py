@@ -1,0 +1,298 @@
+"""`tenure jobs cancel`, `rerun`, `retry`: several ids, or all jobs that a filter leaves."""
+
+import json
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.cli import bulk, jobs
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Command, Enqueue, Fail, Sweep
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    JobId,
+    Kind,
+    QueueName,
+    RequestId,
+    client_actor,
+    operator_actor,
+)
+from tenure.core.instants import Instant, seconds
+from tenure.core.job import JobError
+from tenure.core.policy import Policy
+from tenure.core.verdicts import Answer
+from tenure.core.vocabulary import OnExhausted, OnLost
+from tenure.errors import StoreUnavailable
+from tenure.stores.memory.store import host_clock
+from tenure.stores.sqlite.store import SqliteStore
+from tests.cli.harness import Run, enqueued, started
+
+NOBODY = "01890000-0000-7000-8000-000000000000"
+
+
+def statuses(run: Run) -> dict[str, str]:
+    listed = json.loads(run("jobs", "ls", "--json").stdout)
+    return {job["id"]: job["status"] for job in listed}
+
+
+def cancelled(run: Run, *words: str) -> str:
+    job_id = enqueued(run, *words)
+    assert run("jobs", "cancel", job_id).exit_code == 0
+    return job_id
+
+
+def enqueue(serving: Coordinator, policy: Policy) -> JobId:
+    command = Enqueue(
+        job_id=JobId(NOBODY),
+        namespace=DEFAULT_NAMESPACE,
+        queue=QueueName("default"),
+        kind=Kind("mail"),
+        actor=client_actor("ann"),
+        policy=policy,
+    )
+    serving.execute(command)
+    return command.job_id
+
+
+def an_hour_later() -> Instant:
+    return Instant(host_clock() + seconds(3600))
+
+
+# --- Cancelling ----------------------------------------------------------------------------------
+
+
+def test_cancel_takes_several_ids_and_reports_each(run: Run) -> None:
+    first, second, other = (enqueued(run, "mail") for _ in range(3))
+
+    done = run("jobs", "cancel", first, second, NOBODY, first)
+
+    assert done.exit_code == 1
+    assert done.stdout == f"{first}: cancelled\n{second}: cancelled\n"
+    assert f"there is no job {NOBODY}" in done.stderr
+    assert done.stderr.endswith("tenure: 1 of 3 jobs were refused\n")
+    assert statuses(run)[other] == "queued"
+
+
+def test_cancel_all_says_how_many_and_asks_first(run: Run) -> None:
+    wanted = {enqueued(run, "mail", "-q", "post") for _ in range(3)}
+    other = enqueued(run, "mail")
+
+    refused = run("jobs", "cancel", "--all", "--queue", "post", typed="n\n")
+    before = statuses(run)
+    done = run("jobs", "cancel", "--all", "--queue", "post", typed="y\n")
+
+    assert "Cancel 3 jobs?" in refused.stderr
+    assert (refused.exit_code, set(before.values())) == (1, {"queued"})
+    assert done.exit_code == 0
+    assert {line.partition(":")[0] for line in done.stdout.splitlines()} == wanted
+    assert statuses(run)[other] == "queued"
+
+
+def test_cancel_all_leaves_finished_jobs_alone_and_can_be_repeated(run: Run) -> None:
+    old, new = cancelled(run, "mail"), enqueued(run, "mail")
+
+    first = run("jobs", "cancel", "--all", "--yes", "--json")
+    second = run("jobs", "cancel", "--all", "--yes")
+
+    [outcome] = json.loads(first.stdout)
+    assert (outcome["job_id"], outcome["status"], old != new) == (new, "cancelled", True)
+    assert (second.exit_code, second.stdout) == (0, "")
+    assert second.stderr == "tenure: there is no such job\n"
+
+
+def test_a_running_job_is_asked_to_stop(run: Run, serving: Coordinator) -> None:
+    enqueued(run, "mail")
+    job_id = started(serving)["job_id"]
+
+    asked = run("jobs", "cancel", job_id)
+    [outcome] = json.loads(run("jobs", "cancel", job_id, "--json").stdout)
+
+    assert asked.stdout == f"{job_id}: cancel requested, still running\n"
+    assert (outcome["status"], outcome["pending"]) == ("running", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cancel",), "Give IDs, or --all"),
+        (("cancel", "--all", NOBODY), "Give IDs, or --all"),
+        (("cancel", NOBODY, "--queue", "post"), "Filters go with --all"),
+        (("cancel", "--all", "--status", "failed"), "a finished job cannot be cancelled"),
+        (("cancel", "--all", "--queue", "a b"), "queue"),
+        (("rerun", "--all", "--yes"), "Say which jobs"),
+        (("rerun", "--all", "--yes", "--status", "queued"), "only jobs that failed, succeeded"),
+        (("rerun", "--all", "--yes", "-s", "dead_lettered"), "only jobs that failed, succeeded"),
+        (("retry",), "ID..."),
+    ],
+)
+def test_a_request_that_is_unclear_changes_nothing(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
+    enqueued(run, "mail")
+
+    result = run("jobs", *words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert set(statuses(run).values()) == {"queued"}
+
+
+# --- Rerunning -----------------------------------------------------------------------------------
+
+
+def test_rerun_all_makes_one_new_job_of_each_however_often_it_is_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {cancelled(run, "mail") for _ in range(2)}
+    cancelled(run, "fax")
+    words = ("jobs", "rerun", "--all", "--status", "cancelled", "--kind", "mail")
+
+    first = run(*words, typed="y\n")
+    monkeypatch.setattr(jobs, "operator", lambda: operator_actor("bob"))
+    second = run(*words, "--yes")
+
+    new = set(first.stdout.split())
+    assert "Rerun 2 jobs?" in first.stderr
+    assert len(new) == 2
+    assert (second.exit_code, second.stdout) == (0, "")
+    assert {job_id for job_id, status in statuses(run).items() if status == "queued"} == new
+    assert new.isdisjoint(old)
+
+
+def test_of_two_operators_who_rerun_at_the_same_time_one_does(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled(run, "mail")
+    words = ("jobs", "rerun", "--all", "--status", "cancelled", "--yes")
+
+    def beaten(*given: Any, **options: Any) -> Any:
+        """Another operator is done between the list and the request."""
+        ids = bulk.select(*given, **options)
+        monkeypatch.setattr(jobs, "select", bulk.select)
+        assert run(*words).exit_code == 0
+        monkeypatch.setattr(jobs, "operator", lambda: operator_actor("bob"))
+        return ids
+
+    monkeypatch.setattr(jobs, "select", beaten)
+    late = run(*words)
+
+    assert (late.exit_code, late.stdout) == (1, "")
+    assert list(statuses(run).values()).count("queued") == 1
+
+
+def test_rerun_by_id_makes_a_new_job_each_time(run: Run) -> None:
+    old = cancelled(run, "mail")
+
+    new = [run("jobs", "rerun", old).stdout.strip() for _ in range(2)]
+
+    assert len({old, *new}) == 3
+
+
+# --- Retrying ------------------------------------------------------------------------------------
+
+
+def test_retry_makes_a_new_job_of_a_finished_one(run: Run, serving: Coordinator) -> None:
+    enqueue(serving, Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL))
+    held = started(serving)
+    error = JobError(type="ValueError", message="no")
+    serving.execute(Fail(**held, request_id=RequestId("fail"), error=error))
+    failed, old = str(held["job_id"]), cancelled(run, "mail")
+
+    done = run("jobs", "retry", failed, old, "--request-id", "r1")
+    repeated = run("jobs", "retry", failed, old, "--request-id", "r1")
+
+    assert statuses(run)[failed] == "failed"
+    assert (done.exit_code, len(done.stdout.split())) == (0, 2)
+    assert repeated.stdout == done.stdout
+    assert [statuses(run)[each] for each in done.stdout.split()] == ["queued", "queued"]
+
+
+def test_retry_sends_a_stalled_job_back_to_its_queue(
+    run: Run, serving: Coordinator, store_path: Path
+) -> None:
+    job_id = enqueue(serving, Policy(on_lost=OnLost.HOLD))
+    started(serving)
+    store = SqliteStore(store_path, clock=an_hour_later)
+    with closing(store), closing(Coordinator(store)) as sweeping:
+        sweeping.execute(Sweep(job_id=job_id))
+    before = statuses(run)[job_id]
+
+    done = run("jobs", "retry", job_id, "--request-id", "r1")
+    repeated = run("jobs", "retry", job_id, "--request-id", "r1")
+
+    assert (before, statuses(run)[job_id]) == ("stalled", "queued")
+    assert (done.exit_code, done.stdout) == (0, f"{job_id}\n")
+    assert (repeated.exit_code, repeated.stdout) == (0, done.stdout)
+
+
+def test_retry_redrives_a_dead_letter_once(run: Run) -> None:
+    dead = enqueued(run, "mail")
+    run("jobs", "dead-letter", dead)
+
+    first = run("jobs", "retry", dead)
+    second = run("jobs", "retry", dead)
+
+    assert json.loads(run("dlq", "ls", "--json").stdout) == []
+    assert second.exit_code == 1
+    assert f"it was redriven as job {first.stdout.strip()} by" in second.stderr
+    assert f"`tenure jobs rerun --again {dead}` makes another job of it" in second.stderr
+
+
+def test_retry_says_what_to_do_with_a_job_that_has_not_finished(
+    run: Run, serving: Coordinator
+) -> None:
+    enqueued(run, "mail")
+    running = started(serving)["job_id"]
+    due, later = enqueued(run, "mail"), enqueued(run, "mail", "--delay", "2h")
+
+    refused = {each: run("jobs", "retry", each) for each in (running, due, later)}
+
+    assert {result.exit_code for result in refused.values()} == {1}
+    assert f"worker w has it: wait for its end, or `tenure jobs cancel {running}`" in (
+        refused[running].stderr
+    )
+    assert "no worker is alive that takes kind mail" in refused[due].stderr
+    assert f"it runs in 2 h; to run it now, `tenure jobs cancel {later}`" in refused[later].stderr
+
+
+# --- Long work and failures on the way -----------------------------------------------------------
+
+
+def test_what_was_done_before_a_failure_is_reported(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [enqueued(run, "mail") for _ in range(3)]
+    monkeypatch.setattr(bulk, "PER_BATCH", 1)
+    submit_many, sent = Coordinator.submit_many, 0
+
+    def fail_later(self: Coordinator, commands: list[Command]) -> "Future[list[Answer]]":
+        nonlocal sent
+        sent += 1
+        if sent > 2:
+            raise StoreUnavailable("the store is gone")
+        return submit_many(self, commands)
+
+    monkeypatch.setattr(Coordinator, "submit_many", fail_later)
+    stopped = run("jobs", "cancel", *ids, "--request-id", "c1")
+    monkeypatch.undo()
+
+    assert (stopped.exit_code, stopped.stdout) == (
+        2,
+        f"{ids[0]}: cancelled\n{ids[1]}: cancelled\n",
+    )
+    assert "the store is gone; 2 of 3 jobs were answered" in stopped.stderr
+    assert "again with --request-id c1" in stopped.stderr
+
+
+def test_more_jobs_than_one_batch_are_all_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PER_BATCH", 2)
+    monkeypatch.setattr(bulk, "PER_PAGE", 2)
+    ids = {enqueued(run, "mail") for _ in range(5)}
+
+    done = run("jobs", "cancel", "--all", "--yes", "--json")
+
+    assert {each["job_id"] for each in json.loads(done.stdout)} == ids
+    assert set(statuses(run).values()) == {"cancelled"}
