@@ -31,7 +31,8 @@ RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
     (exceptions_to_tools_carry_code_and_reason, OURS, ()),
     (nothing_is_left_for_later, OURS, ()),
     (nothing_is_printed, ("src",), ("src/tenure/cli",)),
-    (nothing_unsafe_is_loaded, ("src",), ()),
+    # Exempt: it writes functions at import, of the names of our own fields. See ADR 0033.
+    (nothing_unsafe_is_loaded, ("src",), ("src/tenure/protocol/translation.py",)),
     (sql_is_not_built_from_strings, ("src",), ()),
     (core_imports_are_pure, ("src/tenure/core",), ()),
     (core_calls_are_pure, ("src/tenure/core",), ()),

@@ -10,7 +10,6 @@ from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import (
     Cancel,
-    Command,
     Complete,
     DeadLetter,
     Discard,
@@ -56,7 +55,8 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 from tenure.errors import InvalidInput
-from tenure.protocol import codec, commands, records, replies, requests
+from tenure.protocol import codec, records, replies, requests
+from tenure.protocol.routes import route_of
 
 WORKER = worker_actor("w")
 CLIENT = client_actor("c")
@@ -151,10 +151,10 @@ REPORTS: list[WorkerCommand] = [
 
 @spec("H42")
 def test_a_batch_of_reports_comes_back_in_order_and_with_its_fingerprints() -> None:
-    sent = requests.ReportsMessage(reports=tuple(map(commands.report_of, REPORTS)))
+    sent = requests.ReportsMessage(reports=tuple(map(requests.report_of, REPORTS)))
     message = over_the_wire(sent)
 
-    back = [commands.worker_command(report, WORKER) for report in message.reports]
+    back = [requests.worker_command(report, WORKER) for report in message.reports]
 
     assert back == REPORTS
     assert [fingerprint(each) for each in back] == [fingerprint(each) for each in REPORTS]
@@ -172,10 +172,10 @@ def test_a_claim_comes_back_as_it_was() -> None:
         kinds=(Kind("k"),),
     )
 
-    message = over_the_wire(commands.claim_message(request, wait_s=20.0))
+    message = over_the_wire(requests.claim_message(request, wait_s=20.0))
 
     assert message.wait_s == 20.0
-    back = commands.claim_request(message, actor=WORKER, namespace=Namespace("default"))
+    back = requests.claim_request(message, actor=WORKER, namespace=Namespace("default"))
     assert back == request
 
 
@@ -190,7 +190,7 @@ def test_a_claim_for_more_than_an_answer_holds_asks_for_that_much() -> None:
         request_id=RequestId("c2"),
     )
 
-    message = over_the_wire(commands.claim_message(request, wait_s=0.0))
+    message = over_the_wire(requests.claim_message(request, wait_s=0.0))
 
     assert message.limit == requests.MAX_CLAIM
 
@@ -237,9 +237,9 @@ ENQUEUE = Enqueue(
     ],
 )
 def test_an_enqueue_comes_back_as_it_was(command: Enqueue) -> None:
-    message = over_the_wire(commands.enqueue_message(command))
+    message = over_the_wire(requests.enqueue_message(command))
 
-    back = commands.enqueue_command(
+    back = requests.enqueue_command(
         message, job_id=JOB, actor=CLIENT, namespace=Namespace("default")
     )
 
@@ -248,20 +248,6 @@ def test_an_enqueue_comes_back_as_it_was(command: Enqueue) -> None:
 
 ASKED: dict[str, Any] = {"job_id": JOB, "actor": OPERATOR, "request_id": RequestId("r")}
 GUARD: dict[str, Any] = {"expected_rev": 4, "expected_status": JobStatus.STALLED}
-
-
-def read_back(message: commands.OperatorMessage, cause: EventCause) -> Command:
-    match message:
-        case requests.CancelMessage():
-            return commands.cancel_command(message, job_id=JOB, actor=OPERATOR)
-        case requests.RequeueMessage():
-            return commands.requeue_command(message, job_id=JOB, actor=OPERATOR)
-        case requests.DeadLetterMessage():
-            return commands.dead_letter_command(message, job_id=JOB, actor=OPERATOR)
-        case requests.DiscardMessage():
-            return commands.discard_command(message, job_id=JOB, actor=OPERATOR)
-        case requests.RedriveMessage():
-            return commands.redrive_command(message, job_id=JOB, actor=OPERATOR, cause=cause)
 
 
 @pytest.mark.parametrize(
@@ -284,10 +270,13 @@ def read_back(message: commands.OperatorMessage, cause: EventCause) -> Command:
 def test_what_operators_ask_comes_back_as_it_was(
     command: Cancel | Requeue | DeadLetter | Redrive | Discard,
 ) -> None:
-    message = over_the_wire(commands.operator_message(command))
+    route = route_of(command)
+    assert route.to_message is not None
+    assert route.to_command is not None
 
-    cause = command.cause if isinstance(command, Redrive) else EventCause.REDRIVE
-    assert read_back(message, cause) == command
+    message = over_the_wire(route.to_message(command))
+
+    assert route.to_command(message, job_id=JOB, actor=OPERATOR) == command
 
 
 @pytest.mark.parametrize(

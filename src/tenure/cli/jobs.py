@@ -36,6 +36,7 @@ from tenure.cli.output import (
     printable,
     say,
 )
+from tenure.core.attempt_logs import AttemptLog
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.instants import Duration, Instant
@@ -56,11 +57,9 @@ from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
     JobRecord,
-    OutputRecord,
     artifact_record,
     event_record,
     job_record,
-    output_record,
 )
 from tenure.telemetry.unclaimed import why_waiting
 
@@ -302,7 +301,7 @@ def _fetch_artifact(serving: Administration, job: Job, name: str, output: Path |
 
 @jobs.command(name="logs")
 @url_option
-@json_option(list[OutputRecord])
+@json_option(list[AttemptLog])
 @click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
 @job_argument
 def job_logs(
@@ -320,7 +319,7 @@ def job_logs(
             if attempt is None or log.attempt == attempt
         ]
     if as_json:
-        print_json([output_record(log) for log in logs])
+        print_json(logs)
         return
     if not logs:
         say(_why_no_output(job, attempt))

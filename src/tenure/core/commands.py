@@ -153,7 +153,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Stop a job, softly with a grace or at once."""
+    """Stop a job, softly with a grace or at once. [T17] [T18] [T19] [T20]"""
 
     job_id: JobId
     actor: Actor
@@ -165,7 +165,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An operator lets a held job go back to its queue."""
+    """An operator lets a held job go back to its queue. [T14]"""
 
     job_id: JobId
     actor: Actor
@@ -175,7 +175,8 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Take a live job out of circulation: policy violation, corrupt payload, infrastructure."""
+    """Take a live job out of circulation: policy violation, corrupt payload, infrastructure.
+    [T21]"""
 
     job_id: JobId
     actor: Actor
@@ -188,14 +189,16 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Make a new job out of a finished one; the old one stays as it is. [T27]"""
+    """Make a new job out of a finished one, with another payload if one is given; the old one stays
+    as it is. A dead letter that was redriven or discarded before is refused unless `again` asks for
+    another job. [T27] [B18]"""
 
     job_id: JobId
     actor: Actor
     request_id: RequestId
     cause: EventCause = EventCause.REDRIVE
     payload: bytes | None = None
-    again: bool = False  # also a dead letter that has been resolved [B18]
+    again: bool = False
     compensation: Job | None = None  # the finished job's compensation, as the service found it
     resolution: Resolution | None = None  # the job's resolution, as the service found it
     expected_rev: int | None = None

@@ -42,6 +42,8 @@ TRACE_HEADERS = {
 }
 """What any request may say of itself; what is malformed is ignored. [OB6]"""
 _REF = "#/components/schemas/{name}"
+_SPARSE = frozenset({"FactsRecord", "Progress"})
+"""Answers within answers that leave out what does not apply."""
 _HEADER_REF = "#/components/parameters/{name}"
 
 
@@ -69,6 +71,8 @@ def openapi() -> Json:
     for route in ROUTES:
         kinds += [kind for kind in (route.request, route.reply) if kind is not None]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(kinds)), ref_template=_REF)
+    for schema in components.values():
+        _require_all(schema)
     paths: Json = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -86,6 +90,20 @@ def openapi() -> Json:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _require_all(schema: Json) -> None:
+    """A server sends every field of an answer, whatever its default; bodies, which have none, may
+    be left out. A reader fills in defaults only where the server is older than a field. [H2]"""
+    is_answer = schema.get("type") == "object" and "additionalProperties" not in schema
+    if not is_answer or schema["title"] in _SPARSE:
+        return
+    required = set(schema.get("required", ()))
+    for name, described in schema["properties"].items():
+        if "default" in described:
+            del described["default"]
+            required.add(name)
+    schema["required"] = [name for name in schema["properties"] if name in required]
 
 
 def _operation(route: Route) -> Json:
@@ -195,5 +213,5 @@ def _trace_header(name: str) -> Json:
     return {**described, "schema": {"type": "string"}}
 
 
-def _ref(kind: type[msgspec.Struct]) -> Json:
+def _ref(kind: type[Any]) -> Json:
     return {"$ref": _REF.format(name=kind.__name__)}

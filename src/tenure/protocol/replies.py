@@ -8,66 +8,44 @@ from datetime import datetime
 import msgspec
 
 from tenure.core.artifacts import Staging
-from tenure.core.claims import ClaimAnswer
+from tenure.core.attempt_logs import AttemptLog
+from tenure.core.claims import ClaimAnswer, QueueState
 from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName
-from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
-from tenure.core.vocabulary import Cause, Disposition, JobStatus, LeaseNews, VerdictKind
-from tenure.protocol.fields import (
-    in_seconds,
-    moment,
-    optional_duration,
-    optional_instant,
-    optional_moment,
-    optional_seconds,
-)
+from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
+from tenure.protocol.fields import in_seconds
 from tenure.protocol.records import (
     ArtifactRecord,
+    DerivedRecord,
     EventRecord,
     JobRecord,
-    OutputRecord,
-    QueueRecord,
     Record,
     ResolutionRecord,
     WorkerRecord,
-    artifact_of,
-    artifact_record,
-    body_of,
     job_of,
     job_record,
-    raw_body,
     resolution_of,
-    resolution_record,
 )
+from tenure.protocol.translation import derived, to_core, to_wire
 
 # --- Verdicts ----------------------------------------------------------------------------------
 
 
-class CancelRecord(Record, frozen=True, kw_only=True):
+@derived(CancelDirective)
+class CancelRecord(DerivedRecord, frozen=True, kw_only=True):
     """Stop soon: why, and how long the handler still has."""
 
-    reason: str
-    remaining_s: float
 
-
-class VerdictReply(Record, frozen=True, kw_only=True):
+@derived(Verdict, names={"kind": "verdict", "ttl_us": "lease_ttl_s"})
+class VerdictReply(DerivedRecord, frozen=True, kw_only=True):
     """The answer to a start, heartbeat, complete, fail or release.
 
     `lease_ttl_s` is the time that remains, counted from the decision: count it from when the
     request was sent. `settled` answers a heartbeat of an attempt whose report was accepted.
     """
-
-    verdict: VerdictKind
-    cause: Cause | None = None
-    job_status: JobStatus | None = None
-    disposition: Disposition | None = None
-    run_at: datetime | None = None
-    lease_ttl_s: float | None = None
-    cancel: CancelRecord | None = None
-    settled: bool = False
-    replayed: bool = False
 
 
 class VerdictsReply(Record, frozen=True, kw_only=True):
@@ -76,40 +54,8 @@ class VerdictsReply(Record, frozen=True, kw_only=True):
     verdicts: tuple[VerdictReply, ...]
 
 
-def verdict_reply(verdict: Verdict) -> VerdictReply:
-    """A verdict as it travels."""
-    asked = verdict.cancel
-    return VerdictReply(
-        verdict=verdict.kind,
-        cause=verdict.cause,
-        job_status=verdict.job_status,
-        disposition=verdict.disposition,
-        run_at=optional_moment(verdict.run_at),
-        lease_ttl_s=optional_seconds(verdict.ttl_us),
-        cancel=None
-        if asked is None
-        else CancelRecord(reason=asked.reason, remaining_s=in_seconds(asked.remaining_us)),
-        settled=verdict.settled,
-        replayed=verdict.replayed,
-    )
-
-
-def verdict_of(reply: VerdictReply) -> Verdict:
-    """The verdict that came."""
-    asked = reply.cancel
-    return Verdict(
-        kind=reply.verdict,
-        cause=reply.cause,
-        job_status=reply.job_status,
-        disposition=reply.disposition,
-        run_at=optional_instant(reply.run_at),
-        ttl_us=optional_duration(reply.lease_ttl_s),
-        cancel=None
-        if asked is None
-        else CancelDirective(reason=asked.reason, remaining_us=seconds(asked.remaining_s)),
-        settled=reply.settled,
-        replayed=reply.replayed,
-    )
+verdict_reply = to_wire(Verdict, VerdictReply)
+verdict_of = to_core(VerdictReply, Verdict)
 
 
 # --- Grants ------------------------------------------------------------------------------------
@@ -161,78 +107,21 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     waited_s: float = 0.0
 
 
-def grant_record(grant: Grant) -> GrantRecord:
-    """A grant as it travels."""
-    job, policy = grant.job, grant.job.policy
-    return GrantRecord(
-        job_id=grant.job_id,
-        namespace=job.namespace,
-        queue=job.queue,
-        kind=job.kind,
-        attempt=grant.attempt,
-        fence=grant.fence,
-        lease_id=grant.lease_id,
-        lease_ttl_s=in_seconds(grant.ttl_us),
-        lease_s=in_seconds(policy.lease_us),
-        heartbeat_s=in_seconds(policy.heartbeat_us),
-        timeout_s=optional_seconds(policy.timeout_us),
-        grace_s=in_seconds(policy.grace_us),
-        hb_seq=job.hb_seq,
-        job_status=job.status,
-        rev=job.rev,
-        priority=job.priority,
-        failures=job.failures,
-        max_attempts=policy.max_attempts,
-        enqueued_at=moment(job.enqueued_at),
-        payload=msgspec.Raw(job.payload),
-        checkpoint=raw_body(job.checkpoint),
-        progress=job.progress,
-        correlation_id=job.correlation_id,
-        trace_id=job.trace_id,
-    )
+_GRANTED = {"ttl_us": "lease_ttl_s", "status": "job_status"}
+grant_record = to_wire(Grant, GrantRecord, via=("job", "job.policy"), names=_GRANTED)
+_grant = to_core(GrantRecord, Grant, names=_GRANTED)
+_granted_job = to_core(
+    GrantRecord,
+    Job,
+    without=("lease_id",),
+    names={"id": "job_id", "status": "job_status", "updated_at": "enqueued_at"},
+)
+_granted_policy = to_core(GrantRecord, Policy)
 
 
 def grant_of(record: GrantRecord) -> Grant:
     """The grant that came. Its job is what a worker needs of one: no instants but its beginning."""
-    enqueued_at = optional_instant(record.enqueued_at) or Instant(0)
-    job = Job(
-        id=record.job_id,
-        namespace=record.namespace,
-        queue=record.queue,
-        kind=record.kind,
-        priority=record.priority,
-        payload=bytes(record.payload),
-        policy=Policy(
-            lease_us=seconds(record.lease_s),
-            timeout_us=optional_duration(record.timeout_s),
-            grace_us=seconds(record.grace_s),
-            max_attempts=record.max_attempts,
-        ),
-        dedupe_key=None,
-        correlation_id=record.correlation_id,
-        trace_id=record.trace_id,
-        origin_id=None,
-        origin_cause=None,
-        enqueued_at=enqueued_at,
-        status=record.job_status,
-        rev=record.rev,
-        updated_at=enqueued_at,
-        run_at=None,
-        not_before=None,
-        attempt=record.attempt,
-        failures=record.failures,
-        hb_seq=record.hb_seq,
-        checkpoint=body_of(record.checkpoint),
-        progress=record.progress,
-    )
-    return Grant(
-        job_id=record.job_id,
-        lease_id=record.lease_id,
-        attempt=record.attempt,
-        fence=record.fence,
-        ttl_us=Duration(seconds(record.lease_ttl_s)),
-        job=job,
-    )
+    return _grant(record, job=_granted_job(record, policy=_granted_policy(record)))
 
 
 def claim_reply(answer: ClaimAnswer) -> ClaimReply:
@@ -259,15 +148,9 @@ def claim_answer(reply: ClaimReply) -> ClaimAnswer:
 # --- Replies to clients and operators ----------------------------------------------------------
 
 
-class JobReply(Record, frozen=True, kw_only=True):
+@derived(Reply)
+class JobReply(DerivedRecord, frozen=True, kw_only=True):
     """The answer to a client or operator: the job, or why the request was refused."""
-
-    job: JobRecord | None
-    cause: Cause | None = None
-    pending: bool = False
-    deduplicated: bool = False
-    replayed: bool = False
-    resolution: ResolutionRecord | None = None
 
 
 class JobsReply(Record, frozen=True, kw_only=True):
@@ -276,29 +159,20 @@ class JobsReply(Record, frozen=True, kw_only=True):
     replies: tuple[JobReply, ...]
 
 
+_job_reply = to_wire(Reply, JobReply, given=("job",))
+_reply = to_core(JobReply, Reply, given=("job", "resolution"))
+
+
 def job_reply(reply: Reply, *, now: Instant, bodies: bool) -> JobReply:
     """A reply as it travels."""
     job = reply.job
-    return JobReply(
-        job=None if job is None else job_record(job, now=now, bodies=bodies),
-        cause=reply.cause,
-        pending=reply.pending,
-        deduplicated=reply.deduplicated,
-        replayed=reply.replayed,
-        resolution=resolution_record(reply.resolution),
-    )
+    return _job_reply(reply, job=None if job is None else job_record(job, now=now, bodies=bodies))
 
 
 def reply_of(reply: JobReply) -> Reply:
     """The reply that came."""
-    return Reply(
-        job=None if reply.job is None else job_of(reply.job),
-        cause=reply.cause,
-        pending=reply.pending,
-        deduplicated=reply.deduplicated,
-        replayed=reply.replayed,
-        resolution=resolution_of(reply.resolution),
-    )
+    job = None if reply.job is None else job_of(reply.job)
+    return _reply(reply, job=job, resolution=resolution_of(reply.resolution))
 
 
 # --- What is looked at -------------------------------------------------------------------------
@@ -345,13 +219,13 @@ class ArtifactsReply(Record, frozen=True, kw_only=True):
 class LogsReply(Record, frozen=True, kw_only=True):
     """The kept output of each attempt, in order."""
 
-    logs: tuple[OutputRecord, ...]
+    logs: tuple[AttemptLog, ...]
 
 
 class QueuesReply(Record, frozen=True, kw_only=True):
     """Every queue that has jobs or settings, by name."""
 
-    queues: tuple[QueueRecord, ...]
+    queues: tuple[QueueState, ...]
 
 
 class WorkersReply(Record, frozen=True, kw_only=True):
@@ -389,38 +263,22 @@ def verdict_word(cause: Cause | None) -> VerdictKind:
     return VerdictKind.CANCELLED if cause in _LOST else VerdictKind.REJECTED
 
 
-class StagingReply(Record, frozen=True, kw_only=True):
+@derived(Staging, names={"problem": "message"})
+class StagingReply(DerivedRecord, frozen=True, kw_only=True):
     """The artifact that was taken, or why it was not. [B7] If a quota has no room for it, how many
     bytes are in use, how many the quota has, and what to do. [B28]"""
 
     verdict: VerdictKind
-    artifact: ArtifactRecord | None = None
-    cause: Cause | None = None
-    used_bytes: int | None = None
-    quota_bytes: int | None = None
     message: str | None = None
+
+
+_staging_reply = to_wire(Staging, StagingReply)
+staging_of = to_core(StagingReply, Staging)
 
 
 def staging_reply(staging: Staging) -> StagingReply:
     """The answer to an upload as it travels."""
-    return StagingReply(
-        verdict=verdict_word(staging.cause),
-        artifact=None if staging.artifact is None else artifact_record(staging.artifact),
-        cause=staging.cause,
-        used_bytes=staging.used_bytes,
-        quota_bytes=staging.quota_bytes,
-        message=staging.problem,
-    )
-
-
-def staging_of(reply: StagingReply) -> Staging:
-    """The answer to an upload that came."""
-    return Staging(
-        artifact=None if reply.artifact is None else artifact_of(reply.artifact),
-        cause=reply.cause,
-        used_bytes=reply.used_bytes,
-        quota_bytes=reply.quota_bytes,
-    )
+    return _staging_reply(staging, verdict=verdict_word(staging.cause))
 
 
 class KeptReply(Record, frozen=True, kw_only=True):

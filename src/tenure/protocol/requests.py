@@ -4,43 +4,50 @@ No message says who asks: the principal is the token's, and so is the namespace;
 may name a namespace, it only says which one the caller believes to be in. [H21]
 """
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS
+from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, AttemptOutput
 from tenure.core.checks import MAX_INSTANT, MAX_NAME
-from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.vocabulary import (
-    CancelMode,
-    ErrorClass,
-    JobStatus,
-    ReasonCode,
-    Stage,
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import (
+    Command,
+    Complete,
+    Enqueue,
+    Fail,
+    FollowUp,
+    Heartbeat,
+    ParentAttempt,
+    Release,
+    Start,
+    WorkerCommand,
 )
+from tenure.core.ids import Actor, JobId, follow_up_id
+from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.core.job import Job, JobError, Progress
+from tenure.core.leases import HeldLease
+from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.resolutions import Resolution
+from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
+from tenure.core.workers import WorkerProcess
 from tenure.protocol.fields import (
-    Count,
     Exact,
     JobIdField,
     KindField,
     Label,
     LeaseIdField,
     LongText,
-    Moment,
     NamespaceField,
-    Positive,
-    Priority,
     QueueField,
-    RequestIdField,
-    Seconds,
-    Sequence,
     ShortText,
     StepField,
-    Text,
-    WorkerField,
 )
-from tenure.protocol.policies import PolicyMessage
+from tenure.protocol.translation import derived, to_core, to_wire
 
 MAX_BATCH = 1000
 """Reports, heartbeats or jobs in one request."""
@@ -62,40 +69,49 @@ class Request(
     """The root of every request."""
 
 
+if TYPE_CHECKING:
+    from tenure.protocol.translation import AnyFields
+
+    class DerivedRequest(AnyFields): ...
+else:
+
+    class DerivedRequest(Request, frozen=True, kw_only=True):
+        """A request with the fields of a core struct, in the units of the wire."""
+
+
 # --- Workers -----------------------------------------------------------------------------------
 
 
-class ClaimMessage(Request, frozen=True, kw_only=True):
+@derived(ClaimRequest, without=("actor",))
+class ClaimMessage(DerivedRequest, frozen=True, kw_only=True):
     """Ask for up to `limit` jobs; wait up to `wait_s` for the first one. [Q1] [H10]"""
 
-    worker: WorkerField
-    queues: Annotated[tuple[QueueField, ...], Meta(min_length=1)]
     limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
-    claim_seq: Sequence
-    request_id: RequestIdField
-    kinds: tuple[KindField, ...] | None = None
     wait_s: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
     namespace: NamespaceField | None = None
 
 
-class StartMessage(Request, frozen=True, kw_only=True):
+claim_request = to_core(ClaimMessage, ClaimRequest, given=("actor", "namespace"))
+_claim_message = to_wire(ClaimRequest, ClaimMessage, given=("limit", "wait_s"))
+
+
+def claim_message(request: ClaimRequest, *, wait_s: float) -> ClaimMessage:
+    """A claim as it travels; one that wants more than an answer can hold asks for that much."""
+    return _claim_message(request, limit=min(request.limit, MAX_CLAIM), wait_s=wait_s)
+
+
+@derived(Start, without=("actor",))
+class StartMessage(DerivedRequest, frozen=True, kw_only=True):
     """Begin to execute. [T3]"""
 
-    job_id: JobIdField
-    lease_id: LeaseIdField
-    request_id: RequestIdField
 
-
-class CompleteMessage(Request, frozen=True, kw_only=True):
+@derived(Complete, without=("actor",))
+class CompleteMessage(DerivedRequest, frozen=True, kw_only=True):
     """Report success. [T5]"""
 
-    job_id: JobIdField
-    lease_id: LeaseIdField
-    request_id: RequestIdField
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
-
-class ErrorMessage(Request, frozen=True, kw_only=True):
+@derived(JobError, without=("stage", "reason_code"))
+class ErrorMessage(DerivedRequest, frozen=True, kw_only=True):
     """What went wrong, in the words of whoever saw it."""
 
     error_class: ErrorClass = msgspec.field(name="class", default=ErrorClass.UNCLASSIFIED)
@@ -104,44 +120,29 @@ class ErrorMessage(Request, frozen=True, kw_only=True):
     traceback: LongText = ""
 
 
-class FailMessage(Request, frozen=True, kw_only=True):
+@derived(Fail, without=("actor",))
+class FailMessage(DerivedRequest, frozen=True, kw_only=True):
     """Report that the attempt failed; the coordinator decides what follows. [T7] [T8] [T9]"""
 
-    job_id: JobIdField
-    lease_id: LeaseIdField
-    request_id: RequestIdField
-    error: ErrorMessage
     stage: Stage | None = None
     reason_code: ReasonCode | None = None
-    retry_after_s: Seconds = 0.0
 
 
-class ReleaseMessage(Request, frozen=True, kw_only=True):
+@derived(Release, without=("actor",))
+class ReleaseMessage(DerivedRequest, frozen=True, kw_only=True):
     """Hand the job back unharmed, to be taken up again after `delay_s`. [T11]"""
 
-    job_id: JobIdField
-    lease_id: LeaseIdField
-    request_id: RequestIdField
     kind: Literal["deploy", "snooze"] = "deploy"
-    delay_s: Seconds = 0.0
 
 
-class ProgressMessage(Request, frozen=True, kw_only=True):
+@derived(Progress)
+class ProgressMessage(DerivedRequest, frozen=True, kw_only=True):
     """How far a handler says it is."""
 
-    done: Exact
-    total: Exact | None = None
-    note: Text = ""
 
-
-class HeartbeatMessage(Request, frozen=True, kw_only=True):
+@derived(Heartbeat, without=("actor",))
+class HeartbeatMessage(DerivedRequest, frozen=True, kw_only=True):
     """Renew one lease; a higher `hb_seq` than before, or nothing is extended. [T4]"""
-
-    job_id: JobIdField
-    lease_id: LeaseIdField
-    hb_seq: Sequence
-    progress: ProgressMessage | None = None
-    checkpoint: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class HeartbeatsMessage(Request, frozen=True, kw_only=True):
@@ -150,17 +151,26 @@ class HeartbeatsMessage(Request, frozen=True, kw_only=True):
     leases: Annotated[tuple[HeartbeatMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class LeaseMessage(Request, frozen=True, kw_only=True):
+@derived(HeldLease)
+class LeaseMessage(DerivedRequest, frozen=True, kw_only=True):
     """A lease that a worker holds."""
 
-    job_id: JobIdField
-    lease_id: LeaseIdField
+
+held_lease = to_core(LeaseMessage, HeldLease)
+_lease_message = to_wire(HeldLease, LeaseMessage)
 
 
 class LookMessage(Request, frozen=True, kw_only=True):
     """Look at leases between two heartbeats; the news come back in this order. [C2]"""
 
     leases: Annotated[tuple[LeaseMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+def look_messages(leases: Several[HeldLease]) -> Iterator[LookMessage]:
+    """Looks at so many leases at a time as one message holds."""
+    messages = [_lease_message(each) for each in leases]
+    for start in range(0, len(messages), MAX_BATCH):
+        yield LookMessage(leases=tuple(messages[start : start + MAX_BATCH]))
 
 
 class StartReport(StartMessage, frozen=True, kw_only=True, tag_field="op", tag="start"):
@@ -184,6 +194,45 @@ class HeartbeatReport(HeartbeatMessage, frozen=True, kw_only=True, tag_field="op
 
 
 Report: TypeAlias = StartReport | CompleteReport | FailReport | ReleaseReport | HeartbeatReport
+WorkerMessage: TypeAlias = (
+    StartMessage | CompleteMessage | FailMessage | ReleaseMessage | HeartbeatMessage
+)
+
+_reported_error = to_core(ErrorMessage, JobError, given=("stage", "reason_code"))
+_fail = to_core(FailMessage, Fail, given=("actor", "error"))
+
+
+def _fail_command(message: FailMessage, *, actor: Actor) -> Fail:
+    error = _reported_error(message.error, stage=message.stage, reason_code=message.reason_code)
+    return _fail(message, actor=actor, error=error)
+
+
+_REPORTS: tuple[tuple[type[WorkerMessage], type[Report], type[WorkerCommand]], ...] = (
+    (StartMessage, StartReport, Start),
+    (CompleteMessage, CompleteReport, Complete),
+    (FailMessage, FailReport, Fail),
+    (ReleaseMessage, ReleaseReport, Release),
+    (HeartbeatMessage, HeartbeatReport, Heartbeat),
+)
+_to_report = {
+    command: to_wire(command, report, via=("error",) if command is Fail else ())
+    for _, report, command in _REPORTS
+}
+_to_command: dict[type, Callable[..., WorkerCommand]] = {
+    kind: _fail_command if command is Fail else to_core(message, command, given=("actor",))
+    for message, report, command in _REPORTS
+    for kind in (message, report)
+}
+
+
+def worker_command(message: WorkerMessage, actor: Actor) -> WorkerCommand:
+    """The command that a worker's report stands for."""
+    return _to_command[type(message)](message, actor=actor)
+
+
+def report_of(command: WorkerCommand) -> Report:
+    """A worker's command as part of a batch."""
+    return _to_report[type(command)](command)
 
 
 class ReportsMessage(Request, frozen=True, kw_only=True):
@@ -192,50 +241,69 @@ class ReportsMessage(Request, frozen=True, kw_only=True):
     reports: Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class OutputMessage(Request, frozen=True, kw_only=True):
+@derived(AttemptOutput, without=("actor",))
+class OutputMessage(DerivedRequest, frozen=True, kw_only=True):
     """What a handler wrote to its standard streams, under its lease. [B20]"""
 
-    job_id: JobIdField
-    lease_id: LeaseIdField
     text: Annotated[str, Meta(max_length=MAX_ATTEMPT_LOG_BYTES)]
-    left_out_bytes: Exact = 0
     part: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_PARTS)] = 0
 
 
-class AliveMessage(Request, frozen=True, kw_only=True):
+attempt_output = to_core(OutputMessage, AttemptOutput, given=("actor",))
+output_message = to_wire(AttemptOutput, OutputMessage)
+
+
+@derived(WorkerProcess, without=("worker", "actor"), names={"is_ending": "ending"})
+class AliveMessage(DerivedRequest, frozen=True, kw_only=True):
     """A worker's sign of life, every ten seconds or so; the last one says that it ends. [B12]"""
 
     host: Annotated[str, Meta(min_length=1, max_length=256)]
-    pid: Count
-    queues: Annotated[tuple[QueueField, ...], Meta(min_length=1)]
-    concurrency: Count
     version: Annotated[str, Meta(min_length=1, max_length=128)]
     uptime_s: Annotated[float, Meta(ge=0, le=LONGEST_UPTIME_S)]
-    kinds: tuple[KindField, ...] = ()
     namespace: NamespaceField | None = None
-    ending: bool = False
     instance: Annotated[str, Meta(max_length=MAX_NAME)] = ""
+
+
+worker_process = to_core(AliveMessage, WorkerProcess, given=("worker", "actor", "namespace"))
+alive_message = to_wire(WorkerProcess, AliveMessage)
 
 
 # --- Clients and operators ---------------------------------------------------------------------
 
 
-class EnqueueMessage(Request, frozen=True, kw_only=True):
+@derived(Backoff)
+class BackoffMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
+    """How long a failed job waits for its next attempt. [F6]"""
+
+
+@derived(Compensation)
+class CompensationMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
+    """The job that undoes this one. [M1]"""
+
+    policy: "PolicyMessage" = msgspec.field(default_factory=lambda: PolicyMessage())
+
+
+@derived(Policy)
+class PolicyMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
+    """Leases, budgets and time-outs of one job, fixed at enqueue; what is left out has its default.
+    A `timeout_s` of null means that there is none. [F5]"""
+
+    # Always sent in full: the server's defaults may be those of another version.
+
+
+@derived(Enqueue, without=("actor",))
+class EnqueueMessage(DerivedRequest, frozen=True, kw_only=True):
     """Make a job. With a `job_id` of the caller's making the request can be repeated; without one
     it cannot, and each copy that arrives is a job. [D3]"""
 
-    queue: QueueField
-    kind: KindField
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     job_id: JobIdField | None = None
-    priority: Priority = 0
-    delay_s: Seconds = 0.0
-    run_at: Moment | None = None
-    dedupe_key: Label | None = None
-    correlation_id: Label | None = None
-    trace_id: Label | None = None
-    policy: PolicyMessage = PolicyMessage()
     namespace: NamespaceField | None = None
+
+
+enqueue_command = to_core(EnqueueMessage, Enqueue, given=("job_id", "actor", "namespace"))
+"""The job that a message asks for; `job_id` is the caller's, or one made for it."""
+enqueue_message = to_wire(Enqueue, EnqueueMessage)
+_follow_up_job = to_wire(Enqueue, EnqueueMessage, without=("job_id",))
 
 
 class EnqueueManyMessage(Request, frozen=True, kw_only=True):
@@ -254,51 +322,46 @@ class FollowUpMessage(Request, frozen=True, kw_only=True):
     step: StepField = ""
 
 
+def follow_up_command(enqueue: Enqueue, message: FollowUpMessage, *, parent: JobId) -> FollowUp:
+    """The follow-up that a message asks for; `enqueue` is the job in it."""
+    fields = msgspec.structs.asdict(enqueue)
+    fields["job_id"] = follow_up_id(parent, kind=enqueue.kind, step=message.step)
+    attempt = ParentAttempt(job_id=parent, lease_id=message.lease_id, step=message.step)
+    return FollowUp(**fields, parent=attempt)
+
+
+def follow_up_message(command: FollowUp) -> FollowUpMessage:
+    """A follow-up as it travels; its parent is in the path."""
+    return FollowUpMessage(
+        lease_id=command.parent.lease_id,
+        step=command.parent.step,
+        job=_follow_up_job(command),
+    )
+
+
 class LookupMessage(Request, frozen=True, kw_only=True):
     """Ask for several jobs at once; unknown ones are left out of the answer."""
 
     job_ids: Annotated[tuple[JobIdField, ...], Meta(min_length=1, max_length=MAX_PAGE)]
 
 
-class Guarded(Request, frozen=True, kw_only=True):
-    """A request about a job that may insist on how it found the job. [K5]"""
-
-    request_id: RequestIdField
-    expected_rev: Positive | None = None
-    expected_status: JobStatus | None = None
+class OperatorMessage(DerivedRequest, frozen=True, kw_only=True):
+    """A request about one job that may insist on how it found the job. [K5]"""
 
 
-class CancelMessage(Guarded, frozen=True, kw_only=True):
-    """Stop a job, softly with a grace or at once. [T17] [T18] [T19] [T20]"""
-
-    mode: CancelMode = CancelMode.SOFT
-    reason: Text = ""
-
-
-class RequeueMessage(Guarded, frozen=True, kw_only=True):
-    """Let a held job go back to its queue. [T14]"""
-
-
-class DeadLetterMessage(Guarded, frozen=True, kw_only=True):
-    """Take a live job out of circulation. [T21]"""
-
-    reason_code: ReasonCode
-    stage: Stage | None = None
-    message: Text = ""
-
-
-class RedriveMessage(Guarded, frozen=True, kw_only=True):
-    """Make a new job out of a finished one, with another payload if one is given. A dead letter
-    that was redriven or discarded before is refused unless `again` asks for another job. [T27]"""
-
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    again: bool = False
-
-
-class DiscardMessage(Guarded, frozen=True, kw_only=True):
-    """Close the file on a dead letter. [B3]"""
-
-    note: Text = ""
+@cache
+def operator_message(
+    command: type[Command], fixed: frozenset[str] = frozenset()
+) -> type[OperatorMessage]:
+    """The message of an operator's command: its fields but for the job, which the path names, the
+    actor, who is the token's, what the route says (`fixed`), and what the coordinator looks up."""
+    looked_up = {
+        name
+        for name, kind in get_type_hints(command).items()
+        if kind in (Job | None, Resolution | None)
+    }
+    message = type(f"{command.__name__}Message", (OperatorMessage,), {"__doc__": command.__doc__})
+    return derived(command, without={"job_id", "actor", *fixed, *looked_up})(message)
 
 
 class LimitMessage(Request, frozen=True, kw_only=True):

@@ -5,17 +5,21 @@ role matrix are made of it. A route that is not here does not exist; one that na
 public, and only what says nothing may be. [H1] [H22]
 """
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.vocabulary import Role
+from tenure.core.claims import QueueState
+from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue
+from tenure.core.vocabulary import EventCause, Role
 from tenure.protocol import replies, requests
 from tenure.protocol.fields import JobIdField, Name, QueueField, WorkerField
-from tenure.protocol.records import QueueRecord
+from tenure.protocol.translation import to_core, to_wire
 
 MAX_BODY_BYTES = (1 << 20) + (64 << 10)
 """A payload, result or checkpoint of the largest size, and what is said around it."""
@@ -47,6 +51,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     `reply` is the message of a success; `conflict` says that a refusal by the coordinator comes as
     409 with the same message. Only worker routes answer verdicts, and those are always 200. [H4]
+
+    A route about one job may be a command of the core: then its request has the command's fields,
+    `sets` are those that the route itself stands for, and nothing else has to know the command.
     """
 
     name: str
@@ -54,9 +61,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     summary: str
     roles: tuple[Role, ...]
-    request: type[msgspec.Struct] | None = None
-    query: type[msgspec.Struct] | None = None
-    reply: type[msgspec.Struct] | None = None
+    request: type[Any] | None = None
+    query: type[Any] | None = None
+    reply: type[Any] | None = None
     success: int = 200
     request_shape: Shape = Shape.NONE
     reply_shape: Shape = Shape.JSON
@@ -64,6 +71,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     conflict: bool = False
     finds: str = ""
     """What a 404 is about, where there can be one."""
+    command: type[Command] | None = None
+    sets: dict[str, Any] = {}
+    to_command: Callable[..., Command] | None = None
+    to_message: Callable[[Command], Any] | None = None
 
     def url(self, **parts: str) -> str:
         """The path with its parts filled in."""
@@ -94,7 +105,7 @@ def _post(
     path: str,
     summary: str,
     *roles: Role,
-    request: type[msgspec.Struct] | None = None,
+    request: type[Any] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     **more: Any,
 ) -> Route:
@@ -111,20 +122,24 @@ def _post(
     )
 
 
-def _report(name: str, summary: str, request: type[msgspec.Struct], **more: Any) -> Route:
+def _report(name: str, summary: str, request: type[Any], **more: Any) -> Route:
     more.setdefault("reply", replies.VerdictReply)
     return _post(name, f"/v1/{name}", summary, W, request=request, **more)
 
 
-def _decide(
-    name: str, summary: str, request: type[msgspec.Struct], *roles: Role, **more: Any
-) -> Route:
+def _decide(name: str, summary: str, command: type[Command], *roles: Role, **more: Any) -> Route:
+    sets = more.pop("sets", {})
+    request = requests.operator_message(command, frozenset(sets))
     return _post(
         name,
         more.pop("path", f"/v1/jobs/{{job_id}}/{name}"),
         summary,
         *roles,
         request=request,
+        command=command,
+        sets=sets,
+        to_command=partial(to_core(request, command, given=("job_id", "actor", *sets)), **sets),
+        to_message=to_wire(command, request),
         query=requests.BodiesQuery,
         reply=replies.JobReply,
         conflict=True,
@@ -297,12 +312,26 @@ ROUTES: tuple[Route, ...] = (
         reply_shape=Shape.BYTES,
         finds="job or artifact",
     ),
-    _decide("cancel", "Stop a job", requests.CancelMessage, C, O),
+    _decide("cancel", "Stop a job", Cancel, C, O),
     # --- operators
-    _decide("requeue", "Let a held job go on", requests.RequeueMessage, O),
-    _decide("dead-letter", "Take a job out of circulation", requests.DeadLetterMessage, O),
-    _decide("redrive", "Make a new job of a dead letter", requests.RedriveMessage, O, success=201),
-    _decide("rerun", "Make a new job of a finished one", requests.RedriveMessage, O, success=201),
+    _decide("requeue", "Let a held job go on", Requeue, O),
+    _decide("dead-letter", "Take a job out of circulation", DeadLetter, O),
+    _decide(
+        "redrive",
+        "Make a new job of a dead letter",
+        Redrive,
+        O,
+        sets={"cause": EventCause.REDRIVE},
+        success=201,
+    ),
+    _decide(
+        "rerun",
+        "Make a new job of a finished one",
+        Redrive,
+        O,
+        sets={"cause": EventCause.RERUN},
+        success=201,
+    ),
     _get(
         "dead-letters",
         "/v1/dead-letters",
@@ -316,7 +345,7 @@ ROUTES: tuple[Route, ...] = (
     _decide(
         "discard",
         "Close the file on a dead letter",
-        requests.DiscardMessage,
+        Discard,
         O,
         path="/v1/dead-letters/{job_id}/discard",
     ),
@@ -336,7 +365,8 @@ ROUTES: tuple[Route, ...] = (
         "Grant nothing more",
         O,
         query=requests.NamespaceQuery,
-        reply=QueueRecord,
+        reply=QueueState,
+        sets={"paused": True},
     ),
     _post(
         "resume",
@@ -344,7 +374,8 @@ ROUTES: tuple[Route, ...] = (
         "Grant again",
         O,
         query=requests.NamespaceQuery,
-        reply=QueueRecord,
+        reply=QueueState,
+        sets={"paused": False},
     ),
     _post(
         "limit",
@@ -353,7 +384,7 @@ ROUTES: tuple[Route, ...] = (
         O,
         request=requests.LimitMessage,
         query=requests.NamespaceQuery,
-        reply=QueueRecord,
+        reply=QueueState,
     ),
     _get(
         "workers",
@@ -382,3 +413,13 @@ ROUTES: tuple[Route, ...] = (
 )
 
 BY_NAME: dict[str, Route] = {route.name: route for route in ROUTES}
+
+
+def route_of(command: Command) -> Route:
+    """The route by which a client sends a command about one job."""
+    for route in ROUTES:
+        if route.command is type(command) and all(
+            getattr(command, name) == value for name, value in route.sets.items()
+        ):
+            return route
+    raise LookupError(f"no route takes {type(command).__name__}")

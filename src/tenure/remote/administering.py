@@ -11,10 +11,8 @@ from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput
 from tenure.ports import DeadLetter, JobFilter
 from tenure.protocol.records import (
-    QueueRecord,
     ResolutionRecord,
     job_of,
-    queue_of,
     resolution_of,
     worker_of,
 )
@@ -92,7 +90,7 @@ class RemoteAdministered:
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue within the token's scope."""
         call = Call(name="queues", query=NamespaceQuery(namespace=namespace))
-        return [queue_of(record) for record in self._caller.ask(call, QueuesReply).queues]
+        return list(self._caller.ask(call, QueuesReply).queues)
 
     def put_queue(
         self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
@@ -109,7 +107,7 @@ class RemoteAdministered:
             calls.append(Call(name="limit", parts=parts, query=query, message=message))
         if not calls:
             raise InvalidInput("queue", "nothing is to be set")
-        return [queue_of(self._caller.ask(call, QueueRecord)) for call in calls][-1]
+        return [self._caller.ask(call, QueueState) for call in calls][-1]
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers within the token's scope."""

@@ -6,25 +6,20 @@ that stay below the server's limits; what is about one job alone travels alone.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeVar, assert_never, cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from tenure.core.commands import (
-    Cancel,
     Claim,
     Command,
     Complete,
-    DeadLetter,
-    Discard,
     Enqueue,
     Fail,
     FollowUp,
     Heartbeat,
-    Redrive,
     Release,
-    Requeue,
     Start,
     Sweep,
     WorkerCommand,
@@ -32,10 +27,9 @@ from tenure.core.commands import (
 from tenure.core.ids import JobId
 from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Reply, Verdict
-from tenure.core.vocabulary import Cause, EventCause, ReleaseKind
+from tenure.core.vocabulary import Cause, ReleaseKind
 from tenure.errors import InvalidInput, OutcomeUnknown, RequestRefused
 from tenure.protocol.codec import encode
-from tenure.protocol.commands import enqueue_message, follow_up_message, operator_message, report_of
 from tenure.protocol.records import JobRecord, job_of
 from tenure.protocol.replies import (
     JobPage,
@@ -52,8 +46,11 @@ from tenure.protocol.requests import (
     EnqueueManyMessage,
     LookupMessage,
     ReportsMessage,
+    enqueue_message,
+    follow_up_message,
+    report_of,
 )
-from tenure.protocol.routes import MAX_BATCH_BYTES
+from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
 from tenure.remote.answers import NotFound
 from tenure.remote.caller import Call, Caller
 
@@ -61,9 +58,6 @@ ROOM_BYTES = MAX_BATCH_BYTES - 1024
 """For the messages of a batch, without what is around them."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-
-Decision = Cancel | Requeue | DeadLetter | Redrive | Discard
-"""What clients and operators ask about one job."""
 
 _REPORTS = (Start, Heartbeat, Complete, Fail, Release)
 
@@ -100,7 +94,7 @@ def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
         elif sort == "enqueue":
             answers += _enqueue(caller, cast(list[Enqueue], list(alike)))
         else:
-            answers += [_decide(caller, cast(Decision, each)) for each in alike]
+            answers += [_decide(caller, each) for each in alike]
     return answers
 
 
@@ -158,33 +152,19 @@ def _with_bodies(caller: Caller, made: Sequence[_Made]) -> Iterator[Reply]:
         yield replace(reply, job=job)
 
 
-def _decide(caller: Caller, command: Decision) -> Reply:
+def _decide(caller: Caller, command: Command) -> Reply:
+    route = route_of(command)
+    assert route.to_message is not None
     call = Call(
-        name=_route_of(command),
+        name=route.name,
         parts={"job_id": command.job_id},
-        message=operator_message(command),
+        message=route.to_message(command),
         query=BodiesQuery(bodies=True),
     )
     try:
         return reply_of(caller.ask(call, JobReply))
     except NotFound:
         return Reply(job=None, cause=Cause.UNKNOWN_JOB)
-
-
-def _route_of(command: Decision) -> str:
-    match command:
-        case Cancel():
-            return "cancel"
-        case Requeue():
-            return "requeue"
-        case DeadLetter():
-            return "dead-letter"
-        case Redrive():
-            return "rerun" if command.cause is EventCause.RERUN else "redrive"
-        case Discard():
-            return "discard"
-        case _:
-            assert_never(command)
 
 
 def load_jobs(caller: Caller, ids: Sequence[JobId]) -> dict[JobId, Job]:

@@ -28,9 +28,8 @@ from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
 from tenure.ports import NO_WAIT
 from tenure.protocol import LEASE_HEADER
-from tenure.protocol.commands import alive_message, claim_message, look_messages, output_message
 from tenure.protocol.fields import instant
-from tenure.protocol.records import artifact_of, event_of, output_of
+from tenure.protocol.records import artifact_of, event_of
 from tenure.protocol.replies import (
     AliveReply,
     ArtifactsReply,
@@ -44,7 +43,14 @@ from tenure.protocol.replies import (
     claim_answer,
     staging_of,
 )
-from tenure.protocol.requests import LONGEST_WAIT_S, EventsQuery
+from tenure.protocol.requests import (
+    LONGEST_WAIT_S,
+    EventsQuery,
+    alive_message,
+    claim_message,
+    look_messages,
+    output_message,
+)
 from tenure.remote.administering import RemoteAdministered
 from tenure.remote.answers import NotFound
 from tenure.remote.caller import Call, Caller
@@ -155,7 +161,7 @@ class RemoteCoordinator(RemoteAdministered):
         check_job_id("job_id", job_id)
         call = Call(name="logs", parts={"job_id": job_id})
         try:
-            return [output_of(record) for record in self._caller.ask(call, LogsReply).logs]
+            return list(self._caller.ask(call, LogsReply).logs)
         except NotFound:
             return []
 

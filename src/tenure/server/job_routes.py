@@ -6,27 +6,17 @@ from collections.abc import Sequence
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.commands import Command, Enqueue
+from tenure.core.commands import Enqueue, Redrive
 from tenure.core.ids import ENTROPY_BYTES, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, EventCause, JobStatus
+from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.ports import EventFilter, JobFilter
-from tenure.protocol.commands import (
-    cancel_command,
-    dead_letter_command,
-    discard_command,
-    enqueue_command,
-    follow_up_command,
-    redrive_command,
-    requeue_command,
-)
 from tenure.protocol.records import (
     artifact_record,
     event_record,
     job_record,
-    output_record,
     resolution_record,
 )
 from tenure.protocol.replies import (
@@ -40,19 +30,17 @@ from tenure.protocol.replies import (
     job_reply,
 )
 from tenure.protocol.requests import (
-    CancelMessage,
-    DeadLetterMessage,
     DeadLettersQuery,
-    DiscardMessage,
     EnqueueManyMessage,
     EnqueueMessage,
     EventsQuery,
     FollowUpMessage,
     JobsQuery,
     LookupMessage,
-    RedriveMessage,
-    RequeueMessage,
+    enqueue_command,
+    follow_up_command,
 )
+from tenure.protocol.routes import ROUTES
 from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
@@ -158,52 +146,16 @@ def _status(call: Call, reply: Reply) -> int:
 # --- Deciding about jobs -----------------------------------------------------------------------
 
 
-async def cancel(call: Call) -> Response:
-    """Stop a job."""
-    message = call.message(CancelMessage)
-    return await _decided(call, cancel_command(message, job_id=call.job_id, actor=call.actor))
-
-
-async def requeue(call: Call) -> Response:
-    """Let a held job go on."""
-    message = call.message(RequeueMessage)
-    return await _decided(call, requeue_command(message, job_id=call.job_id, actor=call.actor))
-
-
-async def dead_letter(call: Call) -> Response:
-    """Take a job out of circulation."""
-    message = call.message(DeadLetterMessage)
-    return await _decided(call, dead_letter_command(message, job_id=call.job_id, actor=call.actor))
-
-
-async def redrive(call: Call) -> Response:
-    """Make a new job of a dead letter."""
-    return await _again(call, EventCause.REDRIVE)
-
-
-async def rerun(call: Call) -> Response:
-    """Make a new job of a finished one."""
-    return await _again(call, EventCause.RERUN)
-
-
-async def _again(call: Call, cause: EventCause) -> Response:
-    message = call.message(RedriveMessage)
-    undo = (await call.job()).policy.compensation
-    if undo is not None:  # the new job has the old one's policy [H36]
-        call.principal.check_compensation(undo.queue, undo.kind)
-    command = redrive_command(message, job_id=call.job_id, actor=call.actor, cause=cause)
-    return await _decided(call, command)
-
-
-async def discard(call: Call) -> Response:
-    """Close the file on a dead letter."""
-    message = call.message(DiscardMessage)
-    return await _decided(call, discard_command(message, job_id=call.job_id, actor=call.actor))
-
-
-async def _decided(call: Call, command: Command) -> Response:
+async def decide(call: Call) -> Response:
+    """Carry out a command about one job: which one, the table says."""
     bodies = call.check_bodies_wanted()
-    await call.job()
+    job = await call.job()
+    undo = job.policy.compensation
+    if undo is not None and call.route.command is Redrive:
+        # The new job has the old one's policy. [H36]
+        call.principal.check_compensation(undo.queue, undo.kind)
+    assert call.route.to_command is not None
+    command = call.route.to_command(call.body, job_id=call.job_id, actor=call.actor)
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
     if reply.cause is Cause.UNKNOWN_JOB:
@@ -327,9 +279,7 @@ async def logs(call: Call) -> Response:
     await call.job()
     found = await call.services.blocking(lambda: call.coordinator.load_attempt_logs(call.job_id))
     call.held.read(sum(len(log.text) for log in found))
-    return await call.large_answer(
-        lambda: LogsReply(logs=tuple(output_record(log) for log in found))
-    )
+    return await call.large_answer(lambda: LogsReply(logs=tuple(found)))
 
 
 async def artifacts(call: Call) -> Response:
@@ -370,11 +320,6 @@ HANDLERS: dict[str, Handler] = {
     "logs": logs,
     "artifacts": artifacts,
     "artifact": artifact,
-    "cancel": cancel,
-    "requeue": requeue,
-    "dead-letter": dead_letter,
-    "redrive": redrive,
-    "rerun": rerun,
     "dead-letters": dead_letters,
-    "discard": discard,
+    **{route.name: decide for route in ROUTES if route.command is not None},
 }

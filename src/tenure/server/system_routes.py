@@ -1,16 +1,17 @@
 """What is asked about queues, workers and the server itself."""
 
 from functools import cache
+from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from tenure.core.ids import QueueName, WorkerId
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
 from tenure.protocol.openapi import openapi
-from tenure.protocol.records import queue_record, worker_record
+from tenure.protocol.records import worker_record
 from tenure.protocol.replies import DrainReply, HealthReply, QueuesReply, TimeReply, WorkersReply
-from tenure.protocol.requests import LimitMessage
 from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
@@ -24,38 +25,21 @@ async def queues(call: Call) -> Response:
     found = await call.services.listing(lambda: call.store.queues(namespace))
     return await call.large_answer(
         lambda: QueuesReply(
-            queues=tuple(
-                queue_record(queue)
-                for queue in found
-                if call.principal.sees_any_queue([queue.name])
-            )
+            queues=tuple(queue for queue in found if call.principal.sees_any_queue([queue.name]))
         )
     )
 
 
-async def pause(call: Call) -> Response:
-    """Grant nothing more from a queue."""
-    return await _put(call, paused=True)
-
-
-async def resume(call: Call) -> Response:
-    """Grant from it again."""
-    return await _put(call, paused=False)
-
-
-async def limit(call: Call) -> Response:
-    """Limit its leases."""
-    return await _put(call, limit=call.message(LimitMessage).limit)
-
-
-async def _put(call: Call, *, paused: bool | None = None, limit: int | None = None) -> Response:
+async def put_queue(call: Call) -> Response:
+    """Pause, resume or limit a queue: what is set, the table and the message say."""
     name, namespace = QueueName(call.path["queue"]), call.namespace()
     call.principal.check_whole_queue(name)
-    state = await call.services.blocking(
-        lambda: call.store.put_queue(namespace, name, paused=paused, limit=limit)
-    )
+    wanted: dict[str, Any] = {"paused": None, "limit": None, **call.route.sets}
+    if call.route.request is not None:
+        wanted |= msgspec.structs.asdict(call.body)
+    state = await call.services.blocking(lambda: call.store.put_queue(namespace, name, **wanted))
     call.services.desk.enqueued(namespace, [name])
-    return answer(queue_record(state))
+    return answer(state)
 
 
 async def workers(call: Call) -> Response:
@@ -127,9 +111,9 @@ async def readyz(call: Call) -> Response:
 
 HANDLERS: dict[str, Handler] = {
     "queues": queues,
-    "pause": pause,
-    "resume": resume,
-    "limit": limit,
+    "pause": put_queue,
+    "resume": put_queue,
+    "limit": put_queue,
     "workers": workers,
     "drain": drain,
     "time": time,

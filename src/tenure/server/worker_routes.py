@@ -18,13 +18,6 @@ from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import encode
-from tenure.protocol.commands import (
-    WorkerMessage,
-    attempt_output,
-    claim_request,
-    worker_command,
-    worker_process,
-)
 from tenure.protocol.replies import (
     AliveReply,
     KeptReply,
@@ -46,6 +39,12 @@ from tenure.protocol.requests import (
     ReleaseMessage,
     ReportsMessage,
     StartMessage,
+    WorkerMessage,
+    attempt_output,
+    claim_request,
+    held_lease,
+    worker_command,
+    worker_process,
 )
 from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
@@ -310,7 +309,7 @@ async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B20]"""
     message = call.message(OutputMessage)
     hidden = await hidden_jobs(call, [message.job_id])
-    kept = attempt_output(_decidable(message, hidden), call.actor)
+    kept = attempt_output(_decidable(message, hidden), actor=call.actor)
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
     await _check_known(call, message.job_id, message.lease_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
@@ -318,7 +317,7 @@ async def output(call: Call) -> Response:
 
 async def look(call: Call) -> Response:
     """See which leases have news. [C2]"""
-    held = call.message(LookMessage).leases
+    held = [held_lease(each) for each in call.message(LookMessage).leases]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.coordinator.look(leases, call.actor))
