@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
+from tenure.core.instants import seconds
+from tenure.core.policy import Backoff
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.ports import TokenStore
@@ -30,7 +32,9 @@ from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(poll_every_s=0.02)
-PATIENCE = Patience(first_pause_s=0.01, longest_pause_s=0.02, answer_s=10.0)
+PATIENCE = Patience(
+    backoff=Backoff(initial_us=seconds(0.01), cap_us=seconds(0.02), floor=0.0), answer_s=10.0
+)
 PATIENCE_S = 30.0
 
 _numbers = count(1)

@@ -16,6 +16,8 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Start
 from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
+from tenure.core.policy import Backoff
+from tenure.core.retry import Retries
 from tenure.errors import (
     Closed,
     Contended,
@@ -29,7 +31,6 @@ from tenure.errors import (
 )
 from tenure.protocol.replies import TimeReply
 from tenure.protocol.words import Word
-from tenure.remote.backoff import Retries
 from tenure.remote.caller import Call, Caller
 from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.settings import (
@@ -46,7 +47,7 @@ from tests.remote.script import claim_of
 from tests.remote.serving import connect
 
 TOKEN = f"tenure_{'a' * 16}_{'b' * 64}"
-QUICK = Patience(first_pause_s=0.001, longest_pause_s=0.001, answer_s=5.0)
+QUICK = Patience(backoff=Backoff(initial_us=seconds(0.001), floor=0.0, factor=1.0), answer_s=5.0)
 START = Start(
     job_id=JobId("01900000-0000-7000-8000-000000000001"),
     lease_id=LeaseId(f"1-{'0' * 32}"),
@@ -230,13 +231,15 @@ def test_a_server_that_wants_to_be_left_alone_is_left_alone() -> None:
 
 
 def test_pauses_grow_at_random_and_are_never_shorter_than_asked() -> None:
-    patience = Patience(tries=4, within_s=60, first_pause_s=1, longest_pause_s=3)
-    longest = Retries(patience, began_s=0, random=lambda: 1.0)
-    shortest = Retries(patience, began_s=0, random=lambda: 0.0)
+    def retries(random: float) -> Retries:
+        backoff = Backoff(initial_us=seconds(1), cap_us=seconds(3), floor=0.0)
+        return Retries(backoff, tries=4, began_s=0, within_s=60, random=lambda: random)
+
+    longest, shortest = retries(1.0), retries(0.0)
 
     assert [longest.pause_s(0) for _ in range(4)] == [1, 2, 3, None]
     assert [shortest.pause_s(0, at_least_s=5) for _ in range(4)] == [5, 5, 5, None]
-    assert Retries(patience, began_s=0, random=lambda: 0.5).pause_s(59, at_least_s=2) is None
+    assert retries(0.5).pause_s(59, at_least_s=2) is None
 
 
 def test_claims_that_wait_are_hung_up_on_and_those_behind_them_are_not_sent() -> None:

@@ -7,7 +7,8 @@ import pytest
 from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
-from tenure.worker.claims import Claimer, ClaimSettings, retry_delay
+from tenure.core.retry import delay_us
+from tenure.worker.claims import RETRY, Claimer, ClaimSettings
 
 HIGH, LOW = QueueName("high"), QueueName("low")
 PLAIN, SCARCE = Kind("plain"), Kind("scarce")
@@ -106,5 +107,5 @@ def test_the_worker_rests_only_after_every_group_was_empty() -> None:
 
 @pytest.mark.parametrize("tries", [1, 5, 50])
 def test_transport_retries_have_full_jitter_below_a_ceiling(tries: int) -> None:
-    assert retry_delay(tries, lambda: 0.0) == 0
-    assert 0 < retry_delay(tries, lambda: 0.999) <= seconds(5)
+    assert delay_us(RETRY, failures=tries, fraction=0.0) == 0
+    assert 0 < delay_us(RETRY, failures=tries, fraction=0.999) <= seconds(5)

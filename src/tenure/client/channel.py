@@ -17,8 +17,10 @@ import msgspec
 from tenure.client.shells import Operation, Wait, in_thread
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, ordered_job_id
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
+from tenure.core.policy import Backoff
+from tenure.core.retry import Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
 from tenure.ports import Coordination, Entropy
@@ -26,7 +28,7 @@ from tenure.protocol.fields import iso
 
 MAX_TRIES = 5
 TRY_WITHIN_S = 60.0
-FIRST_RETRY_S = 0.1
+RETRY = Backoff(initial_us=seconds(0.1), floor=0.1)
 SHORTEST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
 POLL_FACTOR = 1.5
@@ -211,12 +213,20 @@ class Channel:
     def _repeating(self, wait: Callable[[Link], Wait]) -> Operation[Any]:
         """Wait for an answer; what got none is sent again, a few times."""
         link = yield from self.linking()
-        patience = _Patience(link, self._entropy)
+        retries = Retries(
+            RETRY,
+            tries=link.tries,
+            began_s=link.monotonic(),
+            within_s=TRY_WITHIN_S,
+            random=lambda: unit(self._entropy(ENTROPY_BYTES)),
+        )
         while True:
             try:
                 return (yield wait(link))
-            except (StoreUnavailable, Contended) as failure:
-                pause_s = patience.pause_after(failure)
+            except (StoreUnavailable, Contended):
+                pause_s = retries.pause_s(link.monotonic())
+                if pause_s is None:
+                    raise
             yield pausing(link, pause_s)
 
     def loading(self, job_id: JobId) -> Operation[Job]:
@@ -235,28 +245,6 @@ def pausing(link: Link, pause_s: float) -> Wait:
 
 def _host_us() -> int:
     return time.time_ns() // 1000
-
-
-class _Patience:
-    """How long a request that got no answer is tried again."""
-
-    def __init__(self, link: Link, entropy: Entropy) -> None:
-        self._monotonic = link.monotonic
-        self._most = link.tries
-        self._entropy = entropy
-        self._began = link.monotonic()
-        self._tries = 0
-
-    def pause_after(self, failure: StoreUnavailable | Contended) -> float:
-        """Seconds to wait before the next try; raises the failure when there is none."""
-        self._tries += 1
-        luck = int.from_bytes(self._entropy(ENTROPY_BYTES)[:4], "big") / 2**32
-        # Anything between a tenth and the whole: clients that lost a store together must not
-        # come back together.
-        pause = FIRST_RETRY_S * float(2 ** (self._tries - 1)) * (0.1 + 0.9 * luck)
-        if self._tries >= self._most or self._monotonic() + pause - self._began > TRY_WITHIN_S:
-            raise failure
-        return pause
 
 
 def poll_pauses() -> Iterator[float]:

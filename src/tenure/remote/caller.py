@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tenure.core.retry import Retries
 from tenure.errors import Closed, StoreUnavailable
 from tenure.protocol import PROTOCOL_VERSION, VERSION_HEADER
 from tenure.protocol.codec import encode, encode_query
 from tenure.protocol.replies import ClaimReply
 from tenure.protocol.routes import BY_NAME, Shape
 from tenure.remote.answers import Reader
-from tenure.remote.backoff import Retries
 from tenure.remote.settings import Address, Patience, Trust, check_trust
 from tenure.remote.transport import NotTrusted, Request, Response, Transport
 from tenure.telemetry.tracing import Asked, asking, headers_of
@@ -109,7 +109,13 @@ class Caller:
     # --- exchanges -----------------------------------------------------------------------------
 
     def _repeated(self, call: Call, request: Request) -> Response:
-        retries = Retries(self._patience, began_s=time.monotonic(), random=_random)
+        retries = Retries(
+            self._patience.backoff,
+            tries=self._patience.tries,
+            began_s=time.monotonic(),
+            within_s=self._patience.within_s,
+            random=_random,
+        )
         while True:
             try:
                 return self._checked(call, request)

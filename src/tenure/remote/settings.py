@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tenure.core.instants import seconds
+from tenure.core.policy import Backoff
 from tenure.core.tokens import read_token
 from tenure.errors import InvalidInput, UnknownStoreUrl
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
@@ -183,5 +185,4 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     whole_answer_s: float = 120.0
     tries: int = 5
     within_s: float = 60.0
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 10.0
+    backoff: Backoff = Backoff(initial_us=seconds(0.2), cap_us=seconds(10), floor=0.0)

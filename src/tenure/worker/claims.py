@@ -5,7 +5,7 @@ one, because the grants it may have received would otherwise lie idle for a whol
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,24 +13,18 @@ from tenure.clock import Boot
 from tenure.core.claims import ClaimRequest
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, seconds
-
-Random = Callable[[], float]
-"""Evenly from [0, 1)."""
+from tenure.core.policy import Backoff
+from tenure.core.retry import Random, delay_us
 
 AT_ONCE = Duration(0)
 MAX_PER_CLAIM = 100
-FIRST_RETRY = seconds(0.1)
-LONGEST_RETRY = seconds(5)
+RETRY = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.0)
+"""Between two tries of a request that got no answer: claims, starts and reports."""
 
 
 def jittered(ceiling_us: int, random: Random) -> Duration:
     """Full jitter: anything up to the ceiling, so that workers do not march in step."""
     return Duration(int(ceiling_us * random()))
-
-
-def retry_delay(tries: int, random: Random) -> Duration:
-    """How long to wait before the try after `tries` failed ones."""
-    return jittered(min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(tries, 10)), random)
 
 
 class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +166,9 @@ class Claimer:
         """No answer came."""
         self.tries += 1
         self._not_before = Boot(now + retry_after_us)
-        self.next_at = Boot(self._not_before + retry_delay(self.tries, self._random))
+        self.next_at = Boot(
+            self._not_before + delay_us(RETRY, failures=self.tries, fraction=self._random())
+        )
 
     def hurry(self, now: Boot) -> None:
         """There is a reason to repeat the unanswered claim now, and a few times soon: the pauses

@@ -16,10 +16,11 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import Duration, seconds
+from tenure.core.retry import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
-from tenure.worker.claims import AT_ONCE, Claimer, ClaimSettings, Random, jittered, retry_delay
+from tenure.worker.claims import AT_ONCE, RETRY, Claimer, ClaimSettings, jittered
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -453,7 +454,8 @@ class Session:
             self._wake_by(attempt.heartbeat_at)
         elif command is attempt.report or attempt.phase is Phase.STARTING:
             attempt.tries += 1
-            attempt.retry_at = Boot(not_before + retry_delay(attempt.tries, self._random))
+            delay = delay_us(RETRY, failures=attempt.tries, fraction=self._random())
+            attempt.retry_at = Boot(not_before + delay)
             self._wake_by(attempt.retry_at)
 
     def _refused(
