@@ -1,5 +1,6 @@
 """An application's own registry shows what the application committed."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +119,18 @@ def test_a_port_shows_the_metrics_while_it_is_open() -> None:
     assert samples(text).keys() == {"tenure_worker_events_total"}
     with pytest.raises(OSError, match="refused"):
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30)
+
+
+def test_the_port_of_a_worker_cuts_off_a_caller_that_sends_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tenure.telemetry.metrics.CALLER_TIMEOUT_S", 0.1)
+
+    with (
+        exposed(Metrics(Counts()), MetricsAddress("127.0.0.1", 0)) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as caller,
+    ):
+        received = caller.recv(1)
+
+    assert received == b""  # closed by the server
+    assert capfd.readouterr().err == ""

@@ -10,10 +10,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -38,6 +38,7 @@ MAX_COUNTED = 10_000
 
 MEASURE_EVERY_S = 5.0
 MAX_GAUGES = 100
+CALLER_TIMEOUT_S = 5.0
 """Namespaces whose measures are remembered."""
 
 Measure = Callable[[Namespace | None], Measures]
@@ -318,12 +319,27 @@ def exposed(metrics: Metrics, address: MetricsAddress) -> Iterator[int]:
             f"cannot listen on {address.host} port {address.port}: {failure.strerror}",
             hint="choose another --metrics-port, or stop the process that uses this one",
         ) from failure
+    server.RequestHandlerClass = _impatient(server.RequestHandlerClass)
     try:
         yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _impatient(handler: Any) -> Any:
+    """prometheus_client gives each connection a thread and waits for its request without end; 300
+    connections that sent nothing held 300 threads of the supervisor."""
+
+    class Impatient(handler):  # type: ignore[misc]  # the library's class has no public name
+        timeout = CALLER_TIMEOUT_S
+
+        def handle(self) -> None:
+            with suppress(TimeoutError):
+                super().handle()
+
+    return Impatient
 
 
 def counts_of(stats: msgspec.Struct) -> dict[str, int]:
