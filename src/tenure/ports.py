@@ -25,6 +25,7 @@ from tenure.core.claims import (
     SessionKey,
 )
 from tenure.core.commands import Command, Outage
+from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
@@ -494,6 +495,10 @@ class Store(TokenStore, Protocol):
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""
+
+    def count_events(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
+        them, or all of one instant; the answer says where counting stopped. [B31]"""
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; bounded memory however many there are."""

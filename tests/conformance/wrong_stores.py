@@ -9,6 +9,7 @@ from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Arti
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
 from tenure.core.commands import Outage
+from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -335,6 +336,14 @@ class MeasuresByNameOnly(MemoryStore):
         )
 
 
+class CountsTheEndOfASpan(MemoryStore):
+    """Counts what happened at the end of a span, which is where the next one begins. [B31]"""
+
+    def count_events(self, span: EventSpan) -> EventCounts:
+        counted = super().count_events(replace(span, until=Instant(span.until + 1)))
+        return replace(counted, until=min(counted.until, span.until))
+
+
 class RevokesAgain(MemoryStore):
     """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
 
@@ -392,6 +401,7 @@ WRONG: dict[type[MemoryStore], str] = {
     CountsWithoutEnd: "measuring",
     MeasuresByNameOnly: "measuring",
     DecidesOnTheWholeLog: "histories",
+    CountsTheEndOfASpan: "event_counts",
     RevokesAgain: "tokens",
     AnswersOneCallForEver: "closing",
 }

@@ -179,3 +179,33 @@ def test_leases_are_found_among_leases_whatever_is_there_for_lists(
 
     assert " job_leased" in on_postgres
     assert "INDEX tenure_job_leased" in on_sqlite
+
+
+SPAN = {"namespace": "default", "since": 0, "until": 1, "limit": 1000}
+COUNTING = ("first_uncounted_event", "count_events")
+"""Statements that count the events of a span of time."""
+
+
+@spec("B31")
+@pytest.mark.parametrize("name", COUNTING)
+def test_events_are_counted_by_the_index_of_their_time(
+    full_store: tuple[PostgresStore, str], tmp_path: Path, name: str
+) -> None:
+    store, url = full_store
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
+        raw.execute("ANALYZE tenure.job_event")
+        asked = store._ask(name, **SPAN)
+        settings = store._settings(deadline(10), None)
+        raw.execute(settings.text, settings.parameters)
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+    on_postgres = "\n".join(row[0] for row in rows)
+    path = tmp_path / "tenure.db"
+    with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
+        asked = file._ask(name, **SPAN)
+        rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    on_sqlite = "\n".join(row[3] for row in rows)
+
+    assert " job_event_time " in on_postgres
+    assert "Seq Scan" not in on_postgres
+    assert "INDEX tenure_job_event_time " in on_sqlite
+    assert "SCAN tenure_job" not in on_sqlite

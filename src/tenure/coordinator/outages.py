@@ -24,7 +24,15 @@ SHORTEST_OUTAGE = seconds(5)
 UNWATCHED = frozenset(
     {
         # Slow on a large store that is perfectly well.
-        *("list_jobs", "list_events", "list_workers", "queues", "measure", "health"),
+        *(
+            "list_jobs",
+            "list_events",
+            "count_events",
+            "list_workers",
+            "queues",
+            "measure",
+            "health",
+        ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
         *("forget_sessions", "forget_outages", "forget_workers"),
         *("records", "live_keys", "lease_holders", "raise_epoch", "close"),

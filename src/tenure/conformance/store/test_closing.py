@@ -12,6 +12,7 @@ from tenure.core.artifacts import ArtifactQuotas, ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
+from tenure.core.event_counts import EventSpan
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -61,6 +62,8 @@ PROCESS = WorkerProcess(
 TOKEN, DIGEST, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
 NEW_TOKEN = NewToken(id=TOKEN, secret_sha256=DIGEST, name="w", role=Role.WORKER)
 
+SPAN = EventSpan(namespace=DEFAULT_NAMESPACE, since=BEGINNING, until=BEGINNING)
+
 CALLS: dict[str, Callable[[Store], Any]] = {
     "now": lambda store: store.now(),
     "load": lambda store: store.load([JOB]),
@@ -102,6 +105,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "purge": lambda store: store.purge(older_than_us=DAY, limit=1),
     "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
     "list_events": lambda store: store.list_events(EventFilter()),
+    "count_events": lambda store: store.count_events(SPAN),
     "records": lambda store: list(store.records(page_size=1)),
     "live_keys": lambda store: list(store.live_keys()),
     "lease_holders": lambda store: list(store.lease_holders()),

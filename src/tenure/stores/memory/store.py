@@ -6,6 +6,7 @@ durable and says so by its URL, `memory://`. It decides nothing, like every stor
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from tenure.core.claims import (
     claim_order,
 )
 from tenure.core.commands import Outage
+from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -517,6 +519,29 @@ class MemoryStore(
             ]
             page = sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
             return page if wanted.bodies else [job.without_bodies for job in page]
+
+    def count_events(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span, by type, kind and queue."""
+        with self._lock:
+            self._open()
+            within = sorted(
+                (event.ts, event.job_id, event.type)
+                for events in self._events.values()
+                for event in events
+                if span.since <= event.ts < span.until
+            )
+            beyond = within[span.limit][0] if len(within) > span.limit else None
+            until = page_end(span, beyond)
+            counted = Counter(
+                (job.queue, job.kind, type_)
+                for ts, job_id, type_ in within
+                if ts < until and (job := self._jobs[job_id]).namespace == span.namespace
+            )
+            counts = (
+                EventCount(queue=queue, kind=kind, type=type_, events=events)
+                for (queue, kind, type_), events in sorted(counted.items())
+            )
+            return EventCounts(until=until, counts=tuple(counts))
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""

@@ -224,6 +224,19 @@ SELECT {columns} FROM {t}job {index}
 -- name: list_events
 SELECT {event_columns} FROM {t}job_event WHERE {clauses} ORDER BY {order} LIMIT :limit;
 
+-- name: first_uncounted_event
+SELECT ts FROM {t}job_event WHERE ts >= :since AND ts < :until ORDER BY ts LIMIT 1 OFFSET :limit;
+
+-- name: count_events
+-- One row for each job and type before the join: a job has several events of a span.
+SELECT j.queue, j.kind, e.type, CAST(sum(e.events) AS bigint)
+  FROM (SELECT job_id, type, count(*) AS events FROM {t}job_event
+         WHERE ts >= :since AND ts < :until GROUP BY job_id, type) AS e
+  JOIN {t}job AS j ON j.id = e.job_id
+ WHERE j.namespace = :namespace
+ GROUP BY j.queue, j.kind, e.type
+ ORDER BY j.queue, j.kind, e.type;
+
 -- name: record_ids
 -- Ids of rows and of logs alike: events that no row answers for are somebody's bug to report.
 SELECT id FROM (SELECT id FROM {t}job {after_id} ORDER BY id LIMIT :limit) AS with_row

@@ -6,11 +6,12 @@ Reads and nothing else: whoever looks holds nobody up, and each page is bounded.
 from collections.abc import Iterator
 from functools import partial
 
+from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.events import Event
 from tenure.core.ids import JobId, job_id_range
 from tenure.core.job import Job
 from tenure.core.observations import Observation
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import EventType, JobStatus
 from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
 from tenure.stores.sql.rows import Row, event_from, job_from, observation_from
 from tenure.stores.sql.statements import Asked, Shape
@@ -111,6 +112,22 @@ class Reading(Transactional):
         asked = self._ask("list_events", shape, limit=wanted.limit, **given)
         rows = self._rows(asked, listing=True)
         return [event_from(row) for row in rows]
+
+    def count_events(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span, by type, kind and queue. [B31]"""
+        return self._read(partial(self._count_events, span=span), listing=True)
+
+    def _count_events(self, tx: Transaction, span: EventSpan) -> EventCounts:
+        given = {"since": span.since, "until": span.until, "limit": span.limit}
+        [beyond] = tx.fetch(self._ask("first_uncounted_event", **given))
+        until = page_end(span, beyond[0][0] if beyond else None)
+        asked = self._ask("count_events", namespace=span.namespace, since=span.since, until=until)
+        [rows] = tx.fetch(asked, last=True)
+        counts = (
+            EventCount(queue=queue, kind=kind, type=EventType(type_), events=int(events))
+            for queue, kind, type_, events in rows
+        )
+        return EventCounts(until=until, counts=tuple(counts))
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
