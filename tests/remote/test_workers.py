@@ -164,11 +164,11 @@ def test_an_idle_worker_whose_server_is_gone_says_so_once_and_ends(site: RemoteS
     site.until(lambda: "succeeded" in log.read_text(), "the worker heard that its report counts")
 
     server.stop(signal.SIGKILL)
-    site.until(lambda: "got no answer" in log.read_text(), "the worker noticed")
+    site.until(lambda: "asking until there is one" in log.read_text(), "the worker noticed")
     site.signal("worker", signal.SIGTERM)
 
     assert site.workers["worker"].wait(timeout=120) == 0
-    assert log.read_text().count("got no answer") == 1
+    assert log.read_text().count("asking until there is one") == 1
     assert CLAIM_LOST in log.read_text(), "it waited for its whole grace"
 
 

@@ -156,7 +156,7 @@ def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     signs, is_away = Signs(), threading.Event()
-    background = _background(shop, signs, is_away=is_away.is_set, interval_s=0.01)
+    background = _background(shop, signs, is_silence_reported=is_away.is_set, interval_s=0.01)
     background.start()
     signs.wait_for(3)
     before = [record.levelname for record in caplog.records]
@@ -174,7 +174,7 @@ def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
 
 def test_nobody_says_goodbye_to_a_coordinator_that_is_gone(shop: Shop) -> None:
     signs = Signs()
-    background = _background(shop, signs, is_away=lambda: True)
+    background = _background(shop, signs, is_silence_reported=lambda: True)
     background.start()
     wait_until(lambda: signs.given == 1, "the first sign of life")
 
@@ -203,11 +203,15 @@ def _background(
     shop: Shop,
     describe: Callable[[], WorkerProcess],
     *,
-    is_away: Callable[[], bool] = lambda: False,
+    is_silence_reported: Callable[[], bool] = lambda: False,
     interval_s: float = 3600,
 ) -> BackgroundTasks:
     return BackgroundTasks(
-        shop.coordinator, describe, drain=lambda: None, is_away=is_away, interval_s=interval_s
+        shop.coordinator,
+        describe,
+        drain=lambda: None,
+        is_silence_reported=is_silence_reported,
+        interval_s=interval_s,
     )
 
 

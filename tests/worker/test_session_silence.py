@@ -7,6 +7,7 @@ import pytest
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
+from tenure.telemetry.failure_log import REMIND_EVERY
 from tenure.worker.messages import (
     ChildrenReady,
     ClaimAnswered,
@@ -17,7 +18,6 @@ from tenure.worker.messages import (
     Ticked,
 )
 from tenure.worker.session import CLAIM_LOST
-from tenure.worker.silence import REMIND_EVERY
 from tests.worker.drive import Drive
 
 
@@ -36,9 +36,9 @@ def test_a_silence_is_said_once_and_so_is_its_end_with_how_long_it_was() -> None
     drive.advance(6)
 
     [began] = during
-    assert began.endswith("got no answer, will ask until there is one: cut")
+    assert re.fullmatch("no answer to .+, asking until there is one: cut", began)
     [ended] = said(drive)[1:]
-    [away_s] = re.findall(r"^there are answers again, after ([0-9.]+) s without$", ended)
+    [away_s] = re.findall(r"^the coordinator answers again, after ([0-9.]+) s$", ended)
     assert 18 <= float(away_s) <= 26
     assert drive.stats.transport_failures > 10, "each of them is counted all the same"
 
@@ -49,8 +49,8 @@ def test_a_long_silence_is_said_again_every_half_minute() -> None:
     drive.advance(5 * 60)
 
     first, *reminders = said(drive)
-    assert "got no answer" in first
-    assert all(each.startswith("still no answer, for ") for each in reminders)
+    assert "no answer to" in first
+    assert all(each.startswith("still no answer after ") for each in reminders)
     assert 8 <= len(reminders) <= 10
 
 
@@ -65,7 +65,7 @@ def test_a_second_silence_after_a_long_one_is_said_at_once() -> None:
     drive.advance(2)
 
     [began] = said(drive)[before:]
-    assert "got no answer" in began
+    assert "no answer to" in began
 
 
 def test_a_network_that_comes_and_goes_is_said_twice_in_half_a_minute_at_most() -> None:
@@ -92,10 +92,10 @@ def test_a_lost_answer_that_comes_with_the_next_try_is_said_with_its_end() -> No
     heard = drive.session.handle(ClaimAnswered(again.ticket, ClaimAnswer(grants=())), drive.now)
 
     assert [a.text for a in lost if isinstance(a, Note)] == [
-        "a claim got no answer, will ask until there is one: cut"
+        "no answer to a claim, asking until there is one: cut"
     ]
     assert [a.text for a in heard if isinstance(a, Note)] == [
-        "there are answers again, after 5.0 s without"
+        "the coordinator answers again, after 5.0 s"
     ]
 
 

@@ -2,11 +2,12 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
+from tenure.clock import boot_now
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.errors import Closed, TenureError
+from tenure.telemetry.failure_log import FailureLog
 
 _log = logging.getLogger("tenure.periodic")
 
@@ -16,10 +17,6 @@ BEHIND_INTERVAL = seconds(0.1)
 
 
 STOP_WITHIN_S = 5.0
-
-REMIND_AFTER_S = 30.0
-"""How often a failure that goes on is said again: a sweeper fails twice a second while its store is
-away."""
 
 
 class Periodic:
@@ -37,8 +34,7 @@ class Periodic:
         self._work = work
         self._interval_s = interval_us / MICROSECONDS_PER_SECOND
         self._behind_s = min(interval_us, BEHIND_INTERVAL) / MICROSECONDS_PER_SECOND
-        self._failing_since_s: float | None = None
-        self._said_at_s = 0.0
+        self._failure_log = FailureLog()  # a sweeper fails twice a second without its store
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tenure-{name}", daemon=True)
 
@@ -68,25 +64,21 @@ class Periodic:
         except Closed:
             raise
         except TenureError as failure:
-            self._say(failure)
+            self._log_failure(failure)
         except Exception:
             # A bug of ours, or a row that cannot be read: it must not end all sweeping. [V1]
             _log.exception("%s failed unexpectedly, will try again", self._name)
         else:
-            self._say_that_it_works()
+            self._log_success()
             return is_behind
         return False
 
-    def _say(self, failure: TenureError) -> None:
-        now_s = time.monotonic()
-        is_new = self._failing_since_s is None
-        if is_new:
-            self._failing_since_s = now_s
-        if is_new or now_s - self._said_at_s >= REMIND_AFTER_S:
-            self._said_at_s = now_s
+    def _log_failure(self, failure: TenureError) -> None:
+        if self._failure_log.failed(boot_now()) is not None:
             _log.warning("%s failed, will try again: %s", self._name, failure)
 
-    def _say_that_it_works(self) -> None:
-        since_s, self._failing_since_s = self._failing_since_s, None
-        if since_s is not None:
-            _log.info("%s works again, after %.1f s", self._name, time.monotonic() - since_s)
+    def _log_success(self) -> None:
+        lasted_us = self._failure_log.succeeded(boot_now())
+        if lasted_us is not None:
+            lasted_s = lasted_us / MICROSECONDS_PER_SECOND
+            _log.info("%s works again, after %.1f s", self._name, lasted_s)

@@ -64,13 +64,13 @@ class BackgroundTasks:
         describe: Callable[[], WorkerProcess],
         *,
         drain: Callable[[], None],
-        is_away: Callable[[], bool],
+        is_silence_reported: Callable[[], bool],
         interval_s: float,
     ) -> None:
         self._coordination = coordination
         self._describe = describe
         self._drain = drain
-        self._is_away = is_away  # the coordinator; if so, somebody else has said it
+        self._is_silence_reported = is_silence_reported
         self._interval_s = interval_s
         self._sign_at = time.monotonic()
         self._is_draining = False
@@ -143,10 +143,10 @@ class BackgroundTasks:
             answer(LeasesPolled(None))
 
     def close(self) -> None:
-        """Finish what waits and say goodbye, if the store lets us within a few seconds; a store
-        that is away would not hear it."""
+        """Finish what waits and give a last sign of life, within a few seconds; without it if
+        nothing waits and the coordinator does not answer anyway."""
         self._closing.set()
-        if self._is_away() and self._tasks.empty():
+        if self._is_silence_reported() and self._tasks.empty():
             self.submit("the end", lambda: None)  # wakes the thread, whatever it does just now
             return
         if self.submit("the last sign of life", self._say_goodbye):
@@ -183,8 +183,8 @@ class BackgroundTasks:
         try:
             task()
         except TenureError as failure:
-            # These come again and again; while nobody answers, each of them is no news.
-            is_news = what not in (SIGN, POLL) or not self._is_away()
+            # Signs of life and polls repeat: the session has logged already that nobody answers.
+            is_news = what not in (SIGN, POLL) or not self._is_silence_reported()
             level = logging.WARNING if is_news else logging.DEBUG
             _log.log(level, "%s failed: %s", what, one_line(str(failure)))
         except Exception:  # a bug of ours must not end the thread; said in the log

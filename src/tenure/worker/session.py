@@ -15,10 +15,11 @@ from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.retry import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
+from tenure.telemetry.failure_log import FailureLog
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claims import AT_ONCE, RETRY, Claimer, ClaimSettings, jittered
 from tenure.worker.messages import (
@@ -65,7 +66,6 @@ from tenure.worker.outcomes import (
     report_of,
     stop_in_words,
 )
-from tenure.worker.silence import Silence
 from tenure.worker.stats import Stats
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
@@ -130,7 +130,7 @@ class Session:
     ) -> None:
         self.stats = stats
         self.failure: str | None = None
-        self.silence = Silence()
+        self._failure_log = FailureLog()
         self.next_at = Boot(0)
         self._actor = settings.actor
         self._concurrency = concurrency
@@ -147,6 +147,11 @@ class Session:
         self._drain: Drain | None = None
         self._runs = 0
         self._now = Boot(0)
+
+    @property
+    def has_reported_silence(self) -> bool:
+        """Whether the coordinator does not answer, and the log says so."""
+        return self._failure_log.is_reported
 
     @property
     def is_done(self) -> bool:
@@ -296,7 +301,7 @@ class Session:
         self._claim = None
         if ticket != self._hung_up:
             self.stats.transport_failures += 1
-            self._actions += self.silence.failed("a claim", why, self._now)
+            self._note_failure("a claim", why)
         self._claimer.failed(self._now, retry_after_us=retry_after_us)
         self._wake_by(self._claimer.next_at)
         if self.is_done:
@@ -372,8 +377,7 @@ class Session:
             return
         if isinstance(event, SendFailed):
             self.stats.transport_failures += 1
-            what = f"{len(sent.commands)} requests"
-            self._actions += self.silence.failed(what, event.why, self._now)
+            self._note_failure(f"{len(sent.commands)} requests", event.why)
         elif isinstance(event, Answered):
             self._heard()
         for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):
@@ -633,7 +637,17 @@ class Session:
         """The coordinator is there."""
         if self._drain is not None:
             self._claimer.hurry(self._now)  # grants of a claim that was lost can be handed back
-        self._actions += self.silence.ended(self._now)
+        lasted_us = self._failure_log.succeeded(self._now)
+        if lasted_us is not None:
+            self._note(f"the coordinator answers again, after {_in_seconds(lasted_us):.1f} s")
+
+    def _note_failure(self, what: str, why: str) -> None:
+        """Nothing is decided by these lines: what is sent again, and which lease is given up."""
+        line = self._failure_log.failed(self._now)
+        if line is not None and line.is_reminder:
+            self._note(f"still no answer after {_in_seconds(line.lasts_us):.0f} s: {why}")
+        elif line is not None:
+            self._note(f"no answer to {what}, asking until there is one: {why}")
 
     def _tell_end(
         self, attempt: Attempt, report: WorkerCommand, disposition: Disposition | None
@@ -647,3 +661,7 @@ class Session:
 
     def _note(self, text: str, *, is_error: bool = False) -> None:
         self._actions.append(Note(text, is_error))
+
+
+def _in_seconds(span_us: Duration) -> float:
+    return span_us / MICROSECONDS_PER_SECOND

@@ -74,7 +74,7 @@ class Worker:
             coordination,
             self._describe,
             drain=self.drain,
-            is_away=lambda: session.silence.is_said,
+            is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
         )
         self._supervisor = Supervisor(
