@@ -185,9 +185,10 @@ class UnreadableRow(StoreError):
     def __init__(self, job_id: str, problem: str) -> None:
         super().__init__(
             f"job {job_id} cannot be read: {problem}",
-            hint="a newer version of Tenure wrote it, or a foreign hand",
+            hint="a newer version of Tenure wrote it, or somebody by hand; run `tenure verify`",
         )
         self.job_id = job_id
+        self.problem = problem
 
 
 class RequestRefused(TenureError):

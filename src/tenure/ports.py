@@ -7,7 +7,7 @@ the store's own; nobody else's clock is ever written.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeAlias
+from typing import NewType, Protocol, TypeAlias
 
 import msgspec
 
@@ -104,16 +104,37 @@ class DedupeKey(msgspec.Struct, frozen=True):
     key: str
 
 
+EventPosition = NewType("EventPosition", str)
+"""Where an event comes in the tail of its store. Only that store can read it."""
+
+
+class TailedEvent(msgspec.Struct, frozen=True):
+    """An event with its position in the tail, from which reading can go on later."""
+
+    position: EventPosition
+    event: Event
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A row, event or observation that this version cannot read, and why: for example a word that
+    is in none of its sets. `seq` is the event's, or the row's rev."""
+
+    seq: int
+    problem: str
+
+
 class Record(msgspec.Struct, frozen=True):
     """A job with its whole log and what was observed beside it, read in one snapshot.
 
-    `job` is None for events that no row answers for: `verify` reports them.
+    `job` is None for events without a row: `verify` reports them. What is `unreadable` is missing
+    from the rest.
     """
 
     job_id: JobId
     job: Job | None
     events: Sequence[Event]
     observations: Sequence[Observation] = ()
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -499,6 +520,11 @@ class Store(TokenStore, Protocol):
     def count_events(self, span: EventSpan) -> EventCounts:
         """The number of events in a span of time by type, kind and queue: at most `span.limit` of
         them, or all of one instant; the answer says where counting stopped. [B31]"""
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events of all jobs in the order in which they were committed, each job's in
+        order of seq. Whoever goes on from the last position misses none: an event is not shown
+        while one that comes before it may still be committed. [E5]"""
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; bounded memory however many there are."""

@@ -12,6 +12,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
+from tenure.verify import verify
 from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
 from tests.stores.lives import claim, complete, enqueue, heartbeat, start
 
@@ -54,35 +55,76 @@ def test_an_event_is_not_inserted_twice(hand: ForeignHand) -> None:
 
     with pytest.raises(Refused):
         hand.run(
-            "INSERT INTO {t}job_event (job_id, seq, ts, attempt, version, type, class, to_status,"
-            f" actor, request_id, payload) VALUES ('{job.id}', 1, 1, 0, 1, 'enqueued',"
-            " 'transition', 'queued', 'me', 'r', '{}')"
+            "INSERT INTO {t}job_event (job_id, seq, ts, attempt, version, type, to_status,"
+            f" actor, request_id, payload, position) VALUES ('{job.id}', 1, 1, 0, 1, 'enqueued',"
+            " 'queued', 'me', 'r', '{}', 99)"
         )
 
     assert hand.store.load_histories([job.id]) == events
 
 
-@spec("J4")
+@spec("E3")
+@pytest.mark.parametrize("type_", ["a word of tomorrow", "cancel_requested"])
+def test_an_event_of_any_type_but_a_renewal_is_kept(hand: ForeignHand, type_: str) -> None:
+    job = _running(hand)
+    hand.run(_an_event(job, type_))
+
+    with pytest.raises(Refused):
+        hand.run(f"DELETE FROM {{t}}job_event WHERE type = '{type_}'")
+
+    assert hand.run(f"SELECT count(*) FROM {{t}}job_event WHERE type = '{type_}'") == [(1,)]
+
+
+def _an_event(job: Job, type_: str) -> str:
+    return (
+        "INSERT INTO {t}job_event (job_id, seq, ts, attempt, version, type, to_status, actor,"
+        f" request_id, payload, position) VALUES ('{job.id}', 9, 1, 1, 1, '{type_}', 'running',"
+        " 'me', 'r', '{}', 99)"
+    )
+
+
+@spec("I24")
 @pytest.mark.parametrize(
-    ("type_", "class_"),
+    ("statement", "problem"),
     [
-        ("bogus", "transition"),
-        ("bogus", "no such type"),
-        ("claimed", "renewal"),
-        ("heartbeat", "transition"),
+        ("UPDATE {t}job SET rev = rev + 1, origin_cause = 'whim'", "origin_cause is 'whim'"),
+        ("UPDATE {t}job SET rev = rev + 1, policy = '{}'", "policy is not the document"),
+        (
+            "UPDATE {t}job SET rev = rev + 1, status = 'waiting', run_at = NULL, not_before = NULL",
+            "status is 'waiting'",
+        ),
+        ("event", "an event's type is 'bogus'"),
+        (
+            "INSERT INTO {t}observation (job_id, lease, ordinal, ts, type, actor)"
+            " SELECT id, '', 1, 1, 'rumour', 'me' FROM {t}job",
+            "an observation's type is 'rumour'",
+        ),
     ],
 )
-def test_an_event_has_a_known_type_of_its_own_class(
-    hand: ForeignHand, type_: str, class_: str
+def test_verify_reports_what_it_cannot_read(
+    hand: ForeignHand, statement: str, problem: str
 ) -> None:
+    [job_id] = enqueue(hand.store)
+    [sound] = enqueue(hand.store) if statement == "event" else [None]
+    job = hand.store.load([job_id]).jobs[job_id]
+
+    hand.run(_an_event(job, "bogus") if statement == "event" else statement)
+
+    report = verify(hand.store)
+    [found] = [each for finding in report.findings for each in finding.first]
+    assert (found.invariant, found.job_id) == ("I24", job_id)
+    assert problem in found.message
+    assert report.jobs == 1 + (sound is not None)
+
+
+@spec("I8", "I24")
+def test_a_status_of_tomorrow_is_for_a_live_job_that_nobody_can_claim(hand: ForeignHand) -> None:
     job = _running(hand)
 
     with pytest.raises(Refused):
-        hand.run(
-            "INSERT INTO {t}job_event (job_id, seq, ts, attempt, version, type, class, to_status,"
-            f" actor, request_id, payload) VALUES ('{job.id}', 9, 1, 1, 1, '{type_}', '{class_}',"
-            " 'running', 'me', 'r', '{}')"
-        )
+        hand.run("UPDATE {t}job SET rev = rev + 1, status = 'waiting'")
+
+    assert hand.store.load([job.id]).jobs == {job.id: job}
 
 
 @spec("E3")
@@ -90,7 +132,7 @@ def test_renewals_of_a_job_may_be_deleted_by_hand(hand: ForeignHand) -> None:
     job = _running(hand)
     heartbeat(hand.store, [job])
 
-    hand.run("DELETE FROM {t}job_event WHERE class = 'renewal'")
+    hand.run("DELETE FROM {t}job_event WHERE type IN ('lease_renewed', 'heartbeat')")
 
     assert len(hand.store.load_histories([job.id])[job.id]) == 3
 
@@ -163,7 +205,6 @@ def test_a_row_that_does_not_fit_its_status_is_refused(hand: ForeignHand, assign
         "status = 'COMPLETED'",
         "priority = 40000",
         "failures = attempt + 1",
-        "origin_cause = 'whim'",
         "cancel_requested_at = 1",
     ],
 )

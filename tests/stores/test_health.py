@@ -12,9 +12,10 @@ from tenure.core.instants import Instant
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact
 from tenure.stores.memory.store import MemoryStore
-from tenure.stores.migrations import newest_version
 from tenure.stores.postgres.health import postgres_facts
+from tenure.stores.postgres.schema import PACKAGE
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.migrations import newest_version
 from tenure.stores.sql.rows import Row
 from tenure.stores.sqlite import health as sqlite_health
 from tenure.stores.sqlite.health import sqlite_facts
@@ -50,7 +51,7 @@ def test_a_fresh_file_is_durable_and_current(sqlite_path: Path) -> None:
 
 
 def test_a_file_without_its_settings_is_bad(sqlite_path: Path) -> None:
-    found = states(sqlite_facts(sqlite_path, "delete", 1, (1, 1)))
+    found = states(sqlite_facts(sqlite_path, "delete", 1, (0, 1)))
 
     assert [found[name] for name in ("journal_mode", "synchronous", "schema_version")] == [BAD] * 3
 
@@ -109,7 +110,7 @@ def test_a_fresh_database_is_current_and_a_forgotten_transaction_is_seen(postgre
 
 HEALTHY: dict[str, list[Row]] = {
     "server": [("17.1", 170001, "on", "on", 0, 1_000_000_000)],
-    "meta": [(newest_version("postgres"), 1, 7, 7, 1, 0, None)],
+    "meta": [(newest_version(PACKAGE), 1, 7, 7, 1, 0, None)],
     "transactions": [(1, 10)],
     "connections": [(5, 100)],
     "slots": [(0, 0)],
@@ -136,9 +137,19 @@ HEALTHY: dict[str, list[Row]] = {
             "clock_difference_s",
             WARNING,
         ),
-        ("meta", (1, 1, 7, 7, 1, 0, None), "schema_version", BAD),
-        ("meta", (newest_version("postgres"), 1, 7, 8, 1, 0, None), "system_identifier", BAD),
-        ("meta", (newest_version("postgres"), 2, 7, 7, 2, 1, 5_000_000), "losses", WARNING),
+        ("meta", (0, 1, 7, 7, 1, 0, None), "schema_version", BAD),
+        (
+            "meta",
+            (newest_version(PACKAGE), 1, 7, 8, 1, 0, None),
+            "system_identifier",
+            BAD,
+        ),
+        (
+            "meta",
+            (newest_version(PACKAGE), 2, 7, 7, 2, 1, 5_000_000),
+            "losses",
+            WARNING,
+        ),
         ("transactions", (301, 10), "oldest_transaction_s", WARNING),
         ("transactions", (1, 1_000_001), "xmin_age", WARNING),
         ("connections", (81, 100), "connections", WARNING),

@@ -73,6 +73,24 @@ def _plan(store: PostgresStore, dsn: str, asked: Asked) -> str:
     return "\n".join(row[0] for row in rows)
 
 
+@spec("E5")
+def test_the_tail_reads_its_index_in_order(big_store: tuple[PostgresStore, str]) -> None:
+    store, dsn = big_store
+    with psycopg.connect(dsn, autocommit=True) as raw:
+        raw.execute("ANALYZE")
+    middle = store.tail_events(after=None, limit=9_000)[-1].position
+    position, job_id, seq = middle.split(":")
+
+    plan = _plan(
+        store,
+        dsn,
+        store._ask("tail_events", position=int(position), job_id=job_id, seq=int(seq), limit=100),
+    )
+
+    assert "Index Scan using job_event_position" in plan
+    assert "Seq Scan on job_event" not in plan
+
+
 @spec("Z1")
 @pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "statistics"])
 def test_the_claim_reads_its_index_in_order(

@@ -47,9 +47,7 @@ def test_a_resolution_is_never_changed_nor_written_twice(hand: ForeignHand) -> N
         hand.run(statement)
 
 
-@pytest.mark.parametrize(
-    ("kind", "new"), [("forgotten", "NULL"), ("redriven", "NULL"), ("discarded", "'{job_id}'")]
-)
+@pytest.mark.parametrize(("kind", "new"), [("redriven", "NULL"), ("discarded", "'{job_id}'")])
 def test_a_resolution_that_contradicts_itself_is_refused(
     hand: ForeignHand, kind: str, new: str
 ) -> None:

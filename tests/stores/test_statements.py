@@ -23,7 +23,7 @@ def test_each_statement_of_a_dialect_says_why_it_differs(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_a_dialect_overrides_and_adds(dialect: str) -> None:
-    texts = load_texts(dialect, {"t": "x_"})
+    texts = load_texts(f"tenure.stores.{dialect}", {"t": "x_"})
 
     sections = [_sections("sql", "common"), _sections(dialect), _sections(dialect, "health")]
     assert set().union(*sections) == set(texts)
@@ -43,7 +43,7 @@ def test_words_that_are_not_known_stay_open() -> None:
 
 
 def test_a_shape_is_compiled_once() -> None:
-    statements = Statements("sqlite", {"t": "tenure_"}, placeholder="?")
+    statements = Statements("tenure.stores.sqlite", {"t": "tenure_"}, placeholder="?")
 
     first = statements.shaped("list_jobs", (("clauses", ""),))
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import JobStatus
-from tenure.ports import Record
+from tenure.ports import Record, Unreadable
 from tenure.verify import check_record
 from tests.support.corruptions import CORRUPTIONS, STATUS_TABLE, with_job
 from tests.support.histories import World
@@ -96,6 +96,18 @@ def test_an_end_that_changed_or_lacks_something_is_noticed(name: str) -> None:
 @names("P1", "P2", "P3", "P4")
 def test_a_history_outside_a_document_is_noticed(name: str) -> None:
     assert_noticed(name)
+
+
+@spec("I24")
+def test_what_cannot_be_read_is_noticed_and_nothing_is_made_of_the_rest() -> None:
+    record = next(record for record in lawful() if len(record.events) > 2)
+    unread = Unreadable(2, "an event's type is 'vanished'")
+
+    found = list(check_record(replace(record, events=record.events[:1], unreadable=(unread,))))
+
+    assert [(each.invariant, each.job_id, each.seq) for each in found] == [
+        ("I24", record.job_id, 2)
+    ]
 
 
 @spec("I8")

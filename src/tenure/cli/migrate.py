@@ -12,14 +12,14 @@ import msgspec
 from tenure.cli.common import REFUSED, CouldNotRun, url_option
 from tenure.errors import SchemaTooNew, TenureError, UnknownStoreUrl
 from tenure.settings import sqlite_path, url_from_environment
-from tenure.stores.migrations import migrations, newest_version
+from tenure.stores.sql.migrations import migrations, newest_version
 from tenure.wiring import not_through_a_server
 
 
 class _Target(msgspec.Struct, frozen=True):
     """A database that has a schema, whatever its dialect."""
 
-    dialect: str
+    package: str
     version: Callable[[], int]
     migrate: Callable[[], int]
     script: Callable[[], str]
@@ -37,7 +37,7 @@ def migrate(url: str | None, schema: str, print_sql: bool, check: bool) -> None:
         if print_sql:
             click.echo(target.script(), nl=False)
             return
-        found, needed = target.version(), newest_version(target.dialect)
+        found, needed = target.version(), newest_version(target.package)
         if found > needed:
             raise SchemaTooNew(found=found, needed=needed)
         if check:
@@ -88,10 +88,12 @@ def _sqlite(path: Path) -> _Target:
             return sqlite_file.schema_version(path)
 
     return _Target(
-        "sqlite",
+        sqlite_file.PACKAGE,
         version,
         run,
-        lambda: _transaction([sqlite_file.script(each) for each in migrations("sqlite")]),
+        lambda: _transaction(
+            [sqlite_file.script(each) for each in migrations(sqlite_file.PACKAGE)]
+        ),
     )
 
 
@@ -99,11 +101,14 @@ def _postgres(url: str, schema: str) -> _Target:
     from tenure.stores.postgres import schema as postgres_schema
 
     return _Target(
-        "postgres",
+        postgres_schema.PACKAGE,
         lambda: postgres_schema.schema_version(url, schema=schema),
         lambda: postgres_schema.migrate(url, schema=schema),
         lambda: _transaction(
-            [postgres_schema.script(each, schema=schema) for each in migrations("postgres")]
+            [
+                postgres_schema.script(each, schema=schema)
+                for each in migrations(postgres_schema.PACKAGE)
+            ]
         ),
     )
 

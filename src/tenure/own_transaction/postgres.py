@@ -18,7 +18,7 @@ from tenure.errors import Closed, InvalidInput
 from tenure.own_transaction.connections import another_database
 from tenure.ports import Store
 from tenure.stores.postgres.failover import Memory
-from tenure.stores.postgres.schema import DEFAULT_SCHEMA, schema_words
+from tenure.stores.postgres.schema import DEFAULT_SCHEMA, PACKAGE, schema_words
 from tenure.stores.postgres.store import WORDS, PostgresStore
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Asked, Statements
@@ -76,7 +76,7 @@ class UnopenedPostgresStore(PostgresStore):
     """
 
     def __init__(self, *, schema: str = DEFAULT_SCHEMA) -> None:
-        self._statements = Statements("postgres", WORDS | schema_words(schema), placeholder="$")
+        self._statements = Statements(PACKAGE, WORDS | schema_words(schema), placeholder="$")
         SqlStore.__init__(self, self._statements)
         self._schema = schema
 

@@ -93,6 +93,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_acks=acknowledged.acknowledged_is_kept,
     ),
     Invariant(id="I23", title="counters equal what their process committed"),
+    Invariant(id="I24", title="every word is known", of_record=rows.everything_can_be_read),
     Invariant(id="P1", title="the invariants document (A)", of_record=projections.projects_onto_a),
     Invariant(id="P2", title="the state machine (B)", of_record=projections.projects_onto_b),
     Invariant(
@@ -110,7 +111,13 @@ _OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not N
 
 
 def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation]:
-    """Everything that is wrong with one job, in its own log and against what callers heard."""
+    """Everything that is wrong with one job, in its own log and against what callers heard.
+
+    Where something could not be read, only that is said: the other rules would see gaps.
+    """
+    if record.unreadable:
+        yield from rows.everything_can_be_read(record)
+        return
     for of_record in _OF_RECORD:
         yield from of_record(record)
     if acks:

@@ -29,6 +29,12 @@ def row_fits_its_status(record: Record) -> Iterator[Violation]:
                 yield broken("I8", record, rev_of(record), f"{name} is absent while stalled")
 
 
+def everything_can_be_read(record: Record) -> Iterator[Violation]:
+    """Every word is one of its set, every document has the shape of its column. [I24]"""
+    for each in record.unreadable:
+        yield broken("I24", record, each.seq, each.problem)
+
+
 def fold_gives_the_row(record: Record) -> Iterator[Violation]:
     """Folding the log through the pure core reproduces the row. [I12]"""
     folded: Job | None = None

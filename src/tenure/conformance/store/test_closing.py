@@ -106,6 +106,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
     "list_events": lambda store: store.list_events(EventFilter()),
     "count_events": lambda store: store.count_events(SPAN),
+    "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),
     "live_keys": lambda store: list(store.live_keys()),
     "lease_holders": lambda store: list(store.lease_holders()),

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -30,18 +31,20 @@ from tenure.core.leases import LeaseRow
 from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import RENEWALS, EventClass
-from tenure.errors import Closed, StoreRefused
+from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
     Bite,
     Clock,
     DedupeKey,
     EventFilter,
+    EventPosition,
     HealthFact,
     JobFilter,
     Loaded,
     Locked,
     Record,
     Saved,
+    TailedEvent,
     fact,
 )
 from tenure.stores.memory.artifacts import MemoryArtifacts
@@ -76,6 +79,8 @@ class MemoryStore(
         self._closed = False
         self._jobs: dict[JobId, Job] = {}
         self._events: dict[JobId, list[Event]] = {}
+        self._tail: dict[int, Event] = {}  # by position; a position is never used again
+        self._positions = count(1)
         self._observations: list[Observation] = []
         self._keys: dict[DedupeKey, JobId] = {}
         self._sessions: dict[SessionKey, Session] = {}
@@ -255,6 +260,7 @@ class MemoryStore(
         job = change.job
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(change.events)
+        self._tail.update((next(self._positions), event) for event in change.events)
         key = _key_of(job)
         if key is not None:
             if job.finished_at is None:
@@ -425,6 +431,7 @@ class MemoryStore(
         is_ended = renewal.lease_id != self._jobs[job_id].lease_id
         if is_ended:
             events.remove(renewal)
+            self._tail = {at: event for at, event in self._tail.items() if event is not renewal}
         return is_ended
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
@@ -491,6 +498,7 @@ class MemoryStore(
             for job_id in gone:
                 del self._jobs[job_id]
                 del self._events[job_id]
+            self._tail = {at: each for at, each in self._tail.items() if each.job_id not in gone}
             self._observations = [seen for seen in self._observations if seen.job_id not in gone]
             self._purge_resolutions(gone)
             self._purge_artifacts(gone)
@@ -560,6 +568,19 @@ class MemoryStore(
             ]
             found.sort(key=lambda event: (event.ts, event.job_id, event.seq))
             return found[: wanted.limit]
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events in the order in which they were written: one lock, one order. [E5]"""
+        if after is not None and not after.isdecimal():
+            raise InvalidInput(
+                "after",
+                f"{after[:60]!a} is not a position",
+                hint="give one that this store returned",
+            )
+        with self._lock:
+            self._open()
+            found = [(at, event) for at, event in self._tail.items() if at > int(after or 0)]
+        return [TailedEvent(EventPosition(str(at)), event) for at, event in found[:limit]]
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id. A page is one snapshot; here a page is one job."""

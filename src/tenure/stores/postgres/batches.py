@@ -43,6 +43,7 @@ def batch_of(group: Group) -> Batch:
         event_arrays,
         has_limit=ends.count(None) < len(ends),
         source=_source_of_events(group, found),
+        is_insert=group.is_insert,
     )
     return Batch(shape, parameters)
 
@@ -107,6 +108,7 @@ def _shape(
     *,
     has_limit: bool,
     source: "EventSource",
+    is_insert: bool,
 ) -> Shape:
     values = {name: _value(name, "j_", "i", job_arrays) for name in (*names, *_CONDITIONS)}
     logged = {name: _value(name, "e_", "e", event_arrays) for name in LOGGED}
@@ -121,10 +123,18 @@ def _shape(
     else:
         returned = ""
         event_source = f"{event_input} JOIN written USING (id)"
+    assigned = {name: values[name] for name in names}
+    if is_insert:
+        assigned["event_position"] = logged["position"] = "{position}"
+    else:
+        # A transaction may have got its id before the one that wrote the job's last event.
+        assigned["event_position"] = "greatest(j.event_position, {position})"
+        row = "e" if source is EventSource.UPDATED_ROWS else "written"
+        logged["position"] = f"{row}.event_position"
     return (
-        ("assignments", ", ".join(f"{name} = {values[name]}" for name in names)),
-        ("inserted_columns", ", ".join(("id", *names))),
-        ("inserted_values", ", ".join(["i.id", *[values[name] for name in names]])),
+        ("assignments", ", ".join(f"{name} = {value}" for name, value in assigned.items())),
+        ("inserted_columns", ", ".join(("id", *assigned))),
+        ("inserted_values", ", ".join(("i.id", *assigned.values()))),
         ("job_input", _input("ids", inputs, "i")),
         ("returned", returned),
         ("expected_rev", values["expected_rev"]),

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.ports import HealthFact, fact
-from tenure.stores.migrations import newest_version
+from tenure.stores.postgres.schema import PACKAGE
+from tenure.stores.sql.migrations import newest_version
 from tenure.stores.sql.rows import Row
 
 OLDEST_POSTGRES = 140000
@@ -93,7 +94,7 @@ def _meta(row: Row) -> list[HealthFact]:
         fact(
             "schema_version",
             schema_version,
-            bad=schema_version != newest_version("postgres"),
+            bad=schema_version != newest_version(PACKAGE),
             advice="run `tenure migrate`",
         ),
         fact("epoch", epoch),

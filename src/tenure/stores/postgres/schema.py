@@ -17,7 +17,6 @@ from tenure.errors import (
     TenureError,
     UnknownStoreUrl,
 )
-from tenure.stores.migrations import Migration, migrations, newest_version
 from tenure.stores.postgres.driver import (
     Connection,
     RawCursor,
@@ -28,7 +27,11 @@ from tenure.stores.postgres.driver import (
     psycopg,
     sql,
 )
+from tenure.stores.sql.migrations import Migration, migrations, newest_version
 from tenure.stores.sql.statements import fill
+
+PACKAGE = "tenure.stores.postgres"
+"""Where the statements and migrations of this dialect are."""
 
 DEFAULT_SCHEMA = "tenure"
 CONNECT_TIMEOUT_S = 10
@@ -139,7 +142,7 @@ def translate(problem: psycopg.Error) -> TenureError:
                 hint="run `tenure verify`; if it finds nothing, this is a bug of Tenure",
             )
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
-            return SchemaTooOld(found=0, needed=newest_version("postgres"))
+            return SchemaTooOld(found=0, needed=newest_version(PACKAGE))
         case psycopg.OperationalError() | psycopg.InternalError():
             return StoreUnavailable(
                 f"PostgreSQL did not take the request: {_said(problem)}",
@@ -187,7 +190,7 @@ def _version(connection: Connection, schema: str) -> int:
 
 def check_schema(dsn: str, *, schema: str) -> None:
     """Raise unless the database's schema is the one this code was written for. [Y3]"""
-    found, needed = schema_version(dsn, schema=schema), newest_version("postgres")
+    found, needed = schema_version(dsn, schema=schema), newest_version(PACKAGE)
     if found < needed:
         raise SchemaTooOld(found=found, needed=needed)
     if found > needed:
@@ -207,7 +210,7 @@ def migrate(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
                     "SELECT pg_advisory_xact_lock(hashtextextended('tenure migrate', 0))"
                 )
                 found = _version_in_transaction(connection, schema)
-                for migration in migrations("postgres"):
+                for migration in migrations(PACKAGE):
                     if migration.version > found:
                         connection.execute(script(migration, schema=schema).encode())
         except psycopg.Error as problem:

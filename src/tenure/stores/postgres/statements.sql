@@ -88,7 +88,7 @@ written AS (
       FROM {job_input}, judged
      WHERE j.id = i.id AND CASE WHEN j.rev = {expected_rev} THEN TRUE ELSE FALSE END
        AND judged.epoch = CAST(:epoch AS bigint) AND {in_time}
-    RETURNING j.id{returned}),
+    RETURNING j.id, j.event_position{returned}),
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
     SELECT {logged_values} FROM {event_source})
@@ -102,7 +102,7 @@ WITH written AS (
     UPDATE {t}job AS j SET {assignments}
       FROM {job_input}
      WHERE j.id = i.id AND CASE WHEN j.rev = {expected_rev} THEN TRUE ELSE FALSE END
-    RETURNING j.id{returned}),
+    RETURNING j.id, j.event_position{returned}),
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
     SELECT {logged_values} FROM {event_source})

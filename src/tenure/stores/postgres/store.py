@@ -45,6 +45,7 @@ from tenure.stores.postgres.pool import Pool
 from tenure.stores.postgres.schema import (
     CONNECT_TIMEOUT_S,
     DEFAULT_SCHEMA,
+    PACKAGE,
     check_schema,
     complete_dsn,
     connect,
@@ -84,6 +85,13 @@ WORDS = COLUMN_WORDS | {
     "bytes": "bytea",
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
+    # Where the events of this transaction come in the tail: see job_event in the schema. A
+    # sub-select is evaluated once for all rows.
+    "position": "(SELECT (CAST(:epoch AS bigint) << 44)"
+    " | CAST(CAST(pg_current_xact_id() AS text) AS bigint))",
+    # Before every transaction that may still be running.
+    "committed": "position < (SELECT (epoch << 44)"
+    " | CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) FROM {t}meta)",
     "by_leases": "",  # the planner knows that this index is small
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
@@ -236,7 +244,7 @@ class PostgresStore(SqlStore):
     ) -> None:
         """`accept_restored`: also open a store that was restored, to raise its epoch. [A12]"""
         words = WORDS | schema_words(schema)
-        self._statements = Statements("postgres", words, placeholder="$")
+        self._statements = Statements(PACKAGE, words, placeholder="$")
         super().__init__(self._statements)
         self._schema = schema
         self._pool_size = pool_size

@@ -113,8 +113,8 @@ class Spread(msgspec.Struct, frozen=True):
     event_ids: Sequence[JobId] | None
 
 
-LOGGED = (*[name for name in EVENT_FIELDS if name != "job_id"], "class")
-_JOB_ID, _TYPE = EVENT_FIELDS.index("job_id"), EVENT_FIELDS.index("type")
+LOGGED = tuple(name for name in EVENT_FIELDS if name != "job_id")
+_JOB_ID = EVENT_FIELDS.index("job_id")
 
 
 def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
@@ -124,7 +124,6 @@ def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
     turned = zip(*map(job_values(names), jobs), strict=True)
     events = [event for change in group.changes for event in change.events]
     logged = list(zip(*map(astuple, events), strict=True))
-    logged.append(logged[_TYPE])  # the class follows from it
     event_ids = None if len(events) == len(jobs) else logged[_JOB_ID]
     del logged[_JOB_ID]
     return Spread(

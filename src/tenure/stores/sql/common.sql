@@ -162,17 +162,17 @@ UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 -- those of the live attempt come last, and a job that runs for days has thousands of them. Step by
 -- step through the index: a planner whose statistics are behind would sort them all for a page.
 WITH RECURSIVE looked (job_id, seq, nth) AS (
-    SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.class = 'renewal' {after_renewal}
+    SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.type IN ('lease_renewed', 'heartbeat') {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1),
-           (SELECT e.seq FROM {t}job_event AS e WHERE e.class = 'renewal' {after_renewal}
+           (SELECT e.seq FROM {t}job_event AS e WHERE e.type IN ('lease_renewed', 'heartbeat') {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1), 1
      UNION ALL
     SELECT (SELECT n.job_id FROM {t}job_event AS n
-             WHERE n.class = 'renewal' AND (n.job_id, n.seq) >
+             WHERE n.type IN ('lease_renewed', 'heartbeat') AND (n.job_id, n.seq) >
                    (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1),
            (SELECT n.seq FROM {t}job_event AS n
-             WHERE n.class = 'renewal' AND (n.job_id, n.seq) >
+             WHERE n.type IN ('lease_renewed', 'heartbeat') AND (n.job_id, n.seq) >
                    (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1), l.nth + 1
       FROM looked AS l
@@ -186,7 +186,8 @@ SELECT e.job_id, e.seq, j.id IS NOT NULL AND (j.lease_id IS NULL OR e.lease_id <
  ORDER BY l.nth;
 
 -- name: prune_renewals
-DELETE FROM {t}job_event WHERE class = 'renewal' AND job_id = :job_id AND seq <= :seq
+DELETE FROM {t}job_event 
+ WHERE type IN ('lease_renewed', 'heartbeat') AND job_id = :job_id AND seq <= :seq
 RETURNING seq;
 
 -- name: expire_observations
@@ -236,6 +237,13 @@ SELECT j.queue, j.kind, e.type, CAST(sum(e.events) AS bigint)
  WHERE j.namespace = :namespace
  GROUP BY j.queue, j.kind, e.type
  ORDER BY j.queue, j.kind, e.type;
+
+-- name: tail_events
+-- {committed}: nothing that is still to be committed comes before what is read.
+SELECT position, {event_columns} FROM {t}job_event
+ WHERE position >= :position AND {committed}
+   AND (position, job_id, seq) > (:position, CAST(:job_id AS {uuid}), :seq)
+ ORDER BY position, job_id, seq LIMIT :limit;
 
 -- name: record_ids
 -- Ids of rows and of logs alike: events that no row answers for are somebody's bug to report.

@@ -3,8 +3,10 @@
 Reads and nothing else: whoever looks holds nobody up, and each page is bounded.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.events import Event
@@ -12,12 +14,34 @@ from tenure.core.ids import JobId, job_id_range
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import EventType, JobStatus
-from tenure.ports import DedupeKey, EventFilter, JobFilter, Record
-from tenure.stores.sql.rows import Row, event_from, job_from, observation_from
+from tenure.errors import InvalidInput, UnreadableRow
+from tenure.ports import (
+    DedupeKey,
+    EventFilter,
+    EventPosition,
+    JobFilter,
+    Record,
+    TailedEvent,
+    Unreadable,
+)
+from tenure.stores.sql.rows import (
+    EVENT_FIELDS,
+    JOB_COLUMNS,
+    Row,
+    event_from,
+    job_from,
+    observation_from,
+)
 from tenure.stores.sql.statements import Asked, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 KEYS_PER_PAGE = 1000
+
+_T = TypeVar("_T")
+_REV, _SEQ = JOB_COLUMNS.index("rev"), EVENT_FIELDS.index("seq")
+
+_TAIL_BEGINS = (-1, "00000000-0000-0000-0000-000000000000", 0)
+_POSITION = re.compile(r"(\d{1,18}):([0-9a-f-]{36}):(\d{1,9})")
 
 # Fragments that complete a statement. Which of them are used depends on the request; their text
 # does not.
@@ -129,6 +153,15 @@ class Reading(Transactional):
         )
         return EventCounts(until=until, counts=tuple(counts))
 
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events in the order in which they were committed. [E5]"""
+        position, job_id, seq = _TAIL_BEGINS if after is None else _parts_of(after)
+        rows = self._rows(
+            self._ask("tail_events", position=position, job_id=job_id, seq=seq, limit=limit),
+            listing=True,
+        )
+        return [_tailed(position, event_from(tuple(row))) for position, *row in rows]
+
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
         after: JobId | None = None
@@ -148,15 +181,23 @@ class Reading(Transactional):
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
         answers = tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
-        jobs = {job.id: job for job in map(job_from, answers[0])}
+        unreadable: dict[JobId, list[Unreadable]] = {job_id: [] for job_id in ids}
+        jobs = {job.id: job for job in _readable(answers[0], job_from, _REV, unreadable)}
         events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
-        for event in map(event_from, answers[1]):
+        for event in _readable(answers[1], event_from, _SEQ, unreadable):
             events[event.job_id].append(event)
         observations: dict[JobId, list[Observation]] = {job_id: [] for job_id in ids}
-        for seen in map(observation_from, answers[2]):
+        for seen in _readable(answers[2], observation_from, None, unreadable):
             observations[seen.job_id].append(seen)
         return [
-            Record(job_id, jobs.get(job_id), events[job_id], observations[job_id]) for job_id in ids
+            Record(
+                job_id,
+                jobs.get(job_id),
+                events[job_id],
+                observations[job_id],
+                tuple(unreadable[job_id]),
+            )
+            for job_id in ids
         ]
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
@@ -188,3 +229,31 @@ class Reading(Transactional):
                 return
             shape = (("after_lease", "AND (lease_id, id) > (:lease_id, :id)"),)
             last = rows[-1]
+
+
+def _readable(
+    rows: Sequence[Row],
+    read: Callable[[Row], _T],
+    seq: int | None,
+    unreadable: dict[JobId, list[Unreadable]],
+) -> Iterator[_T]:
+    """What can be read; the rest is added to `unreadable`. `seq` is the column that names it."""
+    for row in rows:
+        try:
+            yield read(row)
+        except UnreadableRow as failure:
+            at = 1 if seq is None else row[seq]
+            unreadable[JobId(failure.job_id)].append(Unreadable(at, failure.problem))
+
+
+def _parts_of(after: EventPosition) -> tuple[int, str, int]:
+    found = _POSITION.fullmatch(after)
+    if found is None:
+        raise InvalidInput(
+            "after", f"{after[:60]!a} is not a position", hint="give one that this store returned"
+        )
+    return int(found[1]), found[2], int(found[3])
+
+
+def _tailed(position: int, event: Event) -> TailedEvent:
+    return TailedEvent(EventPosition(f"{position}:{event.job_id}:{event.seq}"), event)

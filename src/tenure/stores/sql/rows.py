@@ -19,7 +19,6 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.observations import Observation
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
-    CLASS_OF,
     EventCause,
     EventType,
     JobStatus,
@@ -59,10 +58,6 @@ def _words(values: Values) -> Values:
     return [None if value is None else value._value_ for value in values]
 
 
-def _classes(values: Values) -> Values:
-    return [CLASS_OF[value]._value_ for value in values]
-
-
 def _documents(values: Values) -> Values:
     return [None if value is None else _encode(value).decode() for value in values]
 
@@ -94,7 +89,6 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
     "to_status": _words,
     "cause": _words,
     "payload": _documents,
-    "class": _classes,
 }
 
 
@@ -201,7 +195,11 @@ def event_from(row: Row) -> Event:
 def observation_from(row: Row) -> Observation:
     """The observation of a row whose columns are `OBSERVATION_COLUMNS`."""
     values: dict[str, Any] = dict(zip(OBSERVATION_COLUMNS, row, strict=True))
-    values["type"] = _observation_type(values["type"])
+    try:
+        values["type"] = _observation_type(values["type"])
+    except KeyError as wrong:
+        problem = _problem("an observation's type", wrong)
+        raise UnreadableRow(str(values["job_id"]), problem) from wrong
     return Observation(**values)
 
 

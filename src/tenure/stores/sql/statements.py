@@ -49,12 +49,12 @@ def compile_statement(text: str, *, placeholder: str) -> Statement:
     return Statement(_PARAMETER.sub(number, text), tuple(names))
 
 
-def load_texts(dialect: str, words: Mapping[str, str]) -> dict[str, str]:
-    """Every statement of `common.sql`, then of the dialect's own files, by name."""
+def load_texts(package: str, words: Mapping[str, str]) -> dict[str, str]:
+    """Every statement of `common.sql`, then of the dialect's own package, by name."""
     texts: dict[str, str] = {}
-    sources = (("sql", "common"), (dialect, "statements"), (dialect, "health"))
-    for package, name in sources:
-        source = files(f"tenure.stores.{package}").joinpath(f"{name}.sql").read_text("utf-8")
+    sources = ((__package__, "common"), (package, "statements"), (package, "health"))
+    for place, name in sources:
+        source = files(place).joinpath(f"{name}.sql").read_text("utf-8")
         parts = _BEGINNING.split(source)[1:]
         for title, body in zip(parts[::2], parts[1::2], strict=True):
             texts[title] = fill(_COMMENT.sub("", body).strip().rstrip(";"), words)
@@ -73,11 +73,14 @@ Shape = tuple[tuple[str, str], ...]
 
 
 class Statements:
-    """The statements of one dialect, compiled on first use and kept while they are in use."""
+    """The statements of one dialect, compiled on first use and kept while they are in use.
 
-    def __init__(self, dialect: str, words: Mapping[str, str], *, placeholder: str) -> None:
+    `package` is the dialect's, with its `statements.sql` and `health.sql`.
+    """
+
+    def __init__(self, package: str, words: Mapping[str, str], *, placeholder: str) -> None:
         self._words = words
-        self._texts = load_texts(dialect, words)
+        self._texts = load_texts(package, words)
         self._placeholder = placeholder
         self.shaped = lru_cache(maxsize=MOST_COMPILED)(self._shaped)
 

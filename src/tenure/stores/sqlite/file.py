@@ -21,9 +21,12 @@ from tenure.errors import (
 )
 from tenure.ports import Clock
 from tenure.stores.memory.store import host_clock
-from tenure.stores.migrations import Migration, migrations, newest_version
+from tenure.stores.sql.migrations import Migration, migrations, newest_version
 from tenure.stores.sql.statements import fill
 from tenure.stores.sqlite.exposure import check_exposure
+
+PACKAGE = "tenure.stores.sqlite"
+"""Where the statements and migrations of this dialect are."""
 
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
@@ -228,7 +231,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def check_schema(path: Path) -> None:
     """Raise unless the file's schema is the one this code was written for. [Y3]"""
-    found, needed = schema_version(path), newest_version("sqlite")
+    found, needed = schema_version(path), newest_version(PACKAGE)
     if found < needed:
         raise SchemaTooOld(found=found, needed=needed)
     if found > needed:
@@ -241,12 +244,12 @@ def migrate(path: Path) -> int:
     A file of a newer Tenure is left as it is.
     """
     with closing(connect(path, host_clock, MIGRATION_TIMEOUT_S)) as connection:
-        if _version(connection) >= newest_version("sqlite"):
+        if _version(connection) >= newest_version(PACKAGE):
             return _version(connection)
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("BEGIN IMMEDIATE")
         found = _version(connection)
-        for migration in migrations("sqlite"):
+        for migration in migrations(PACKAGE):
             if migration.version > found:
                 _run_script(connection, script(migration))
         connection.execute("COMMIT")

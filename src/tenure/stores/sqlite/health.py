@@ -9,10 +9,10 @@ import sqlite3
 from pathlib import Path
 
 from tenure.ports import HealthFact, fact
-from tenure.stores.migrations import newest_version
+from tenure.stores.sql.migrations import newest_version
 from tenure.stores.sql.rows import Row
 from tenure.stores.sqlite.exposure import exposure
-from tenure.stores.sqlite.file import filesystem_of, is_network_filesystem
+from tenure.stores.sqlite.file import PACKAGE, filesystem_of, is_network_filesystem
 
 SAFE_SQLITE = (3, 51, 3)
 """The first in which a write and a checkpoint at the same instant cannot damage the file."""
@@ -50,7 +50,7 @@ def sqlite_facts(path: Path, journal_mode: str, synchronous: int, meta: Row) -> 
         fact(
             "schema_version",
             schema_version,
-            bad=schema_version != newest_version("sqlite"),
+            bad=schema_version != newest_version(PACKAGE),
             advice="run `tenure migrate`",
         ),
         fact("epoch", epoch),

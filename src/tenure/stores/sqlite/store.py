@@ -29,6 +29,7 @@ from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sqlite.batches import ask_group
 from tenure.stores.sqlite.file import (
+    PACKAGE,
     check_schema,
     connect,
     has_nothing,
@@ -47,6 +48,7 @@ STEPS_BETWEEN_LOOKS = 20_000
 WORDS = COLUMN_WORDS | {
     "t": "tenure_",
     "uuid": "text",
+    "committed": "TRUE",  # one writer: positions are in the order of commits
     "bytes": "blob",
     # One writer at a time needs no row locks.
     "lock": "",
@@ -90,7 +92,7 @@ class SqliteStore(SqlStore):
         timeout_s: float = CALL_TIMEOUT_S,
         allow_network_filesystem: bool = False,
     ) -> None:
-        self._statements = Statements("sqlite", WORDS, placeholder="?")
+        self._statements = Statements(PACKAGE, WORDS, placeholder="?")
         super().__init__(self._statements)
         self._path = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
         self._clock = clock

@@ -1,7 +1,9 @@
--- Tenure on SQLite, version 1.
+-- Tenure on SQLite.
 --
 -- STRICT: affinity would let text into integers. Instants are microseconds since 1970 UTC.
--- The guards below refuse; they decide nothing. No index mentions status (docs/adr/0006).
+-- The guards below refuse; they decide nothing. They protect the shape of a row, finished rows and
+-- the log. They list no words of sets that may grow, such as event types and causes: a new word then
+-- needs no change of a table (docs/adr/0030). No index mentions status (docs/adr/0006).
 
 -- From system_identifier on: about failovers, see the schema for PostgreSQL. A file has no standbys,
 -- and these never change.
@@ -75,18 +77,9 @@ CREATE TABLE tenure_job (
         AND priority BETWEEN -32768 AND 32767),
     CONSTRAINT job_cancel_request CHECK ((cancel_requested_at IS NULL) = (cancel_deadline IS NULL)),
     CONSTRAINT job_waits CHECK ((run_at IS NULL) = (not_before IS NULL)),
-    CONSTRAINT job_words CHECK (
-        (origin_cause IS NULL OR origin_cause IN ('redrive', 'rerun', 'compensation', 'follow_up'))
-        AND (stall_cause IS NULL OR stall_cause IN (
-            'attempt_failed', 'released', 'snoozed', 'undelivered', 'lease_expired', 'outage',
-            'timeout', 'start_timeout'))
-        AND (reason_code IS NULL OR reason_code IN (
-            'parse_error', 'validation_failed', 'dependency_unavailable', 'timeout',
-            'exhausted_retries', 'policy_violation', 'infrastructure_failure',
-            'compensation_failed'))
-        AND (stage IS NULL OR stage IN ('fetch', 'input', 'exec', 'output', 'commit'))),
     -- The table of docs/spec/states.md, S1 to S8, the commonest statuses first: an update pays for
-    -- every comparison.
+    -- every comparison. A status that is none of the eight is for a live job that nobody can
+    -- claim: no lease, no end, no run_at.
     CONSTRAINT job_row_fits_its_status CHECK (CASE status
         WHEN 'running' THEN
             lease_id IS NOT NULL AND owner IS NOT NULL AND principal IS NOT NULL
@@ -128,7 +121,12 @@ CREATE TABLE tenure_job (
             finished_at IS NOT NULL AND error IS NOT NULL AND reason_code IS NOT NULL
             AND coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at) IS NULL
             AND coalesce(lease_id, owner, principal, stall_cause, result) IS NULL
-        ELSE FALSE END)
+        ELSE
+            coalesce(run_at, claimed_at, lease_expires_at, due_at, claimed_run_at, started_at,
+                     finished_at) IS NULL
+            AND coalesce(lease_id, owner, principal, stall_cause, result, error, reason_code,
+                         stage) IS NULL
+        END)
 ) STRICT;
 
 -- In claim order; not_before comes last, so that a claim passes by delayed jobs within the index.
@@ -149,12 +147,20 @@ CREATE INDEX tenure_job_correlation
 CREATE INDEX tenure_job_listed ON tenure_job (namespace, id);
 CREATE INDEX tenure_job_listed_by_queue ON tenure_job (namespace, (queue || ''), id);
 CREATE INDEX tenure_job_listed_by_kind ON tenure_job (namespace, (kind || ''), id);
+-- Dead letters are few among many jobs. Only they have a reason code, and it is written once, with
+-- finished_at: an index on it costs no other update anything.
+CREATE INDEX tenure_job_dead_letter ON tenure_job (namespace, id) WHERE reason_code IS NOT NULL;
 CREATE INDEX tenure_job_compensation
     ON tenure_job (origin_id) WHERE origin_cause = 'compensation';
 
 -- (job_id, ts) needs no index of its own: within a job ts never falls, so the key's order is also
 -- the order of time. [E4]
+--
+-- `position` is where an event comes in the tail: there is one writer, so that the order of rows is
+-- the order of commits. AUTOINCREMENT: else a purge of the newest rows would let their positions be
+-- used again, and a reader would pass by the new events (docs/adr/0031).
 CREATE TABLE tenure_job_event (
+    position         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     job_id           TEXT    NOT NULL,
     seq              INTEGER NOT NULL CHECK (seq >= 1),
     ts               INTEGER NOT NULL,
@@ -162,7 +168,6 @@ CREATE TABLE tenure_job_event (
     lease_expires_at INTEGER,
     version          INTEGER NOT NULL,
     type             TEXT    NOT NULL,
-    class            TEXT    NOT NULL,
     from_status      TEXT,
     to_status        TEXT    NOT NULL,
     cause            TEXT,
@@ -174,32 +179,13 @@ CREATE TABLE tenure_job_event (
     correlation_id   TEXT,
     trace_id         TEXT,
     payload          TEXT    NOT NULL,
-    PRIMARY KEY (job_id, seq),
-    -- CASE, not IN: SQLite makes a table of the words of an IN, anew for every row that is written.
-    -- That was a fifth of the time of a whole drain.
-    CONSTRAINT event_words CHECK (
-        class IS CASE type
-            WHEN 'claimed' THEN 'transition' WHEN 'started' THEN 'transition'
-            WHEN 'succeeded' THEN 'transition' WHEN 'enqueued' THEN 'transition'
-            WHEN 'lease_renewed' THEN 'renewal' WHEN 'heartbeat' THEN 'renewal'
-            WHEN 'stalled' THEN 'transition' WHEN 'requeued' THEN 'transition'
-            WHEN 'failed' THEN 'transition' WHEN 'cancel_requested' THEN 'transition'
-            WHEN 'cancelled' THEN 'transition' WHEN 'dead_lettered' THEN 'transition'
-            ELSE NULL END
-        AND CASE to_status
-            WHEN 'claimed' THEN TRUE WHEN 'running' THEN TRUE WHEN 'succeeded' THEN TRUE
-            WHEN 'queued' THEN TRUE WHEN 'stalled' THEN TRUE WHEN 'failed' THEN TRUE
-            WHEN 'cancelled' THEN TRUE WHEN 'dead_lettered' THEN TRUE
-            ELSE FALSE END
-        AND (from_status IS NULL OR CASE from_status
-            WHEN 'queued' THEN TRUE WHEN 'claimed' THEN TRUE WHEN 'running' THEN TRUE
-            WHEN 'stalled' THEN TRUE
-            ELSE FALSE END))
-) STRICT, WITHOUT ROWID;
+    UNIQUE (job_id, seq)
+) STRICT;
 
 -- By time alone, types are filtered: entries arrive at one end of it, where an insertion is cheapest.
 CREATE INDEX tenure_job_event_time ON tenure_job_event (ts);
-CREATE INDEX tenure_job_event_renewal ON tenure_job_event (job_id, seq) WHERE class = 'renewal';
+CREATE INDEX tenure_job_event_renewal
+    ON tenure_job_event (job_id, seq) WHERE type IN ('lease_renewed', 'heartbeat');
 CREATE INDEX tenure_job_event_correlation
     ON tenure_job_event (correlation_id) WHERE correlation_id IS NOT NULL;
 
@@ -208,8 +194,7 @@ CREATE TABLE tenure_observation (
     lease      TEXT    NOT NULL,  -- the lease id, or empty: a key has no nulls
     ordinal    INTEGER NOT NULL CHECK (ordinal BETWEEN 1 AND 10),
     ts         INTEGER NOT NULL,
-    type       TEXT    NOT NULL
-               CHECK (type IN ('result_discarded', 'foreign_lease', 'compensated')),
+    type       TEXT    NOT NULL,
     actor      TEXT    NOT NULL,
     lease_id   TEXT,
     request_id TEXT,
@@ -261,6 +246,7 @@ BEGIN SELECT RAISE(ABORT, 'tenure: a job is never replaced'); END;
 
 CREATE TRIGGER tenure_job_event_is_inserted_once BEFORE INSERT ON tenure_job_event
   WHEN EXISTS (SELECT 1 FROM tenure_job_event WHERE job_id = NEW.job_id AND seq = NEW.seq)
+    OR EXISTS (SELECT 1 FROM tenure_job_event WHERE position = NEW.position)
 BEGIN SELECT RAISE(ABORT, 'tenure: an event is never replaced'); END;
 
 CREATE TRIGGER tenure_job_live_stays BEFORE DELETE ON tenure_job WHEN OLD.finished_at IS NULL
@@ -270,5 +256,100 @@ CREATE TRIGGER tenure_job_event_is_written_once BEFORE UPDATE ON tenure_job_even
 BEGIN SELECT RAISE(ABORT, 'tenure: an event is never changed'); END;
 
 CREATE TRIGGER tenure_job_event_transition_stays BEFORE DELETE ON tenure_job_event
-  WHEN OLD.class <> 'renewal' AND EXISTS (SELECT 1 FROM tenure_job WHERE id = OLD.job_id)
+  WHEN OLD.type NOT IN ('lease_renewed', 'heartbeat')
+   AND EXISTS (SELECT 1 FROM tenure_job WHERE id = OLD.job_id)
 BEGIN SELECT RAISE(ABORT, 'tenure: a transition is kept for as long as its job'); END;
+
+-- What is kept beside the log (docs/spec/beside-the-log.md).
+
+CREATE TABLE tenure_dead_letter_resolution (
+    job_id      TEXT    NOT NULL PRIMARY KEY,
+    kind        TEXT    NOT NULL,
+    ts          INTEGER NOT NULL,
+    actor       TEXT    NOT NULL,
+    request_id  TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    note        TEXT    NOT NULL,
+    new_job_id  TEXT,
+    CHECK (CASE kind WHEN 'redriven' THEN new_job_id IS NOT NULL
+                     WHEN 'discarded' THEN new_job_id IS NULL
+                     ELSE TRUE END)
+) STRICT;
+
+CREATE TRIGGER tenure_resolution_is_written_once BEFORE UPDATE ON tenure_dead_letter_resolution
+BEGIN SELECT RAISE(ABORT, 'tenure: a resolution is never changed'); END;
+
+-- The body comes last: whoever looks at the others does not read past them.
+CREATE TABLE tenure_artifact (
+    job_id     TEXT    NOT NULL,
+    attempt    INTEGER NOT NULL,
+    name       TEXT    NOT NULL,
+    media_type TEXT    NOT NULL,
+    size       INTEGER NOT NULL CHECK (size BETWEEN 0 AND 16777216),
+    sha256     TEXT    NOT NULL,
+    ts         INTEGER NOT NULL,
+    namespace  TEXT    NOT NULL,
+    body       BLOB    NOT NULL CHECK (length(body) = size),
+    PRIMARY KEY (job_id, attempt, name)
+) STRICT;
+
+-- The bytes of a namespace's artifacts, so that its quota costs the same however many there are.
+-- Sixteen rows, by the last digit of the job id, as on PostgreSQL, where each is locked by itself.
+CREATE TABLE tenure_artifact_bytes (
+    namespace TEXT    NOT NULL,
+    part      INTEGER NOT NULL CHECK (part BETWEEN 0 AND 15),
+    bytes     INTEGER NOT NULL,
+    PRIMARY KEY (namespace, part)
+) STRICT;
+
+CREATE TABLE tenure_attempt_log (
+    job_id         TEXT    NOT NULL,
+    attempt        INTEGER NOT NULL,
+    left_out_bytes INTEGER NOT NULL CHECK (left_out_bytes >= 0),
+    part           INTEGER NOT NULL CHECK (part >= 0),
+    text           TEXT    NOT NULL,
+    PRIMARY KEY (job_id, attempt)
+) STRICT;
+
+CREATE TABLE tenure_worker_process (
+    namespace          TEXT    NOT NULL,
+    worker             TEXT    NOT NULL,
+    actor              TEXT    NOT NULL,
+    host               TEXT    NOT NULL,
+    pid                INTEGER NOT NULL,
+    queues             TEXT    NOT NULL,
+    kinds              TEXT    NOT NULL,
+    concurrency        INTEGER NOT NULL,
+    version            TEXT    NOT NULL,
+    started_at         INTEGER NOT NULL,
+    seen_at            INTEGER NOT NULL,
+    drain_requested_at INTEGER,
+    instance           TEXT    NOT NULL,
+    PRIMARY KEY (namespace, worker, actor)
+) STRICT;
+
+-- Tokens (docs/spec/http.md).
+
+CREATE TABLE tenure_token (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    secret_sha256 TEXT    NOT NULL CHECK (length(secret_sha256) = 64),
+    name          TEXT    NOT NULL,
+    role          TEXT    NOT NULL,
+    namespace     TEXT    NOT NULL,
+    queues        TEXT    NOT NULL,
+    kinds         TEXT    NOT NULL,
+    max_leases    INTEGER NOT NULL CHECK (max_leases >= 1),
+    max_polls     INTEGER NOT NULL CHECK (max_polls >= 1),
+    created_at    INTEGER NOT NULL,
+    expires_at    INTEGER,
+    revoked_at    INTEGER,
+    last_used_at  INTEGER
+) STRICT;
+
+-- What a token may do is fixed when it is made: who wants more is given another one.
+CREATE TRIGGER tenure_token_never_gains BEFORE UPDATE ON tenure_token
+ WHEN new.id <> old.id OR new.secret_sha256 <> old.secret_sha256 OR new.name <> old.name
+   OR new.role <> old.role OR new.namespace <> old.namespace OR new.queues <> old.queues
+   OR new.kinds <> old.kinds OR new.expires_at IS NOT old.expires_at
+   OR (old.revoked_at IS NOT NULL AND new.revoked_at IS NULL)
+BEGIN SELECT RAISE(ABORT, 'tenure: a token never gains a right'); END;

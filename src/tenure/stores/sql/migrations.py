@@ -1,7 +1,8 @@
-"""Migrations: numbered SQL scripts per dialect, applied in order, each in one transaction.
+"""Migrations: numbered SQL scripts of a dialect, applied in order, each in one transaction.
 
-A script is never edited once released; a change of the schema is a new number. Applying them is
-the dialect's business, because locking is.
+They are in the folder `migrations` of the dialect's package. A script is never edited once
+released; a change of the schema is a new number. The dialect applies them, because how to lock is
+its own.
 """
 
 import re
@@ -20,10 +21,10 @@ class Migration(msgspec.Struct, frozen=True):
     text: str
 
 
-def migrations(dialect: str) -> list[Migration]:
-    """Every migration of a dialect in order."""
+def migrations(package: str) -> list[Migration]:
+    """Every migration of a dialect's package in order."""
     found = []
-    for entry in files(__package__).joinpath(dialect).iterdir():
+    for entry in files(package).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(entry.name)
         if match is not None:
             text = entry.read_text(encoding="utf-8")
@@ -31,6 +32,6 @@ def migrations(dialect: str) -> list[Migration]:
     return sorted(found, key=lambda migration: migration.version)
 
 
-def newest_version(dialect: str) -> int:
+def newest_version(package: str) -> int:
     """The schema version this code was written for. [Y3]"""
-    return migrations(dialect)[-1].version
+    return migrations(package)[-1].version

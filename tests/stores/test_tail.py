@@ -1,0 +1,49 @@
+"""The tail on PostgreSQL, where transactions overlap. The kit has what is true of every store."""
+
+import psycopg
+
+from tenure.conformance.spec import spec
+from tenure.core.events import Event
+from tenure.own_transaction.postgres import store_on
+from tenure.stores.postgres.store import PostgresStore
+from tests.stores.hands import PostgresHand
+from tests.stores.lives import claim, complete, enqueue, heartbeat, start
+
+
+def _tail(store: PostgresStore) -> list[Event]:
+    return [each.event for each in store.tail_events(after=None, limit=100)]
+
+
+@spec("E5")
+def test_an_old_transaction_that_ends_a_job_comes_after_what_was_written_meanwhile(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    enqueue(postgres_store)
+    [job] = start(postgres_store, claim(postgres_store, 1))
+    shown = _tail(postgres_store)
+
+    with psycopg.connect(postgres_url) as raw:
+        raw.execute("SELECT pg_current_xact_id()")  # older than that of the heartbeat
+        [renewed] = heartbeat(postgres_store, [job])
+        complete(store_on(postgres_store, raw), [renewed])
+        while_open = _tail(postgres_store)
+
+    assert while_open == shown
+    assert _tail(postgres_store) == postgres_store.load_histories([job.id])[job.id]
+
+
+@spec("E5")
+def test_events_of_an_earlier_epoch_come_first_whatever_the_server_counts(
+    postgres_hand: PostgresHand,
+) -> None:
+    store = postgres_hand.store
+    [old] = enqueue(store)
+    # As after a dump was restored on another server, which counts its transactions from the start.
+    postgres_hand.run("ALTER TABLE {t}job_event DISABLE TRIGGER ALL")
+    postgres_hand.run("UPDATE {t}job_event SET position = position + 1000000")
+    before = store.tail_events(after=None, limit=10)
+
+    store.raise_epoch()
+
+    assert not before
+    assert [each.event.job_id for each in store.tail_events(after=None, limit=10)] == [old]
