@@ -288,7 +288,7 @@ def test_an_old_store_is_named_where_it_is_said_how_to_mend_it(tmp_path: Path) -
     url = f"sqlite:///{tmp_path / 'my store.db'}"
     open_store(url).close()
     with closing(sqlite3.connect(tmp_path / "my store.db", isolation_level=None)) as raw:
-        raw.execute("UPDATE tenure_meta SET schema_version = 1")
+        raw.execute("UPDATE tenure_meta SET schema_version = 0")
 
     with pytest.raises(SchemaTooOld) as refusal:
         open_store(url)
