@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tenure.core.events import FACTS_OF
+from tenure.core.vocabulary import EventType
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.openapi import STATUS_TEXT, TRACE_HEADERS, openapi, statuses
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
@@ -48,7 +50,15 @@ def page() -> str:
     lines += ["A field without a default has to be there.", ""]
     for name in sorted(schemas):
         lines += _message(name, schemas[name])
+        if name == "FactsRecord":
+            lines += ["| event | its `payload` may have |", "|---|---|"]
+            lines += [f"| `{kind}` | {_facts(kind)} |" for kind in FACTS_OF]
+            lines += [""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _facts(kind: EventType) -> str:
+    return ", ".join(f"`{fact}`" for fact in FACTS_OF[kind]) or "nothing"
 
 
 def _row(route: Route) -> str:
@@ -92,7 +102,7 @@ def _message(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield f"### {name}"
     yield ""
     if schema.get("description"):
-        yield " ".join(schema["description"].split())
+        yield " ".join(schema["description"].split()).partition(" By the type of the event:")[0]
         yield ""
     if "enum" in schema:
         yield f"One of {', '.join(f'`{word}`' for word in schema['enum'])}."

@@ -136,6 +136,7 @@ def test_a_job_is_made_once_and_the_answer_says_whether_it_was(stage: Stage) -> 
 
     assert [each.status for each in (made, again, other)] == [201, 200, 409]
     assert other.json["cause"] == "idempotency_key_reuse"
+    assert other.json["job"] == again.json["job"] == made.json["job"]
     assert made.json["job"]["id"] == JOB.format(1)
 
 
@@ -157,6 +158,43 @@ def test_a_refused_request_is_a_409_with_the_record_as_it_stands(stage: Stage) -
     assert refused.status == 409
     assert refused.json["cause"] == "job_finished"
     assert refused.json["job"]["status"] == "succeeded"
+
+
+@spec("H48")
+def test_a_job_id_may_be_written_in_upper_case_everywhere(stage: Stage) -> None:
+    upper = "0190163D-8694-739B-AEA5-966C26F8AD91"
+    new = {"job_id": upper, "queue": "q", "kind": "k"}
+    path: dict[str, Any] = {"role": O, "job_id": upper}
+
+    made = stage.call("enqueue", new, role=C)
+    again = stage.call("enqueue", {**new, "job_id": upper.lower()}, role=C)
+    shown = stage.call("job", **path)
+    [found] = stage.call("lookup", {"job_ids": [upper]}, role=C).json["jobs"]
+    earlier = stage.ask("GET", f"/v1/jobs?before={upper}", token=stage.of(C)).json["jobs"]
+    [listed] = stage.ask("GET", f"/v1/jobs?id_prefix={upper[:8]}", token=stage.of(C)).json["jobs"]
+    [grant] = stage.claim()
+    lease = {"job_id": upper, "lease_id": grant["lease_id"]}
+    news = stage.call("look", {"leases": [lease]}, role=W)
+    done = stage.call("complete", _report(lease, "c"), role=W)
+    rerun = stage.call("rerun", {"request_id": "r"}, **path)
+
+    assert (made.status, again.status) == (201, 200)
+    jobs = [made.json["job"], shown.json["job"], found, listed]
+    assert {job["id"] for job in jobs} == {grant["job_id"]} == {upper.lower()}
+    assert earlier == []
+    assert news.json == {"news": ["none"]}
+    assert (done.json["verdict"], rerun.status) == ("COMMITTED", 201)
+
+
+@spec("H50")
+def test_events_have_names_and_instants_not_positions_and_microseconds(stage: Stage) -> None:
+    made = stage.call("enqueue", {"queue": "q", "kind": "k"}, role=C)
+
+    [event] = stage.call("events", role=C, job_id=made.json["job"]["id"]).json["events"]
+
+    facts = event["payload"]
+    assert facts["policy"] == made.json["job"]["policy"]
+    assert facts["run_at"] == made.json["job"]["run_at"]
 
 
 def test_a_large_request_hears_the_same_as_a_small_one(stage: Stage) -> None:

@@ -51,7 +51,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     Unknown fields are ignored on reading: extensions only add optional ones. [Y2]
     """
 
-    # enqueued
     namespace: Namespace | None = None
     queue: QueueName | None = None
     kind: Kind | None = None
@@ -59,26 +58,59 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     policy: Policy | None = None
     dedupe_key: str | None = None
     origin_id: JobId | None = None
-    # enqueued, requeued, stalled for reclaim
     run_at: Instant | None = None
-    # bodies: payload on enqueued, checkpoint on heartbeat and attempt ends, result on succeeded
     sha256: str | None = None
     checkpoint_sha256: str | None = None
     size: int | None = None
-    # renewals, and the summary an attempt's end keeps of them
     hb_seq: int | None = None
     progress: Progress | None = None
     renewals: int | None = None
-    # budget
     failures: int | None = None
     releases: int | None = None
     outage_credits: int | None = None
-    # ends
     error: JobError | None = None
     reason_code: ReasonCode | None = None
     stage: Stage | None = None
     reason: str | None = None
     cancel_deadline: Instant | None = None
+
+
+_SUMMARY = ("hb_seq", "renewals", "progress", "checkpoint_sha256")
+"""What the end of an attempt keeps of its renewals. [G1]"""
+
+FACTS_OF: dict[EventType, tuple[str, ...]] = {
+    EventType.ENQUEUED: (
+        "namespace",
+        "queue",
+        "kind",
+        "priority",
+        "policy",
+        "dedupe_key",
+        "origin_id",
+        "run_at",
+        "sha256",
+        "size",
+    ),
+    EventType.CLAIMED: (),
+    EventType.STARTED: (),
+    EventType.LEASE_RENEWED: ("hb_seq",),
+    EventType.HEARTBEAT: ("hb_seq", "progress", "checkpoint_sha256", "size"),
+    EventType.CANCEL_REQUESTED: ("reason", "cancel_deadline"),
+    EventType.STALLED: (
+        "error",
+        "failures",
+        "releases",
+        "outage_credits",
+        "run_at",
+        *_SUMMARY,
+    ),
+    EventType.REQUEUED: ("run_at",),
+    EventType.SUCCEEDED: ("sha256", "size", *_SUMMARY),
+    EventType.FAILED: ("error", "failures", *_SUMMARY),
+    EventType.CANCELLED: ("reason", "error", *_SUMMARY),
+    EventType.DEAD_LETTERED: ("reason_code", "stage", "error", "failures", "reason", *_SUMMARY),
+}
+"""Which facts an event of each type may carry."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

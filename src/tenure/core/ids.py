@@ -26,6 +26,8 @@ DEFAULT_NAMESPACE = Namespace("default")
 SYSTEM = Actor("system")
 
 JOB_ID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+ANY_CASE_JOB_ID_PATTERN = re.compile(JOB_ID_PATTERN.pattern.replace("a-f", "a-fA-F"))
+"""A job id as callers may write it; `lower` makes it one."""
 LEASE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]{0,8})-[0-9a-f]{32}")
 
 

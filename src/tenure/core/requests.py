@@ -128,7 +128,9 @@ def already_there(job: Job, command: Enqueue | Redrive, history: History | None)
         return NeedsHistory(job_id=job.id)
     if history[0].fingerprint == fingerprint(command):
         return Replayed(answer=Reply(job=job, replayed=True))
-    return Refused(answer=Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE))
+    # Of a job of another namespace nobody learns more than that its id is taken. [H21]
+    is_elsewhere = isinstance(command, Enqueue) and command.namespace != job.namespace
+    return _refused(None if is_elsewhere else job, Cause.IDEMPOTENCY_KEY_REUSE)
 
 
 def _refused(job: Job | None, cause: Cause) -> Refused:

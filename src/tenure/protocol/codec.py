@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from tenure.errors import InvalidInput, MalformedBody
+from tenure.protocol.wording import in_words
 
 _T = TypeVar("_T")
 
@@ -31,7 +32,7 @@ def decode(kind: type[_T], body: bytes) -> _T:
     try:
         decoded: _T = _decoder(cast(Hashable, kind)).decode(body)
     except msgspec.ValidationError as wrong:
-        raise _invalid(str(wrong)) from wrong
+        raise _invalid(str(wrong), kind) from wrong
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise MalformedBody(f"is not JSON: {wrong}") from wrong
     except RecursionError as wrong:
@@ -80,7 +81,8 @@ def convert_text(kind: Any, field: str, text: str) -> Any:
     try:
         return msgspec.convert(text, kind)
     except msgspec.ValidationError as wrong:
-        raise InvalidInput(field, _problem(str(wrong))) from wrong
+        problem, _ = _without_place(str(wrong))
+        raise InvalidInput(field, in_words(problem, kind, "")) from wrong
 
 
 def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
@@ -97,7 +99,7 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as wrong:
-        raise _invalid(str(wrong)) from wrong
+        raise _invalid(str(wrong), kind) from wrong
 
 
 def encode_query(query: msgspec.Struct) -> list[tuple[str, str]]:
@@ -124,11 +126,6 @@ def _list_fields(kind: Hashable) -> frozenset[str]:
     )
 
 
-def _problem(text: str) -> str:
-    """What is wrong, without the place; a few words of a long value are enough."""
-    return _without_place(text)[0][:300]
-
-
 def _without_place(text: str) -> tuple[str, str]:
     """msgspec's words in two: what is wrong, and where if they say so."""
     problem, marker, place = text.rpartition(_AT)
@@ -137,12 +134,12 @@ def _without_place(text: str) -> tuple[str, str]:
     return problem, _ROOT.sub("", place[:-1], count=1)
 
 
-def _invalid(text: str) -> InvalidInput:
-    """msgspec's words as an error of ours: `what - at `$.path``."""
+def _invalid(text: str, kind: Any) -> InvalidInput:
+    """msgspec's words, `what - at `$.path``, as an error of ours."""
     problem, place = _without_place(text)
     named = _NAMED.search(problem)
     parts = [place] if place else []
     if named is not None:
         parts.append(named[1])
-    field = ".".join(parts)[:200] or "body"
-    return InvalidInput(ascii(field)[1:-1], problem[:300])
+    field = ".".join(parts)
+    return InvalidInput(ascii(field[:200])[1:-1] or "body", in_words(problem, kind, field)[:300])

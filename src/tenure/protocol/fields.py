@@ -19,7 +19,7 @@ from tenure.core.checks import (
     NAME_PATTERN,
 )
 from tenure.core.ids import (
-    JOB_ID_PATTERN,
+    ANY_CASE_JOB_ID_PATTERN,
     LEASE_ID_PATTERN,
     JobId,
     Kind,
@@ -49,7 +49,7 @@ QueueField = Annotated[QueueName, _NAME]
 KindField = Annotated[Kind, _NAME]
 WorkerField = Annotated[WorkerId, _NAME]
 RequestIdField = Annotated[RequestId, _NAME]
-JobIdField = Annotated[JobId, Meta(pattern=_whole(JOB_ID_PATTERN))]
+JobIdField = Annotated[JobId, Meta(pattern=_whole(ANY_CASE_JOB_ID_PATTERN))]
 LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
 
 StepField = Annotated[str, Meta(max_length=MAX_DEDUPE_KEY)]
@@ -65,6 +65,16 @@ Exact = Annotated[int, Meta(ge=0, le=MAX_EXACT_INTEGER)]
 Sequence = Annotated[int, Meta(ge=1, le=MAX_EXACT_INTEGER)]
 Priority = Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[1])]
 Moment = Annotated[datetime, Meta(tz=True)]
+
+_NAME_IN_WORDS = (
+    "a name of ASCII letters, digits and . _ : / -, beginning with a letter or digit,"
+    f" at most {MAX_NAME} characters"
+)
+PATTERNS_IN_WORDS = {
+    _whole(NAME_PATTERN): _NAME_IN_WORDS,
+    _whole(ANY_CASE_JOB_ID_PATTERN): "a UUID such as 0190163d-8694-739b-aea5-966c26f8ad91",
+    _whole(LEASE_ID_PATTERN): "the lease_id of a grant",
+}
 
 LIMITS_BY_TYPE: dict[Any, Any] = {
     Duration: Seconds,

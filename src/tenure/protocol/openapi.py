@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.core.events import FACTS_OF
 from tenure.protocol import (
     CORRELATION_HEADER,
     LEASE_HEADER,
@@ -73,6 +74,7 @@ def openapi() -> Json:
     _, components = msgspec.json.schema_components(list(dict.fromkeys(kinds)), ref_template=_REF)
     for schema in components.values():
         _require_all(schema)
+    components["FactsRecord"]["description"] += f" {_FACTS_IN_WORDS}"
     paths: Json = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -90,6 +92,12 @@ def openapi() -> Json:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+_FACTS_IN_WORDS = "By the type of the event: " + "; ".join(
+    f"`{kind}`: {', '.join(f'`{fact}`' for fact in facts) or 'nothing'}"
+    for kind, facts in FACTS_OF.items()
+)
 
 
 def _require_all(schema: Json) -> None:

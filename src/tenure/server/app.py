@@ -250,6 +250,8 @@ async def _read(
         name: convert_text(PATH_FIELDS[name], name, http.path_params[name])
         for name in route.path_fields
     }
+    if "job_id" in path:
+        path["job_id"] = path["job_id"].lower()
     pairs = http.query_params.multi_items()
     query = None if route.query is None else decode_query(route.query, pairs)
     if route.query is None and pairs and not route.is_public:

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import msgspec
 from starlette.responses import Response
 
 from tenure.core.commands import Enqueue, Redrive
-from tenure.core.ids import ENTROPY_BYTES, Namespace, QueueName, new_job_id
+from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
@@ -46,6 +47,8 @@ from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
 from tenure.server.worker_routes import Handler, hidden_jobs
 from tenure.telemetry.tracing import Traced
+
+_Id = TypeVar("_Id", bound=str)
 
 # --- Making jobs -------------------------------------------------------------------------------
 
@@ -90,13 +93,18 @@ async def follow_up(call: Call) -> Response:
     return answer(job_reply(reply, now=now, bodies=False), _status(call, reply))
 
 
+def _lower(job_id: _Id | None) -> _Id | None:
+    """A job id as the core writes it. [H48]"""
+    return None if job_id is None else cast(_Id, job_id.lower())
+
+
 def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
     undo = message.policy.compensation
     if undo is not None:
         call.principal.check_compensation(undo.queue, undo.kind)
-    job_id = message.job_id
+    job_id = _lower(message.job_id)
     if job_id is None:
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
@@ -186,7 +194,7 @@ async def job(call: Call) -> Response:
 
 async def lookup(call: Call) -> Response:
     """Look at several jobs; those that are not the caller's are left out."""
-    ids = list(dict.fromkeys(call.message(LookupMessage).job_ids))
+    ids = list(dict.fromkeys(JobId(each.lower()) for each in call.message(LookupMessage).job_ids))
     bodies = call.check_with_bodies("job_ids", len(ids))
     seen = await call.jobs(ids, bodies=bodies)
     now = await call.services.now()
@@ -212,8 +220,8 @@ async def jobs(call: Call) -> Response:
         queue=call.principal.listed_queue(query.queue),
         kind=call.principal.listed_kind(query.kind),
         correlation_id=query.correlation_id,
-        id_prefix=query.id_prefix,
-        before=query.before,
+        id_prefix=_lower(query.id_prefix),
+        before=_lower(query.before),
         limit=query.limit,
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)
@@ -238,7 +246,7 @@ async def dead_letters(call: Call) -> Response:
         reason_code=query.reason_code,
         stage=query.stage,
         resolved=query.resolved,
-        before=query.before,
+        before=_lower(query.before),
         limit=query.limit,
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)

@@ -10,7 +10,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tenure.core.artifacts import ArtifactUpload
+from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.commands import WorkerCommand
 from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id
 from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Verdict
@@ -31,14 +33,10 @@ from tenure.protocol.replies import (
 from tenure.protocol.requests import (
     AliveMessage,
     ClaimMessage,
-    CompleteMessage,
-    FailMessage,
     HeartbeatsMessage,
     LookMessage,
     OutputMessage,
-    ReleaseMessage,
     ReportsMessage,
-    StartMessage,
     WorkerMessage,
     attempt_output,
     claim_request,
@@ -52,7 +50,7 @@ from tenure.server.memory import LARGE_BYTES
 from tenure.server.polls import Waiter
 from tenure.server.problems import too_many
 
-_M = TypeVar("_M", bound=WorkerMessage | OutputMessage)
+_C = TypeVar("_C", bound=WorkerCommand | AttemptOutput)
 
 Handler = Callable[[Call], Awaitable[Response]]
 
@@ -163,30 +161,11 @@ def _nothing() -> None:
     """It was finished before."""
 
 
-async def start(call: Call) -> Response:
-    """Begin to execute."""
-    return await _single(call, call.message(StartMessage))
-
-
-async def complete(call: Call) -> Response:
-    """Report success."""
-    return await _single(call, call.message(CompleteMessage))
-
-
-async def fail(call: Call) -> Response:
-    """Report a failed attempt."""
-    return await _single(call, call.message(FailMessage))
-
-
-async def release(call: Call) -> Response:
-    """Hand a job back."""
-    return await _single(call, call.message(ReleaseMessage))
-
-
-async def _single(call: Call, message: WorkerMessage) -> Response:
-    [verdict] = await _verdicts(call, [message])
+async def report_one(call: Call) -> Response:
+    """Start, complete, fail or release: one report, one verdict."""
+    [verdict] = await _verdicts(call, [call.body])
     if verdict.cause is Cause.UNKNOWN_JOB:
-        raise UnknownJob(message.job_id)
+        raise UnknownJob(call.body.job_id)
     return answer(verdict_reply(verdict))
 
 
@@ -212,10 +191,9 @@ async def _verdicts(
     call: Call, messages: Sequence[WorkerMessage], within: str = ""
 ) -> list[Verdict]:
     actor = call.actor
-    hidden = await hidden_jobs(call, (message.job_id for message in messages))
-    commands = await call.work(
-        lambda: [worker_command(_decidable(each, hidden), actor) for each in messages]
-    )
+    commands = await call.work(lambda: [worker_command(each, actor) for each in messages])
+    hidden = await hidden_jobs(call, (command.job_id for command in commands))
+    commands = [_decidable(command, hidden) for command in commands]
     answers = await call.decide(commands, within=within)
     verdicts = [verdict for verdict in answers if isinstance(verdict, Verdict)]
     foreign = [
@@ -254,11 +232,11 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
     return {each: new_job_id(now, os.urandom(ENTROPY_BYTES)) for each in hidden}
 
 
-def _decidable(message: _M, hidden: Mapping[JobId, JobId]) -> _M:
-    """The message, about an unknown job if its own is hidden."""
-    if message.job_id not in hidden:
-        return message
-    return msgspec.structs.replace(message, job_id=hidden[message.job_id])
+def _decidable(asked: _C, hidden: Mapping[JobId, JobId]) -> _C:
+    """What was asked, about an unknown job if its own is hidden."""
+    if asked.job_id not in hidden:
+        return asked
+    return msgspec.structs.replace(asked, job_id=hidden[asked.job_id])
 
 
 async def _seen_from_here(
@@ -307,11 +285,10 @@ async def upload_artifact(call: Call) -> Response:
 
 async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B20]"""
-    message = call.message(OutputMessage)
-    hidden = await hidden_jobs(call, [message.job_id])
-    kept = attempt_output(_decidable(message, hidden), actor=call.actor)
+    sent = attempt_output(call.message(OutputMessage), actor=call.actor)
+    kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
     cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
-    await _check_known(call, message.job_id, message.lease_id, cause)
+    await _check_known(call, sent.job_id, sent.lease_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 
@@ -341,10 +318,10 @@ async def alive(call: Call) -> Response:
 
 HANDLERS: dict[str, Handler] = {
     "claim": claim,
-    "start": start,
-    "complete": complete,
-    "fail": fail,
-    "release": release,
+    "start": report_one,
+    "complete": report_one,
+    "fail": report_one,
+    "release": report_one,
     "heartbeat": heartbeat,
     "report": report,
     "look": look,
