@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ def test_every_error_is_one_tree_with_codes_of_their_own() -> None:
     assert len({error.code for error in errors}) == len(errors)
 
 
+@pytest.mark.process
 def test_importing_tenure_loads_no_store_and_no_event_loop() -> None:
     code = (
         "import sys, tenure; "
@@ -37,10 +39,14 @@ def test_importing_tenure_loads_no_store_and_no_event_loop() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_application_on_sqlite_loads_no_postgresql_driver() -> None:
+@pytest.mark.process
+def test_an_application_on_sqlite_loads_no_postgresql_driver(tmp_path: Path) -> None:
     code = (
-        "import sys; from tenure import Tenure; app = Tenure('memory://'); app.enqueue('x', {}); "
-        "app.close(); sys.exit('psycopg' in sys.modules)"
+        "import sys; from tenure import Tenure; app = Tenure(sys.argv[1]); app.enqueue('x', {}); "
+        "app.close(); sys.exit('sqlite3' not in sys.modules or 'psycopg' in sys.modules)"
     )
+    file = tmp_path / "tenure.db"
 
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code, f"sqlite:///{file}"], check=True)
+
+    assert file.stat().st_size

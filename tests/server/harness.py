@@ -227,15 +227,6 @@ async def _make(
     return Services(coordinator, settings, monotonic=clock, **given)
 
 
-async def until(condition: Callable[[], bool], *, turns: int = 2000) -> None:
-    """Let the loop turn until something is so."""
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to be")
-
-
 async def together(*work: Awaitable[_T]) -> list[_T]:
     """Run several at a time."""
     return list(await asyncio.gather(*work))

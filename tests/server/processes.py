@@ -9,9 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.server.harness import Answer
 
@@ -151,11 +149,3 @@ class House:
     def close(self) -> None:
         for server in self._servers:
             server.close()
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait until something is so; patience is long, because machines are slow."""
-    ends_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < ends_at, what
-        time.sleep(0.02)

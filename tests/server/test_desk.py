@@ -31,7 +31,8 @@ from tenure.errors import Closed
 from tenure.ports import Coordination
 from tenure.server.polls import ClaimDesk, Waiter
 from tenure.server.settings import ServerSettings
-from tests.server.harness import JOB, until
+from tests.server.harness import JOB
+from tests.support.waiting import auntil
 
 NEVER_S = 3600.0
 SETTINGS = ServerSettings(poll_every_s=NEVER_S, recheck_token_s=NEVER_S)
@@ -96,7 +97,7 @@ class Scene:
     async def answered(self, worker: str, *grants: Grant) -> None:
         """Answer the claim that this worker has before the store."""
         coordination = self.coordination
-        await until(lambda: bool(coordination.asked) and not coordination.asked[-1][1].done())
+        await auntil(lambda: bool(coordination.asked) and not coordination.asked[-1][1].done())
         asked, future = coordination.asked[-1]
         assert asked == worker
         future.set_result(ClaimAnswer(grants=grants))
@@ -164,7 +165,7 @@ def test_what_is_granted_to_a_claim_that_the_server_gave_up_is_taken_back() -> N
         scene = Scene()
         waiter, asked = Waiter(), request("a")
         task = scene.serve(asked, waiter)
-        await until(lambda: scene.workers == ["a"])
+        await auntil(lambda: scene.workers == ["a"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -187,7 +188,7 @@ def test_what_failed_in_flight_has_nothing_to_take_back() -> None:
     async def scenario() -> None:
         scene = Scene()
         task = scene.serve(request("a"))
-        await until(lambda: scene.workers == ["a"])
+        await auntil(lambda: scene.workers == ["a"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -243,7 +244,9 @@ def test_an_answer_says_how_long_the_claim_was_held_before_the_store_was_asked()
 
         hours.ahead_s += 1800
         scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
-        await until(lambda: scene.workers[-1] == "b" and not scene.coordination.asked[-1][1].done())
+        await auntil(
+            lambda: scene.workers[-1] == "b" and not scene.coordination.asked[-1][1].done()
+        )
         hours.ahead_s += 600  # the store takes its time: there may be a lease already
         await scene.answered("b", granted(2))
 
@@ -258,7 +261,7 @@ def test_the_time_of_a_claim_begins_when_it_comes() -> None:
     async def scenario() -> None:
         scene, hours = Scene(), Hours()
         task = scene.serve(request("a"), wait_s=600)
-        await until(lambda: scene.workers == ["a"])
+        await auntil(lambda: scene.workers == ["a"])
 
         hours.ahead_s += 601  # its first look at the store took that long
         await scene.answered("a")

@@ -27,8 +27,9 @@ from tenure.server.app import check_local
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.quotas import Quotas
-from tests.server.harness import JOB, SETTINGS, Answer, Stage, until
+from tests.server.harness import JOB, SETTINGS, Answer, Stage
 from tests.server.test_roles import name_of, send
+from tests.support.waiting import auntil
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
 
@@ -151,7 +152,7 @@ def test_tokens_that_are_made_up_hold_up_nobody_who_is_known(
         waiting = [ask(made_up[0][2]), ask(made_up[1][2])]
         try:
             async with asyncio.timeout(10):
-                await until(lambda: len(held) == 1)
+                await auntil(lambda: len(held) == 1)
                 others = [await ask(each) for each in (made_up[2][2], newcomer, known)]
                 assert len(held) == 1
         finally:
@@ -197,7 +198,7 @@ def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPat
         for passes_s in (0, 59, 1, 1):
             stage.clock.advance(passes_s)
             await stage.aask("GET", "/v1/time", token=text)
-            await until(lambda: not stage.services.authenticator._notes)
+            await auntil(lambda: not stage.services.authenticator._notes)
 
     stage.run(scenario())
 

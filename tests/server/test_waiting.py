@@ -16,7 +16,8 @@ from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
 from tenure.server import worker_routes
 from tenure.server.app import make_app
 from tenure.server.services import Services
-from tests.server.harness import SETTINGS, Answer, Stage, until
+from tests.server.harness import SETTINGS, Answer, Stage
+from tests.support.waiting import auntil
 
 C, W, O = Role.CLIENT, Role.WORKER, Role.OPERATOR  # noqa: E741 - as in the table
 
@@ -30,7 +31,7 @@ def test_a_claim_waits_until_there_is_a_job(stage: Stage) -> None:
     async def scenario() -> Answer:
         message = stage.claim_message(wait_s=60)
         claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
-        await until(lambda: _waiting(stage) == 1)
+        await auntil(lambda: _waiting(stage) == 1)
         new = {"queue": "q", "kind": "k"}
         await stage.aask("POST", "/v1/jobs", new, token=stage.of(C))
         return await claim
@@ -45,7 +46,7 @@ def test_a_claim_finds_what_came_by_another_way(stage: Stage) -> None:
     async def scenario() -> Answer:
         message = stage.claim_message(wait_s=60)
         claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
-        await until(lambda: _waiting(stage) == 1)
+        await auntil(lambda: _waiting(stage) == 1)
         # Not ready when it is enqueued: nobody says when its time has come.
         new = {"queue": "q", "kind": "k", "delay_s": 5}
         await stage.aask("POST", "/v1/jobs", new, token=stage.of(C))
@@ -107,9 +108,9 @@ def test_many_wait_and_only_one_asks_the_store(
             )
             for n in range(20)
         ]
-        await until(lambda: _waiting(stage) == 20)
+        await auntil(lambda: _waiting(stage) == 20)
         asked.clear()
-        await until(lambda: len(asked) >= 10)
+        await auntil(lambda: len(asked) >= 10)
         assert len(set(asked)) == 1
         jobs = [{"queue": "q", "kind": "k"}] * 20
         await stage.aask("POST", "/v1/jobs/batch", {"jobs": jobs}, token=stage.of(C))
@@ -135,7 +136,7 @@ def test_shutting_down_answers_whoever_waits_and_grants_nothing_more(stage: Stag
             )
             for n in range(3)
         ]
-        await until(lambda: _waiting(stage) == 3)
+        await auntil(lambda: _waiting(stage) == 3)
         stage.services.stop()
         answered = list(await asyncio.gather(*claims))
         late = await stage.aask("POST", "/v1/claim", stage.claim_message(), token=stage.of(W))
@@ -157,7 +158,7 @@ def test_a_caller_that_hangs_up_leaves_the_line_and_receives_nothing(stage: Stag
             "POST", "/v1/claim", stage.claim_message(wait_s=60), token=stage.of(W)
         )
         claim = asyncio.create_task(caller.run(stage.app))
-        await until(lambda: _waiting(stage) == 1)
+        await auntil(lambda: _waiting(stage) == 1)
         caller.hang_up()
         await claim
 
@@ -184,7 +185,7 @@ def test_a_grant_whose_caller_has_gone_is_taken_back_and_costs_nothing(
 
     async def scenario() -> None:
         await caller.run(stage.app)
-        await until(lambda: stage.job(job_id).status is JobStatus.QUEUED)
+        await auntil(lambda: stage.job(job_id).status is JobStatus.QUEUED)
 
     stage.run(scenario())
     stalled = stage.events(job_id)[2]
@@ -213,7 +214,7 @@ def test_a_grant_is_not_taken_back_when_the_same_claim_was_sent_again(
 
     async def scenario() -> Answer:
         tasks = [asyncio.create_task(each.run(stage.app)) for each in (first, again)]
-        await until(lambda: len(held) == 2)
+        await auntil(lambda: len(held) == 2)
         first.hang_up()
         for request, future in held:
             future.set_result(submit(request).result())
@@ -237,7 +238,7 @@ def test_a_grant_that_could_not_be_written_is_taken_back(stage: Stage) -> None:
 
     async def scenario() -> None:
         await stage.app(caller.scope, caller.receive, fail_to_write)
-        await until(lambda: stage.job(job_id).status is JobStatus.QUEUED)
+        await auntil(lambda: stage.job(job_id).status is JobStatus.QUEUED)
 
     stage.run(scenario())
 
@@ -256,7 +257,7 @@ def test_a_grant_that_nobody_reads_is_taken_back() -> None:
 
     async def scenario() -> None:
         await quick.app(caller.scope, caller.receive, never_read)
-        await until(lambda: quick.job(job_id).status is JobStatus.QUEUED)
+        await auntil(lambda: quick.job(job_id).status is JobStatus.QUEUED)
 
     quick.run(scenario())
 
@@ -321,7 +322,7 @@ def test_a_revoked_token_ends_a_claim_that_waits(stage: Stage) -> None:
     async def scenario() -> Answer:
         message = stage.claim_message(wait_s=60)
         claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=text))
-        await until(lambda: _waiting(stage) == 1)
+        await auntil(lambda: _waiting(stage) == 1)
         stage.store.revoke_token(token.id)
         async with asyncio.timeout(5):
             return await claim
@@ -341,7 +342,7 @@ def test_a_token_has_no_more_open_claims_than_it_may(stage: Stage) -> None:
             return stage.aask("POST", "/v1/claim", message, token=token)
 
         open_claims = [asyncio.create_task(ask(worker)) for worker in ("a", "b")]
-        await until(lambda: _waiting(stage) == 2)
+        await auntil(lambda: _waiting(stage) == 2)
         third = await ask("c")
         stage.services.desk.stop()
         first, _ = await asyncio.gather(*open_claims)
@@ -368,12 +369,12 @@ def test_a_claimer_without_room_lets_the_others_go_first(stage: Stage) -> None:
     async def scenario() -> tuple[Answer, bool, Answer]:
         # It waits at the head while there is room; then its other lease takes that.
         first = claim("first", full, wait_s=60)
-        await until(lambda: _waiting(stage) == 1)
+        await auntil(lambda: _waiting(stage) == 1)
         await enqueue("aside")
         aside = await claim("aside", full, queues=["aside"])
         assert len(aside.json["grants"]) == 1
         second = claim("second", stage.token(W, "roomy"), wait_s=60)
-        await until(lambda: _waiting(stage) == 2)
+        await auntil(lambda: _waiting(stage) == 2)
         await enqueue("q")
         answer = await second
         is_open = not first.done() and _waiting(stage) == 1
@@ -401,7 +402,7 @@ def test_a_grant_that_cannot_be_put_into_words_is_taken_back(
     async def scenario() -> Answer:
         message = stage.claim_message()
         answer = await stage.aask("POST", "/v1/claim", message, token=stage.of(W))
-        await until(lambda: stage.job(job_id).status is JobStatus.QUEUED)
+        await auntil(lambda: stage.job(job_id).status is JobStatus.QUEUED)
         return answer
 
     assert stage.run(scenario()).status == 500

@@ -1,15 +1,34 @@
-"""Waiting for what another thread or process does: looking now and then, with a generous limit."""
+"""Waiting for what another thread, process or task does: look again and again.
 
+One patience for every test: it only ever runs out when a test fails, and the machine is shared.
+"""
+
+import asyncio
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 _PAUSE_S = 0.005
 
+_T = TypeVar("_T")
 
-def until(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
-    """Look until it is so; fail with `what` when patience ends."""
+
+def until(condition: Callable[[], _T], what: str, *, within_s: float = PATIENCE_S) -> _T:
+    """Look until the condition is true, and return what it gave; fail with `what` otherwise."""
     ends_at = time.monotonic() + within_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < ends_at, f"waited {within_s} s until {what}"
         time.sleep(_PAUSE_S)
+    return found
+
+
+async def auntil(
+    condition: Callable[[], _T], what: str = "it is so", *, within_s: float = PATIENCE_S
+) -> _T:
+    """The same for a test that runs in an event loop, which goes on meanwhile."""
+    ends_at = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < ends_at, f"waited {within_s} s until {what}"
+        await asyncio.sleep(_PAUSE_S)
+    return found
