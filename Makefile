@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-programs check proof bench fuzz-http docs-generated format clean
+.PHONY: help demo test quick newest test-programs check proof bench fuzz-http docs-generated format clean
 
 # The first interpreter that is new enough; empty when there is none. Override: make PYTHON=...
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -49,6 +49,19 @@ test-programs:
 test: test-programs check ## run the checks, then every test, then ask whether the spec has evidence
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --spec-evidence
 
+# What needs neither processes nor a PostgreSQL server nor long; see tests/support/needs.py.
+QUICK := -m "not proof and not process and not postgres and not slow"
+
+quick: check ## the checks and the fast tests, in under a minute
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(QUICK)
+
+NEWEST = $(shell .ci/newest-python)
+
+newest: ## the fast tests on the newest Python that is found
+	@if test -n "$(NEWEST)"; then $(MAKE) .venv-newest/.ready && \
+		.venv-newest/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(QUICK); \
+		else echo "there is no Python newer than 3.11 here: only $(PYTHON) was tested"; fi
+
 check: .venv/.ready ## lint, formatting, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,7 +87,7 @@ format: .venv/.ready ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean: ## remove everything that make and the tools made
-	rm -rf .venv .venv-bench .venv-fuzz build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-fuzz .venv-newest build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build isolation is off so that the build backend, too, is the pinned one.
@@ -88,6 +101,12 @@ clean: ## remove everything that make and the tools made
 	$(PYTHON) -m venv .venv
 	$(PIP) install -c constraints.txt hatchling editables
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+.venv-newest/.ready: pyproject.toml constraints.txt
+	$(NEWEST) -m venv .venv-newest
+	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt hatchling editables
+	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
 # The fuzzer has many dependencies and none of them is ours: an environment of its own.

@@ -8,7 +8,12 @@ from hypothesis import settings
 
 from tests.support.postgres import DSN_VARIABLE, PostgresCluster, PostgresServer
 
-pytest_plugins = ["pytester", "tests.support.evidence", "tests.model.figures"]
+pytest_plugins = [
+    "pytester",
+    "tests.support.evidence",
+    "tests.support.needs",
+    "tests.model.figures",
+]
 
 # No deadlines: a slow machine is not a bug. In CI a property must fail on the change that broke
 # it, not on a lucky draw; at a desk every run may look at new examples.

@@ -19,6 +19,8 @@ from tenure.verify import assert_holds
 from tenure.wiring import open_store
 from tests.chaos.claimer import QUEUE, THREADS
 
+pytestmark = pytest.mark.process
+
 CLAIMERS = 64
 ROOT = Path(__file__).resolve().parents[2]
 

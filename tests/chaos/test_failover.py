@@ -22,6 +22,8 @@ from tenure.errors import StoreUnavailable
 from tenure.verify import verify
 from tests.support.failover import Pair, Process
 
+pytestmark = pytest.mark.process
+
 THREADS = 3
 PAUSE_S = 0.02
 

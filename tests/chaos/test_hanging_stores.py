@@ -47,6 +47,8 @@ from tenure.stores.sqlite.store import SqliteStore
 from tests.support.hanging import SilentProxy, frozen, write_lock
 from tests.support.postgres import PostgresCluster
 
+pytestmark = pytest.mark.process
+
 LIMIT_S = 120.0
 QUEUE = QueueName("work")
 LIMITS = Limits(lease=LeaseBounds(shortest_us=seconds(0.1), longest_us=seconds(120)))

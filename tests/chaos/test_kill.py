@@ -21,6 +21,8 @@ from tenure.wiring import open_store
 from tests.chaos.client import LIMITS
 from tests.support.postgres import PostgresCluster
 
+pytestmark = pytest.mark.process
+
 CLIENTS = 3
 KILLS = 8
 MANY_ROUNDS = 100_000

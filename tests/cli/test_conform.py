@@ -11,6 +11,8 @@ from tenure.cli.main import main
 from tenure.conformance.worker.obligations import OBLIGATIONS
 from tenure.conformance.worker.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 RIGHT = [sys.executable, "-m", "tests.conformance_worker.worker"]
 WRONG = [sys.executable, "-m", "tests.conformance_worker.wrong"]

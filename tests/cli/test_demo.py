@@ -13,6 +13,8 @@ import pytest
 from tenure.cli.demo import Screen, bar
 from tests.e2e.workers import is_gone
 
+pytestmark = pytest.mark.process
+
 DEMO = [sys.executable, "-m", "tenure", "demo"]
 
 

@@ -14,6 +14,8 @@ from tenure import Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
 
+pytestmark = pytest.mark.process
+
 PATIENCE_S = 60.0
 SOURCE = """
 from tenure import Retry, Tenure

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from tenure.cli.main import COMMANDS, main
 
+pytestmark = pytest.mark.slow
+
 # They run until told to stop, or run programs and long examinations.
 ENDLESS = {"worker", "dev", "demo", "serve", "conform", "sim", "bench", "top"}
 PATIENT: dict[tuple[str, ...], list[str]] = {("jobs", "wait"): ["--timeout", "1ms"]}

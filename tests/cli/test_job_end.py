@@ -18,6 +18,8 @@ from tenure.core.commands import Sweep
 from tenure.core.policy import Policy
 from tests.support.coordinators import World
 
+pytestmark = pytest.mark.process
+
 PATIENCE_S = 60.0
 TENURE = [sys.executable, "-m", "tenure"]
 SOURCE = """

@@ -10,6 +10,8 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import QueueName
 from tests.remote.sites import RemoteSite
 
+pytestmark = pytest.mark.process
+
 Ask = Callable[..., "CompletedProcess[str]"]
 Limited = tuple[Ask, Ask]
 

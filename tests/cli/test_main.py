@@ -13,6 +13,7 @@ from tenure.cli.main import COMMANDS, main
 HEAVY = ("psycopg", "starlette", "sqlite3", "tenure.coordinator", "rich", "hypothesis")
 
 
+@pytest.mark.process
 def test_help_imports_no_driver_and_no_coordinator() -> None:
     program = (
         "import sys\n"
@@ -37,6 +38,7 @@ def test_every_listed_command_exists_and_has_help() -> None:
         assert result.output.startswith("Usage:")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "words", [["--help"], ["jobs", "ls"], ["jobs", "ls", "--json"], ["queues", "ls"]]
 )

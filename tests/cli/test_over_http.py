@@ -14,6 +14,8 @@ from tests.e2e.workers import TENURE
 from tests.remote.sites import RemoteSite
 from tests.server.processes import Process
 
+pytestmark = pytest.mark.process
+
 Ask = Callable[..., "CompletedProcess[str]"]
 
 

@@ -14,6 +14,8 @@ from tenure.cli import worker as worker_command
 from tenure.worker import WorkerOptions
 from tests.cli.harness import tenure
 
+pytestmark = pytest.mark.process
+
 PATIENCE_S = 60.0
 TENURE = [sys.executable, "-m", "tenure"]
 SOURCE = """

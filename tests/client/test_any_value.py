@@ -23,6 +23,8 @@ from tests.client.test_handlers import (
     taking,
 )
 
+pytestmark = pytest.mark.slow
+
 HINTS: list[Any] = [
     str,
     int,

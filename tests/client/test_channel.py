@@ -181,6 +181,7 @@ def test_a_link_that_cannot_be_opened_is_tried_again_next_time(scene: Scene) -> 
     assert app.enqueue("work", {}).status == "queued"
 
 
+@pytest.mark.process
 def test_a_forked_child_opens_a_link_of_its_own(tmp_path: Path) -> None:
     app = Tenure(f"sqlite:///{tmp_path}/jobs.db")
     parent_job = app.enqueue("work", {"who": "parent"})

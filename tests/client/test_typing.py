@@ -9,6 +9,8 @@ from mypy import api
 
 from tenure.client.options import OPTION_NAMES
 
+pytestmark = pytest.mark.slow
+
 SNIPPET = """
 from typing import Any
 from tenure import Context, Job, Retry, Tenure

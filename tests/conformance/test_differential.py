@@ -14,6 +14,8 @@ from tests.conformance.factories import MemoryFactory, PostgresFactory, SqliteFa
 from tests.conformance.walk import walk
 from tests.support.postgres import PostgresServer
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (3, 4, 5, 6)
 STEPS = 400
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tenure.conformance.harness import CLIENT, WORKER_ID, Kit, StoreFactory, policy
 from tenure.conformance.spec import spec
@@ -20,6 +21,8 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Backoff
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, JobStatus, Stage, VerdictKind
+
+pytestmark = pytest.mark.slow
 
 JOBS = 1000
 PAGE = 250

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 KIT = ("--pyargs", "tenure.conformance.store", "-p", "no:cacheprovider", "-q")
 ONE_SUBJECT = ("--pyargs", "tenure.conformance.store.test_queues", "-p", "no:cacheprovider", "-q")

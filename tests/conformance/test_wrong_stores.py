@@ -22,6 +22,8 @@ from tests.conformance.wrong_stores import (
     Wrong,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def subject_tests(subject: str) -> Iterator[tuple[str, Callable[[Kit], None]]]:
     """The tests of one subject that need nothing but the kit."""

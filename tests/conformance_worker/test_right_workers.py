@@ -10,6 +10,8 @@ from tenure.conformance.worker.report import State
 from tenure.conformance.worker.runner import conform
 from tenure.conformance.worker.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.process
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"
 
 COMMANDS = {

@@ -15,6 +15,8 @@ from tenure.conformance.worker.scenarios import BY_NAME, SCENARIOS
 from tests.conformance_worker import wrong
 from tests.conformance_worker.worker import Worker
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 
 Cases = Mapping[tuple[type[Worker], str], str]

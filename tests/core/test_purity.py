@@ -23,6 +23,7 @@ def test_the_rules_about_purity_look_at_every_module_of_the_core() -> None:
     assert {"lifecycle.py", "attempt_end.py", "leases.py", "requests.py"} <= modules
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_another_process_with_other_hashes_answers_the_same(seed: str) -> None:
     environment = os.environ | {"PYTHONHASHSEED": seed}

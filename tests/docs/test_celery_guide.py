@@ -9,6 +9,8 @@ import pytest
 from tests.docs.commands import check_command
 from tests.docs.test_examples import Block, blocks_of
 
+pytestmark = pytest.mark.process
+
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "coming-from-celery.md").read_text()
 
 

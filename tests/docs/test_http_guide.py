@@ -14,7 +14,10 @@ import pytest
 
 from tests.docs.commands import environment_with_tenure, run_shell
 from tests.docs.test_examples import run_page
-from tests.server.processes import House, Process, until
+from tests.server.processes import House, Process
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "http.md"
 _FENCE = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

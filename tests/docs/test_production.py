@@ -23,6 +23,8 @@ from tests.docs.commands import check_command, environment_with_tenure, run_shel
 from tests.server.processes import House
 from tests.support.postgres import PostgresCluster
 
+pytestmark = pytest.mark.process
+
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "production.md").read_text()
 INSTRUCTIONS = {"FROM", "COPY", "RUN", "WORKDIR", "USER", "ENTRYPOINT", "CMD"}
 

@@ -11,6 +11,8 @@ import pytest
 from tenure import Tenure
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.docs.commands import environment_with_tenure, run_shell
 
+pytestmark = pytest.mark.process
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "server.md"
 _FENCE = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.server.processes import House
 
+pytestmark = pytest.mark.process
+
 PAGE = Path(__file__).parents[2] / "docs" / "spec" / "worker-protocol.md"
 _BLOCK = re.compile(r"^```(sh|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "---- the next answer ----"

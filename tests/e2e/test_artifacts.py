@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import pytest
 from msgspec import json
 
 from tenure.conformance.spec import spec
@@ -10,6 +11,8 @@ from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.e2e.papers import paper
 from tests.e2e.workers import Site
+
+pytestmark = pytest.mark.process
 
 
 def seen(site: Site, job_id: JobId) -> list[str]:

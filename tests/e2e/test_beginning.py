@@ -12,6 +12,8 @@ import pytest
 from tenure.conformance.spec import spec
 from tests.worker.harness import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.process
+
 APPLICATION = """
 import time
 from contextlib import suppress

@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.workers import Site
 
+pytestmark = pytest.mark.process
+
 SETTINGS = """
 import os
 

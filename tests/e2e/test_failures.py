@@ -1,5 +1,6 @@
 """How jobs of real workers fail, on both databases, and what becomes of them then."""
 
+import pytest
 from msgspec import json
 
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind
@@ -7,6 +8,8 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import JobFilter
 from tests.e2e.workers import Site
+
+pytestmark = pytest.mark.process
 
 
 def test_every_way_to_fail_ends_as_its_policy_says(site: Site) -> None:

@@ -1,9 +1,13 @@
 """Jobs that real handlers enqueue, through the worker that runs them."""
 
+import pytest
+
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import EventCause, JobStatus
 from tests.e2e.workers import Site
+
+pytestmark = pytest.mark.process
 
 LANES = ("lead", "lead_in_thread", "lead_in_loop")
 

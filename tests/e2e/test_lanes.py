@@ -16,6 +16,8 @@ from tenure.core.vocabulary import CancelMode, JobStatus, ReasonCode, Stage
 from tests.e2e.workers import Site
 from tests.support.postgres import PostgresServer
 
+pytestmark = pytest.mark.process
+
 LANES = "tests.e2e.lanes:app"
 NOISE_KIB = 32 * 1024
 MOST_GROWTH_KIB = NOISE_KIB // 4  # of a supervisor that two handlers shout at

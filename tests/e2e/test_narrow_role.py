@@ -21,6 +21,8 @@ from tenure.errors import StoreError
 from tenure.wiring import open_store
 from tests.e2e.workers import Site
 
+pytestmark = pytest.mark.process
+
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "production.md").read_text()
 AT_ONCE = Duration(0)
 

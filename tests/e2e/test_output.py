@@ -10,6 +10,8 @@ from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tests.e2e.workers import Site
 
+pytestmark = pytest.mark.process
+
 
 def written(site: Site, job_id: JobId) -> str:
     return "".join(log.text for log in site.store.load_attempt_logs(job_id))

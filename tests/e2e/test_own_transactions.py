@@ -10,6 +10,8 @@ from tenure.core.vocabulary import CancelMode, JobStatus, Stage
 from tests.e2e.ledger import DEBTS, NO_BOOKS, TABLE, connect, entries
 from tests.e2e.workers import Site
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def books(site: Site) -> Site:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, client_actor, new_job_id
@@ -13,6 +14,8 @@ from tenure.core.vocabulary import JobStatus
 from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.wiring import open_coordinator
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 TOKEN = "tenure_0123456789abcdef_the-token-of-the-worker"
 SPY = """

@@ -5,10 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
+import pytest
+
 from tenure.core.events import Event
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import EventType, JobStatus
 from tests.e2e.workers import Site
+
+pytestmark = pytest.mark.process
 
 
 def event_of(site: Site, job_id: JobId, wanted: EventType) -> Event:

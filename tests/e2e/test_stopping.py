@@ -13,6 +13,8 @@ from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.e2e.workers import Site, is_gone
 
+pytestmark = pytest.mark.process
+
 
 def test_a_soft_cancel_reaches_every_kind_of_handler_and_ends_the_deaf(
     site: Site, tmp_path: Path

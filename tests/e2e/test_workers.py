@@ -15,6 +15,8 @@ from tenure.errors import StoreUnavailable
 from tests.e2e.workers import Site, is_gone
 from tests.support.postgres import PostgresCluster
 
+pytestmark = pytest.mark.process
+
 
 def test_a_killed_workers_job_runs_again_elsewhere(site: Site) -> None:
     job_id = site.enqueue("linger", seconds=3)

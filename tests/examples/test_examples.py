@@ -15,6 +15,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE_S = 240.0
 TENURE = [sys.executable, "-m", "tenure"]

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.server.processes import PATIENCE_S, House, Process, until
+from tests.server.processes import PATIENCE_S, House, Process
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 WORKERS = Path(__file__).resolve().parents[2] / "examples" / "workers"
 JOB = "01930000-0000-7000-8000-{:012d}"

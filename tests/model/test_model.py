@@ -11,6 +11,8 @@ from tests.model.configurations import EVERYTHING, FULL, SMALL, SMALL_AND_LATE
 from tests.model.figures import PROPERTY
 from tests.model.world import Bounds
 
+pytestmark = pytest.mark.slow
+
 NOT_DECIDED_BY_THE_CORE = {"T26"}  # a purge deletes; there is nothing to decide
 LONGEST_TRACE = 12
 

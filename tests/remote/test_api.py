@@ -18,6 +18,8 @@ from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
 from tests.remote.sites import RemoteSite
 from tests.server.processes import Process
 
+pytestmark = pytest.mark.process
+
 UNKNOWN = "01900000-0000-7000-8000-000000000001"
 
 

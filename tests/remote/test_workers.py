@@ -16,6 +16,8 @@ from tests.e2e.workers import is_gone
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite
 
+pytestmark = pytest.mark.process
+
 OURS = "tests.remote.app:app"
 
 

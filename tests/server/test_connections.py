@@ -19,6 +19,8 @@ from tenure.server.settings import ServerSettings
 from tests.server.hurried import SETTINGS
 from tests.server.processes import CERTIFICATE, Process
 
+pytestmark = pytest.mark.process
+
 HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

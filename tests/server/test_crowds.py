@@ -10,7 +10,10 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tests.server.harness import JOB
-from tests.server.processes import House, Process, body_and_headers, until
+from tests.server.processes import House, Process, body_and_headers
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 MOST_GROWTH_KIB = 256 * 1024
 """A connection has buffers and a task: a few dozen KiB each, not what it could have sent."""

@@ -24,6 +24,8 @@ from tenure.stores.memory.store import MemoryStore
 from tests.server.harness import JOB, Answer
 from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, read
 
+pytestmark = pytest.mark.process
+
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what is refused is the subject of these tests
 
 

@@ -38,6 +38,7 @@ def full_disk(server: Process) -> Iterator[None]:
         resource.prlimit(server.popen.pid, resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.process
 @spec("H32")
 @pytest.mark.parametrize("trouble", ["locked", "full"])
 def test_a_store_that_cannot_be_written_is_not_ready(

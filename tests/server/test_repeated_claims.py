@@ -15,6 +15,8 @@ from tests.remote.sites import RemoteSite
 from tests.server.harness import JOB
 from tests.server.processes import Process, body_and_headers
 
+pytestmark = pytest.mark.process
+
 ROUNDS = 12
 LATEST_REPEAT_S = 0.008
 TURNS = 5

@@ -24,8 +24,11 @@ from tenure.telemetry.security import (
     security_log,
 )
 from tests.server.harness import JOB, Stage
-from tests.server.processes import PATIENCE_S, House, until
+from tests.server.processes import PATIENCE_S, House
 from tests.server.test_roles import EXAMPLES
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 C, P, W, O, V = Role  # noqa: E741 - as in the table
 

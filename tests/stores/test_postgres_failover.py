@@ -25,6 +25,8 @@ from tests.stores import lives
 from tests.support.failover import Pair, Process
 from tools import lives as jobs
 
+pytestmark = pytest.mark.process
+
 STOP = (VerdictKind.CANCELLED, Cause.EPOCH_CHANGED)
 
 

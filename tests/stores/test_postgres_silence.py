@@ -24,6 +24,8 @@ from tests.support.hanging import frozen
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[PostgresStore]:

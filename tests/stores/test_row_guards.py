@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
+import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
@@ -18,6 +19,8 @@ from tenure.core.job import AT_ONCE, Job, row_violations
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus, OnLost
 from tests.stores.hands import ForeignHand, PostgresHand, SqliteHand
+
+pytestmark = pytest.mark.slow
 
 _LEASE = (
     "lease_id", "owner", "principal", "claimed_at", "lease_expires_at", "due_at", "claimed_run_at",

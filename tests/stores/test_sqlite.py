@@ -323,6 +323,7 @@ def test_a_failed_commit_of_work_that_nobody_waits_for_does_not_end_the_writer(
     writer.close()
 
 
+@pytest.mark.process
 def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:
     enqueue(sqlite_store)
     reading, writing = os.pipe()

@@ -52,6 +52,7 @@ def test_the_decorator_takes_one_to_five_ids() -> None:
         spec()
 
 
+@pytest.mark.process
 @WITHOUT_AND_WITH_XDIST
 def test_a_spec_with_evidence_passes(pytester: pytest.Pytester, extra: tuple[str, ...]) -> None:
     write(
@@ -66,6 +67,7 @@ def test_a_spec_with_evidence_passes(pytester: pytest.Pytester, extra: tuple[str
     result.stdout.fnmatch_lines(["*spec evidence: complete*"])
 
 
+@pytest.mark.process
 @WITHOUT_AND_WITH_XDIST
 def test_an_uncited_sentence_fails_the_run(
     pytester: pytest.Pytester, extra: tuple[str, ...]
@@ -104,6 +106,7 @@ def test_only_a_test_that_was_executed_and_passed_is_evidence(
     result.stdout.fnmatch_lines(["[[]L1] is cited, but by no test that was executed and passed"])
 
 
+@pytest.mark.process
 @WITHOUT_AND_WITH_XDIST
 def test_an_unknown_id_fails_the_run(pytester: pytest.Pytester, extra: tuple[str, ...]) -> None:
     write(pytester, page="**[L1]** One.\n", tests="@spec('L1', 'L9')\ndef test_one(): pass\n")

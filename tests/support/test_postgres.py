@@ -19,6 +19,8 @@ from tests.support.postgres import (
     wheel_bin_dirs,
 )
 
+pytestmark = pytest.mark.process
+
 
 def ask(dsn: str, question: str) -> object:
     with psycopg.connect(dsn) as connection:

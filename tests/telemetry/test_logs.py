@@ -19,9 +19,12 @@ from tenure.server.threads import Blocking
 from tenure.telemetry import tracing
 from tenure.telemetry.logs import JsonFormatter, TextFormatter, job_ids, redacted
 from tests.server.harness import Stage
-from tests.server.processes import House, until
+from tests.server.processes import House
+from tests.support.waiting import until
 from tests.telemetry.test_processes import Fleet
 from tests.telemetry.test_tracing import TRACEPARENT
+
+pytestmark = pytest.mark.process
 
 SECRET = "hunter2"
 

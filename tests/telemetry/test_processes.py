@@ -22,9 +22,12 @@ from tenure.ports import Record, Store
 from tenure.wiring import open_remote, open_store
 from tests.e2e import ledger
 from tests.e2e.app import app
-from tests.server.processes import ROOT, House, Process, until
+from tests.server.processes import ROOT, House, Process
+from tests.support.waiting import until
 from tests.telemetry.logs import assert_agree
 from tests.telemetry.scrape import samples, total
+
+pytestmark = pytest.mark.process
 
 WORKER = (sys.executable, "-m", "tenure", "worker", "tests.e2e.app:app", "-c", "2")
 

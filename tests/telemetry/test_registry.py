@@ -94,6 +94,7 @@ app.close()
 """
 
 
+@pytest.mark.process
 @spec("OB24")
 def test_a_forked_process_counts_only_what_it_commits_itself(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'forks.db'}"

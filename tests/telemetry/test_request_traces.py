@@ -21,7 +21,8 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.telemetry import tracing
 from tenure.wiring import open_remote
 from tests.server.harness import JOB
-from tests.server.processes import ROOT, House, Process, until
+from tests.server.processes import ROOT, House, Process
+from tests.support.waiting import until
 from tests.telemetry.recorder import Heard, Recorder
 from tests.telemetry.traced import (
     GATE,
@@ -32,6 +33,8 @@ from tests.telemetry.traced import (
     kept,
     read_spans,
 )
+
+pytestmark = pytest.mark.process
 
 TRACES = ("4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c")
 TRACED = (sys.executable, "-m", "tests.telemetry.traced")

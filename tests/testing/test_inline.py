@@ -282,6 +282,7 @@ def test_a_fake_context_lets_a_function_be_called_directly(app: Tenure) -> None:
         work("leases", lost)
 
 
+@pytest.mark.process
 def test_the_fixture_runs_the_users_application(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """

@@ -116,6 +116,7 @@ def _work(coordinator: Coordinator) -> None:
     coordinator.execute(Complete(request_id=RequestId("complete"), result=b"7", **lease))
 
 
+@pytest.mark.slow
 def test_the_page_is_written_from_the_commands() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs-generated`"
 
@@ -124,6 +125,7 @@ def test_every_command_that_has_json_is_run_here() -> None:
     assert WORDS.keys() == {name for name, each in commands() if shape_of(each) is not None}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", WORDS)
 def test_what_a_command_prints_is_what_the_page_says(
     run: Run, ids: dict[str, str], name: str

@@ -26,6 +26,8 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import AckWriter
 from tests.support.histories import RecordedStore, World
 
+pytestmark = pytest.mark.process
+
 Run = Callable[..., Result]
 
 

@@ -16,6 +16,8 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import Ack, AckWriter
 from tests.support.histories import World
 
+pytestmark = pytest.mark.process
+
 FEW, MANY, BATCH = 1000, 10_000, 250
 MOST_GROWTH = 1.2
 

@@ -15,6 +15,8 @@ from tenure.worker.artifact_uploads import PART_BYTES, ArtifactParts, ArtifactUp
 from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 
+pytestmark = pytest.mark.process
+
 
 @spec("B8")
 def test_artifacts_of_a_success_are_seen_whole(shop: Shop) -> None:

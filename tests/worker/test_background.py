@@ -26,6 +26,8 @@ from tenure.worker.background import (
 from tenure.worker.messages import ArtifactAnswer
 from tests.worker.harness import Shop, read_pids, wait_until
 
+pytestmark = pytest.mark.process
+
 OFTEN = seconds(0.05)
 ACTOR = worker_actor(WorkerId("w"))
 

@@ -20,6 +20,8 @@ from tenure.wiring import open_store
 from tests.worker.harness import POLICY, Shop, open_shop
 from tests.worker.test_signals import Fleet, Runner
 
+pytestmark = pytest.mark.process
+
 JOBS = 300
 WORKERS = 3
 SECONDS = 40.0

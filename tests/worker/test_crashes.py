@@ -16,6 +16,8 @@ from tenure.worker.confinement import OOM_SCORE
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 from tests.worker.sample import SHARED
 
+pytestmark = pytest.mark.process
+
 ONCE = replace(POLICY, max_attempts=1)
 CRASHES = {
     "exit": ("ProcessDied", "exited with code 3"),

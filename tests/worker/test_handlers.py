@@ -8,6 +8,8 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tests.worker.harness import POLICY, Shop, wait_until
 
+pytestmark = pytest.mark.process
+
 ONCE = replace(POLICY, max_attempts=1)
 
 

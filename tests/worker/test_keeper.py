@@ -16,6 +16,8 @@ from tenure.worker import keeper_client
 from tenure.worker.keeper_client import KeeperClient
 from tests.worker.harness import wait_until
 
+pytestmark = pytest.mark.process
+
 ASLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 FAR = seconds(600)
 

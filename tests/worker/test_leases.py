@@ -3,12 +3,15 @@
 import time
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
 from tests.worker.sample import SHARED
+
+pytestmark = pytest.mark.process
 
 HEARTBEAT_S = POLICY.heartbeat_us / 1e6
 ONCE = replace(POLICY, max_attempts=1)

@@ -20,6 +20,8 @@ from tenure.worker.pool import Pool
 from tests.worker.harness import PATIENCE_S
 from tests.worker.sample import APP
 
+pytestmark = pytest.mark.process
+
 
 class Loop:
     """A pool and the turning that a supervisor would do."""

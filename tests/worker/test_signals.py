@@ -29,6 +29,8 @@ from tests.worker.harness import (
 )
 from tests.worker.sample import APP, SHARED
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 INSIST_EVERY_S = 5.0
 ONCE = replace(POLICY, max_attempts=1)
