@@ -13,11 +13,21 @@ from enum import StrEnum
 from types import EllipsisType, NoneType, UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin
 
+import msgspec
+
 import tenure
 from tenure import testing
+from tenure.client.administration import DeadLetters, Queues, Workers
 from tenure.client.app import JobOptions
 from tenure.client.options import EnqueueOptions
-from tenure.core.job import Job as JobRecord
+from tenure.client.records import DeadLetterRecord, QueueRecord
+from tenure.protocol.records import (
+    ArtifactRecord,
+    ErrorRecord,
+    EventRecord,
+    ResolutionRecord,
+    WorkerRecord,
+)
 
 _SENTENCE = re.compile(r" \[[A-Z]+[0-9.]+\]")
 _MADE_BY_USERS = ("Tenure", "Retry", "FakeContext")
@@ -55,6 +65,25 @@ _CLASSES = (
     "Call",
     "Enqueued",
 )
+
+_ADMINISTRATION = {"app.queues": Queues, "app.workers": Workers, "app.dead_letters": DeadLetters}
+
+_RECORDS = (
+    tenure.JobRecord,
+    ErrorRecord,
+    EventRecord,
+    ArtifactRecord,
+    QueueRecord,
+    WorkerRecord,
+    DeadLetterRecord,
+    ResolutionRecord,
+)
+
+_RECORDS_OPENING = """\
+What is shown of jobs, queues and so on. `record.to_dict()` gives the document of the same name that
+HTTP and `--json` give, ready for `json.dumps`; `dict(record)` does likewise. FastAPI and pydantic
+serialise a record as it is. Times are aware datetimes in UTC, durations are seconds.
+"""
 
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Context": {
@@ -108,6 +137,11 @@ def page() -> str:
     lines += _options("Options of `using`, and of `app.enqueue` and `app.call`", EnqueueOptions)
     for name in _CLASSES:
         lines += _class(name, "## ")
+    for name, cls in _ADMINISTRATION.items():
+        lines += [f"## `{name}`", "", _paragraph(cls), "", *_members(cls), ""]
+    lines += ["## Records", "", _RECORDS_OPENING]
+    for record in _RECORDS:
+        lines += _record(record)
     lines += ["## Errors", "", *_errors(errors), ""]
     lines += ["## `tenure.testing`", "", _paragraph(testing), ""]
     block = _signature("inline", testing.inline).partition(" -> ")[0]
@@ -135,6 +169,19 @@ def _class(name: str, heading: str) -> Iterator[str]:
         yield ", ".join(f"`{each.value}`" for each in cls) + "."
     else:
         yield from _members(cls)
+    yield ""
+
+
+def _record(cls: type[msgspec.Struct]) -> Iterator[str]:
+    yield f"### `{cls.__name__}`"
+    yield ""
+    yield _paragraph(cls)
+    yield ""
+    for field in msgspec.structs.fields(cls):
+        if field.type is not Any:
+            yield f"- `{field.name}: {_plain(field.type)}`"
+        else:
+            yield f"- `{field.name}`"
     yield ""
 
 
@@ -217,8 +264,6 @@ def _plain(annotation: Any) -> str:
             return "None" if annotation is None else "..."
         case _ if annotation is NoneType:
             return "None"
-        case _ if annotation is JobRecord:
-            return "JobRecord"
     if origin is Literal:
         return " | ".join(json.dumps(part) for part in parts)
     if origin in (Union, UnionType):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tenure.client.functions import Enqueueable, JobFunction
     from tenure.client.jobs import Job
     from tenure.client.options import Retry
+    from tenure.client.records import JobRecord
     from tenure.core.vocabulary import JobStatus
     from tenure.handlers.context import Call, Context, Enqueued
 
@@ -47,6 +48,7 @@ _LAZY = {
     "Enqueued": "tenure.handlers.context",
     "Job": "tenure.client.jobs",
     "JobFunction": "tenure.client.functions",
+    "JobRecord": "tenure.client.records",
     "JobStatus": "tenure.core.vocabulary",
     "Retry": "tenure.client.options",
     "Tenure": "tenure.app",
@@ -67,6 +69,7 @@ __all__ = [
     "JobDeadLettered",
     "JobFailed",
     "JobFunction",
+    "JobRecord",
     "JobStatus",
     "LeaseConflictError",
     "NoResult",

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from tenure.client.app import Application
 from tenure.client.channel import Link, not_due_yet
 from tenure.core.commands import Complete, Fail, Heartbeat, Start
-from tenure.core.ids import WorkerId, worker_actor
+from tenure.core.ids import DEFAULT_NAMESPACE, WorkerId, worker_actor
+from tenure.core.instants import Duration
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import ErrorClass, Stage
+from tenure.core.workers import WorkerProcess
 from tests.support.coordinators import QUEUE, World
 
 WORKER = "w1"
@@ -73,6 +75,11 @@ class Scene:
     def finish(self, result: bytes = b"null") -> Grant:
         """Claim a job and report success."""
         grant = self.claim()
+        self.complete(grant, result)
+        return grant
+
+    def complete(self, grant: Grant, result: bytes = b"null") -> None:
+        """Report success."""
         self.world.coordinator.execute(
             Complete(
                 job_id=grant.job_id,
@@ -82,10 +89,13 @@ class Scene:
                 result=result,
             )
         )
-        return grant
 
     def fail(
-        self, error_class: ErrorClass = ErrorClass.PERMANENT, *, stage: Stage = Stage.EXEC
+        self,
+        error_class: ErrorClass = ErrorClass.PERMANENT,
+        *,
+        stage: Stage = Stage.EXEC,
+        traceback: str = "",
     ) -> Grant:
         """Claim a job and report a failure."""
         grant = self.claim()
@@ -96,11 +106,31 @@ class Scene:
                 actor=ACTOR,
                 request_id=self.world.request_id(),
                 error=JobError(
-                    error_class=error_class, type="Boom", message="it broke", stage=stage
+                    error_class=error_class,
+                    type="Boom",
+                    message="it broke",
+                    traceback=traceback,
+                    stage=stage,
                 ),
             )
         )
         return grant
+
+    def see_worker(self, name: str) -> None:
+        """A worker's sign of life."""
+        self.world.coordinator.see_worker(
+            WorkerProcess(
+                namespace=DEFAULT_NAMESPACE,
+                worker=WorkerId(name),
+                actor=worker_actor(name),
+                host="host-1",
+                pid=7,
+                queues=(QUEUE,),
+                concurrency=4,
+                version="0.1.0",
+                uptime_us=Duration(1_000_000),
+            )
+        )
 
     def beat(self, grant: Grant, progress: Progress) -> None:
         """A heartbeat that says how far the job is."""

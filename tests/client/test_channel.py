@@ -247,7 +247,7 @@ def test_a_sqlite_application_keeps_its_jobs(tmp_path: Path) -> None:
     with Tenure(url) as later:
         found = later.get(job.id)
         assert found.kind == "add"
-        assert found.refresh().payload == b'{"a":1,"b":2}'
+        assert found.refresh().payload == {"a": 1, "b": 2}
     assert again == job
     assert again.deduplicated
 

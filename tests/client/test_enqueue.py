@@ -14,6 +14,7 @@ from tenure.conformance.spec import spec
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import OnExhausted, OnLost
+from tenure.protocol.fields import moment
 from tests.client.scene import Scene
 
 
@@ -54,7 +55,7 @@ def test_a_call_becomes_one_json_object_by_parameter_name(app: Application) -> N
 
     assert record.kind == "send"
     assert record.queue == "default"
-    assert record.payload == b'{"to":"ann","urgent":true}'
+    assert record.payload == {"to": "ann", "urgent": True}
 
 
 def test_the_kind_is_the_plain_name_unless_one_is_given(app: Application) -> None:
@@ -91,15 +92,15 @@ def test_a_jobs_policy_is_what_its_decorator_says(app: Application) -> None:
 
     policy = record.policy
     assert (record.queue, record.priority) == ("research", 3)
-    assert policy.lease_us == seconds(90)
-    assert policy.timeout_us == seconds(7200)
-    assert policy.start_within_us == seconds(180)
-    assert policy.grace_us == seconds(7.5)
+    assert policy.lease_s == 90
+    assert policy.timeout_s == 7200
+    assert policy.start_within_s == 180
+    assert policy.grace_s == 7.5
     assert policy.on_lost is OnLost.HOLD
     assert policy.max_attempts == 4
-    assert policy.backoff.initial_us == seconds(1)
+    assert policy.backoff.initial_s == 1
     assert policy.backoff.factor == 3
-    assert policy.backoff.cap_us == seconds(300)
+    assert policy.backoff.cap_s == 300
     assert policy.on_exhausted is OnExhausted.FAIL
     assert policy.max_releases == 7
 
@@ -117,8 +118,8 @@ def test_a_call_may_override_what_the_decorator_says(app: Application) -> None:
     )
 
     assert (record.queue, record.priority) == ("fast", -5)
-    assert record.policy.timeout_us is None
-    assert record.policy.lease_us == seconds(45)
+    assert record.policy.timeout_s is None
+    assert record.policy.lease_s == 45
     assert record.policy.max_attempts == 1
 
 
@@ -129,8 +130,8 @@ def test_a_timeout_is_none_only_when_asked_for(app: Application) -> None:
     @app.job(timeout=None)
     def endless() -> None: ...
 
-    assert usual.enqueue().refresh().policy.timeout_us == seconds(3600)
-    assert endless.enqueue().refresh().policy.timeout_us is None
+    assert usual.enqueue().refresh().policy.timeout_s == 3600
+    assert endless.enqueue().refresh().policy.timeout_s is None
 
 
 def test_correlation_and_trace_travel_with_the_job(app: Application) -> None:
@@ -151,7 +152,7 @@ def test_a_delay_is_reckoned_by_the_stores_clock(
 
     record = work.using(delay=delay).enqueue().refresh()
 
-    assert record.run_at == scene.world.clock() + seconds(300)
+    assert record.run_at == moment(Instant(scene.world.clock() + seconds(300)))
 
 
 def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
@@ -159,10 +160,10 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
     def work() -> None: ...
 
     at = datetime(2040, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-    expected = Instant(2209172645000006 - 0)
+    instant = Instant(int(at.timestamp()) * 1_000_000 + 6)
 
-    assert work.using(run_at=at).enqueue().refresh().run_at == int(at.timestamp()) * 1_000_000 + 6
-    assert work.using(run_at=expected).enqueue().refresh().run_at == expected
+    assert work.using(run_at=at).enqueue().refresh().run_at == at
+    assert work.using(run_at=instant).enqueue().refresh().run_at == at
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ def test_using_keeps_options_and_arguments_apart(app: Application) -> None:
 
     record = lookup.using(key="dedupe", priority=1).using(priority=2).enqueue("door", delay=7)
 
-    assert record.refresh().payload == b'{"key":"door","delay":7}'
+    assert record.refresh().payload == {"key": "door", "delay": 7}
     assert record.refresh().dedupe_key == "dedupe"
     assert record.refresh().priority == 2
     assert lookup.enqueue(key="door").refresh().dedupe_key is None
@@ -310,7 +311,7 @@ def test_many_calls_become_many_jobs_in_their_order(app: Application) -> None:
     bulk = work.using(queue="bulk")
     jobs = app.enqueue_many(bulk.call(n) for n in range(CHUNK + 3))
 
-    assert [job.refresh().payload for job in jobs] == [b'{"n":%d}' % n for n in range(CHUNK + 3)]
+    assert [job.refresh().payload for job in jobs] == [{"n": n} for n in range(CHUNK + 3)]
     assert {job.refresh().queue for job in jobs} == {"bulk"}
     assert app.enqueue_many([]) == []
 
@@ -362,7 +363,7 @@ def test_a_kind_unknown_here_is_enqueued_by_name_unchecked(app: Application) -> 
 
     record = job.refresh()
     assert (record.kind, record.queue, record.dedupe_key) == ("elsewhere/thing", "far", "k")
-    assert record.payload == b'{"any":[1,"x",null]}'
+    assert record.payload == {"any": [1, "x", None]}
 
 
 def test_a_kind_known_here_is_checked_and_keeps_its_settings_by_name(app: Application) -> None:

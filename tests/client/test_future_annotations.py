@@ -22,7 +22,7 @@ def test_text_annotations_are_resolved(app: Application) -> None:
 
     job = work.enqueue(at=Later(7))
 
-    assert job.refresh().payload == b'{"at":{"n":7}}'
+    assert job.refresh().payload == {"at": {"n": 7}}
     assert work.handler.context_parameter == "ctx"
     assert work.handler.hints["return"] is Later
 
@@ -38,8 +38,8 @@ def test_text_annotations_may_name_what_is_local_to_the_outer_function(app: Appl
     @app.job(queue="x")
     def called(a: list[Local]) -> None: ...
 
-    assert plain.enqueue(Local(1)).refresh().payload == b'{"a":{"n":1}}'
-    assert called.enqueue([Local(1)]).refresh().payload == b'{"a":[{"n":1}]}'
+    assert plain.enqueue(Local(1)).refresh().payload == {"a": {"n": 1}}
+    assert called.enqueue([Local(1)]).refresh().payload == {"a": [{"n": 1}]}
 
 
 def test_a_type_imported_for_type_checkers_only_is_named_at_the_first_use(app: Application) -> None:

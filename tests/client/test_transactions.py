@@ -176,7 +176,7 @@ def test_a_job_is_committed_with_the_transaction(door: tuple[str, Door]) -> None
         commit()
 
         assert app.get(job.id).status == "queued"
-        assert job.refresh().payload == b'{"n":7}'
+        assert job.refresh().payload == {"n": 7}
         assert [event.type.value for event in job.events()] == ["enqueued"]
 
 
@@ -221,7 +221,7 @@ def test_a_job_id_is_idempotent_within_the_transaction(door: tuple[str, Door]) -
         commit()
 
         assert first == again
-        assert first.refresh().payload == b'{"n":1}'
+        assert first.refresh().payload == {"n": 1}
         assert len(first.events()) == 1
 
 
@@ -354,9 +354,9 @@ def test_jobs_may_be_enqueued_while_a_cursor_is_read(sqlite_url: str) -> None:
         connection.commit()
 
         assert [app.get(job.id).refresh().payload for job in jobs] == [
-            b'{"n":1}',
-            b'{"n":2}',
-            b'{"n":3}',
+            {"n": 1},
+            {"n": 2},
+            {"n": 3},
         ]
 
 

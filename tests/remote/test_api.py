@@ -109,6 +109,40 @@ def test_a_transaction_cannot_span_a_server_and_says_so(shop: Shop) -> None:
         job.result(timeout="2m")
 
 
+def test_an_operator_administers_from_python(shop: Shop) -> None:
+    dead = shop.app.enqueue("entangled", retry=Retry(max_attempts=1))
+    dead.wait(timeout="2m")
+
+    with Tenure(shop.server.address, token=shop.operator) as olga:
+        assert olga.queues.pause("unused", create=True).to_dict()["paused"]
+        assert "unused" in [queue.name for queue in olga.queues.ls()]
+        assert [seen.worker for seen in olga.workers.ls()]
+        assert dead.id in [letter.job.id for letter in olga.dead_letters.ls()]
+        olga.dead_letters.discard(dead.id, note="known")
+        [resolved] = olga.dead_letters.ls(resolved=True, limit=1)
+        [listed] = olga.jobs(status="dead_lettered", kind="entangled", limit=1)
+
+    assert resolved.resolution is not None
+    assert resolved.resolution.note == "known"
+    assert listed.error is not None
+    assert listed.error.type == "InvalidInput"
+    with pytest.raises(RequestRefused) as caught:
+        shop.app.queues.pause("unused")
+    assert caught.value.reason == "out_of_scope"
+
+
+def test_a_record_over_http_is_the_servers_document(shop: Shop) -> None:
+    job = shop.app.enqueue("patient", {"number": 3})
+    job.wait(timeout="2m")
+
+    code, said, _ = shop.tenure("jobs", "show", job.id, "--bodies", "--json")
+
+    record = job.refresh()
+    assert (record.payload, record.result) == ({"number": 3}, 3)
+    assert code == 0
+    assert json.loads(said)["job"] == record.to_dict()
+
+
 def test_a_lease_outside_the_servers_bounds_is_refused_by_name(shop: Shop) -> None:
     with pytest.raises(InvalidInput, match="lease"):
         shop.app.enqueue("patient", {"number": 1}, lease="1h")

@@ -121,7 +121,7 @@ def test_a_kind_of_another_application_is_enqueued_by_name(app: Tenure, jobs: In
 
     [_, made] = jobs.enqueued
     assert (made.kind, made.queue, made.priority) == ("thumbnails/make", "images", 3)
-    assert made.payload == b'{"image":7}'
+    assert made.payload == {"image": 7}
 
 
 def _call_nothing(ctx: Context, job: JobFunction[[int], None, None]) -> object:

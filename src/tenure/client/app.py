@@ -18,6 +18,7 @@ from typing import (
     overload,
 )
 
+from tenure.client.administration import DeadLetters, Queues, Workers, job_filter
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.functions import (
     Definition,
@@ -37,15 +38,16 @@ from tenure.client.options import (
     policy_from,
     queue_name,
 )
-from tenure.client.shells import arun, run
+from tenure.client.records import JobRecord, record_of
+from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Complete, Enqueue
-from tenure.core.ids import JobId, Kind, Namespace, client_actor
+from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import JobStatus, parse_status
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, JobSpec
-from tenure.handlers.json_values import encode
 from tenure.handlers.registry import DEFAULT_QUEUE, Isolation, Registry, make_handler
 from tenure.ports import Coordination
 
@@ -74,8 +76,11 @@ class Application:
         check_name("name", name)
         self.registry = Registry()
         self.namespace = Namespace(namespace)
-        self.channel = Channel(connect, namespace=self.namespace, actor=client_actor(name))
+        self.channel = Channel(connect, namespace=self.namespace, name=name)
         self._sender = Sender(self.channel, self.registry)
+        self.queues = Queues(self.channel)
+        self.workers = Workers(self.channel)
+        self.dead_letters = DeadLetters(self.channel, self._sender)
         self._definitions: dict[Kind, Definition] = {}
 
     @property
@@ -192,10 +197,9 @@ class Application:
         check_known(dict(options), OPTION_NAMES)
         kind = plain(kind)
         check_name("kind", kind)
-        body = encode(payload, what="payload")
+        body = self._sender.checked_payload(Kind(kind), payload)
         known = self._definitions.get(Kind(kind))
         if known is not None:
-            known.handler.decode_arguments(body)
             return known.spec(body, options)
         return spec_of(
             kind=Kind(kind),
@@ -218,9 +222,67 @@ class Application:
         return await arun(self._sender.sending(list(calls), connection))
 
     def get(self, job_id: str) -> Job[Any]:
-        """A handle on a job. Looks at nothing yet: an unknown id shows at the first question."""
+        """A handle on a job. Asks nothing yet: an unknown id is noticed at the first question."""
         check_job_id("job_id", job_id)
         return Job(self.channel, JobId(job_id), decode=self._sender.decode)
+
+    def jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] = (),
+        kind: str | None = None,
+        queue: str | None = None,
+        correlation_id: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[JobRecord]:
+        """The records of jobs, newest first, without their payloads and results. `before` is the
+        last job id of the previous page."""
+        return run(self._listing(status, kind, queue, correlation_id, before, limit))
+
+    async def ajobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] = (),
+        kind: str | None = None,
+        queue: str | None = None,
+        correlation_id: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[JobRecord]:
+        """`jobs` for async code."""
+        return await arun(self._listing(status, kind, queue, correlation_id, before, limit))
+
+    def _listing(
+        self,
+        status: JobStatus | str | Iterable[JobStatus | str],
+        kind: str | None,
+        queue: str | None,
+        correlation_id: str | None,
+        before: str | None,
+        limit: int,
+    ) -> Operation[list[JobRecord]]:
+        wanted = job_filter(
+            self.channel,
+            statuses=_statuses(status),
+            kind=kind,
+            queue=queue,
+            correlation_id=plain(correlation_id),
+            before=before,
+            limit=limit,
+        )
+        found = yield from self.channel.asking(lambda near: near.list_jobs(wanted))
+        now = yield from self.channel.asking(lambda near: near.now())
+        return [record_of(job, now=now, bodies=False) for job in found]
+
+
+def _statuses(given: JobStatus | str | Iterable[JobStatus | str]) -> tuple[JobStatus, ...]:
+    words = [given] if isinstance(given, str) else list(given)
+    try:
+        return tuple(parse_status(str(word)) for word in words)
+    except ValueError as wrong:
+        allowed = ", ".join(JobStatus)
+        raise InvalidInput("status", f"{str(given)[:40]!a} is not one of {allowed}") from wrong
 
 
 class JobDecorator:

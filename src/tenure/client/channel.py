@@ -16,14 +16,22 @@ import msgspec
 
 from tenure.client.shells import Operation, Wait, in_thread
 from tenure.core.commands import Command, Complete, Enqueue
-from tenure.core.ids import ENTROPY_BYTES, Actor, JobId, Namespace, RequestId, ordered_job_id
+from tenure.core.ids import (
+    ENTROPY_BYTES,
+    JobId,
+    Namespace,
+    RequestId,
+    client_actor,
+    operator_actor,
+    ordered_job_id,
+)
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.policy import Backoff
 from tenure.core.retry import Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
-from tenure.ports import Coordination, Entropy
+from tenure.ports import Administration, Entropy
 from tenure.protocol.fields import iso
 
 MAX_TRIES = 5
@@ -73,7 +81,7 @@ async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -
 class Link(msgspec.Struct, kw_only=True):
     """An open connection to a coordinator, and how time passes while one waits for it."""
 
-    coordination: Coordination
+    coordination: Administration
     close: Callable[[], None]
     tries: int = MAX_TRIES
     """How often a request without an answer is sent; 1 where the coordination sees to that."""
@@ -98,11 +106,12 @@ class Channel:
         connect: Callable[[], Link],
         *,
         namespace: Namespace,
-        actor: Actor,
+        name: str,
         entropy: Entropy = os.urandom,
     ) -> None:
         self.namespace = namespace
-        self.actor = actor
+        self.actor = client_actor(name)
+        self.operator = operator_actor(name)
         self._connect = connect
         self._entropy = entropy
         self._lock = threading.Lock()
@@ -203,7 +212,7 @@ class Channel:
         answers: list[Answer] = yield from self._repeating(wait)
         return answers
 
-    def asking(self, question: Callable[[Coordination], _T]) -> Operation[_T]:
+    def asking(self, question: Callable[[Administration], _T]) -> Operation[_T]:
         """Ask the coordinator something that may be asked again."""
         answer: _T = yield from self._repeating(
             lambda link: in_thread(lambda: question(link.coordination))

@@ -34,10 +34,12 @@ from tenure.client.options import (
 from tenure.client.shells import Operation, Wait, arun, run
 from tenure.core.commands import Enqueue
 from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.job import Job as StoredJob
 from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, Context, JobSpec
+from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry import tracing
 
@@ -285,6 +287,14 @@ class Sender:
         handler = self._registry.get(kind)
         return msgspec.json.decode(body) if handler is None else handler.decode_result(body)
 
+    def checked_payload(self, kind: Kind, payload: Any) -> bytes:
+        """A payload as JSON, checked against the parameters of the function if it is known."""
+        body = encode(payload, what="payload")
+        handler = self._registry.get(kind)
+        if handler is not None:
+            handler.decode_arguments(body)
+        return body
+
     def compensated(
         self, handler: Handler, compensate: "str | JobFunction[..., Any, Any]"
     ) -> Policy:
@@ -364,16 +374,12 @@ class Sender:
             assert isinstance(answer, Reply)
             if answer.cause is not None or answer.job is None:
                 raise refusal(call.job_id, answer)
-            jobs.append(
-                Job(
-                    self._channel,
-                    answer.job.id,
-                    record=answer.job,
-                    decode=self.decode,
-                    deduplicated=answer.deduplicated,
-                )
-            )
+            jobs.append(self.handle(answer.job, deduplicated=answer.deduplicated))
         return jobs
+
+    def handle(self, job: StoredJob, *, deduplicated: bool = False) -> Job[Any]:
+        """A handle on a job that was just read."""
+        return Job(self._channel, job.id, stored=job, decode=self.decode, deduplicated=deduplicated)
 
 
 def _chunks(calls: Sequence[Call[R]]) -> Iterable[Sequence[Call[R]]]:

@@ -12,13 +12,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from tenure.client.channel import Channel, Link, pausing, poll_pauses
 from tenure.client.options import Span, duration, plain
+from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, in_thread, run
-from tenure.core.artifacts import Artifact
 from tenure.core.commands import Cancel
-from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.job import Job as JobRecord
+from tenure.core.job import Job as StoredJob
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
@@ -32,7 +31,14 @@ from tenure.errors import (
     UnknownJob,
     WaitTimeout,
 )
-from tenure.ports import Coordination
+from tenure.ports import Administration
+from tenure.protocol.records import (
+    ArtifactRecord,
+    ErrorRecord,
+    EventRecord,
+    artifact_record,
+    event_record,
+)
 
 _T = TypeVar("_T")
 R_co = TypeVar("R_co", covariant=True)  # what the job's function returns
@@ -46,7 +52,7 @@ class Job(Generic[R_co]):
         channel: Channel,
         job_id: JobId,
         *,
-        record: JobRecord | None = None,
+        stored: StoredJob | None = None,
         decode: Callable[[Kind, bytes], R_co],
         deduplicated: bool = False,
     ) -> None:
@@ -54,12 +60,12 @@ class Job(Generic[R_co]):
         self.deduplicated = deduplicated
         """Whether this is an earlier job that already held the dedupe key. [D5]"""
         self._channel = channel
-        self._record = record
+        self._stored = stored
         self._decode = decode
 
     def __repr__(self) -> str:
-        record = self._record
-        seen = "" if record is None else f" {record.kind}, last seen {record.status}"
+        job = self._stored
+        seen = "" if job is None else f" {job.kind}, last seen {job.status}"
         return f"<Job {self.id}{seen}>"
 
     def __eq__(self, other: object) -> bool:
@@ -79,55 +85,70 @@ class Job(Generic[R_co]):
         return await arun(self._refreshing())
 
     def _refreshing(self) -> Operation[JobRecord]:
-        if self._record is None or not self._record.status.is_terminal:
-            self._record = yield from self._channel.loading(self.id)
-        return self._record
+        job = yield from self._loading()
+        now = job.updated_at
+        if job.lease_expires_at is not None:  # whether a worker is suspect depends on the time
+            now = yield from self._channel.asking(lambda coordination: coordination.now())
+        return record_of(job, now=now, bodies=True)
+
+    def _loading(self) -> Operation[StoredJob]:
+        if self._stored is None or not self._stored.status.is_terminal:
+            self._stored = yield from self._channel.loading(self.id)
+        return self._stored
 
     @property
     def kind(self) -> Kind:
         """What it does."""
-        return (self._record or self.refresh()).kind
+        return (self._stored or run(self._loading())).kind
 
     @property
     def status(self) -> JobStatus:
         """Its status now."""
-        return self.refresh().status
+        return run(self._loading()).status
 
     async def astatus(self) -> JobStatus:
         """`status` for async code."""
-        return (await self.arefresh()).status
+        return (await arun(self._loading())).status
 
     @property
     def attempts(self) -> int:
         """How often it was given to a worker."""
-        return self.refresh().attempt
+        return run(self._loading()).attempt
 
     @property
     def progress(self) -> Progress | None:
         """How far its handler last said it was."""
-        return self.refresh().progress
+        return run(self._loading()).progress
 
     @property
-    def error(self) -> JobError | None:
+    def error(self) -> ErrorRecord | None:
         """What ended it, or what its last failed attempt reported."""
         record = self.refresh()
         return record.error or record.last_error
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[EventRecord]:
         """Everything that happened to it, in order."""
-        return run(self._asking(lambda coordination: coordination.load_events(self.id)))
+        return run(self._listing_events())
 
-    async def aevents(self) -> list[Event]:
+    async def aevents(self) -> list[EventRecord]:
         """`events` for async code."""
-        return await arun(self._asking(lambda coordination: coordination.load_events(self.id)))
+        return await arun(self._listing_events())
 
-    def artifacts(self) -> list[Artifact]:
+    def _listing_events(self) -> Operation[list[EventRecord]]:
+        events = yield from self._asking(lambda coordination: coordination.load_events(self.id))
+        return [event_record(event) for event in events]
+
+    def artifacts(self) -> list[ArtifactRecord]:
         """The files of the attempt that succeeded, by name; none before it has."""
-        return run(self._asking(lambda coordination: coordination.list_artifacts(self.id)))
+        return run(self._listing_artifacts())
 
-    async def aartifacts(self) -> list[Artifact]:
+    async def aartifacts(self) -> list[ArtifactRecord]:
         """`artifacts` for async code."""
-        return await arun(self._asking(lambda coordination: coordination.list_artifacts(self.id)))
+        return await arun(self._listing_artifacts())
+
+    def _listing_artifacts(self) -> Operation[list[ArtifactRecord]]:
+        found = yield from self._asking(lambda coordination: coordination.list_artifacts(self.id))
+        return [artifact_record(artifact) for artifact in found]
 
     def artifact(self, name: str) -> bytes | None:
         """The content of one of its files; None if there is none of this name."""
@@ -144,7 +165,7 @@ class Job(Generic[R_co]):
         )
         return None if stored is None else stored.body
 
-    def _asking(self, question: Callable[[Coordination], _T]) -> Operation[_T]:
+    def _asking(self, question: Callable[[Administration], _T]) -> Operation[_T]:
         """Ask about this job, which must be one of the application's namespace."""
         yield from self._channel.loading(self.id)
         return (yield from self._channel.asking(question))
@@ -160,7 +181,7 @@ class Job(Generic[R_co]):
         """`wait` for async code."""
         return (await arun(self._waiting(timeout))).status
 
-    def _waiting(self, timeout: Span | None) -> Operation[JobRecord]:
+    def _waiting(self, timeout: Span | None) -> Operation[StoredJob]:
         limit_s = math.inf
         if timeout is not None:
             limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
@@ -168,14 +189,14 @@ class Job(Generic[R_co]):
         began = link.monotonic()
         pauses = poll_pauses()
         while True:
-            record = yield from self._refreshing()
-            if record.status.is_terminal:
-                return record
+            job = yield from self._loading()
+            if job.status.is_terminal:
+                return job
             left_s = limit_s - (link.monotonic() - began)
             if left_s <= 0:
-                reason = yield in_thread(partial(_why_unfinished, record, link))
+                reason = yield in_thread(partial(_why_unfinished, job, link))
                 raise WaitTimeout(
-                    job_id=self.id, status=record.status, waited_s=limit_s, reason=reason
+                    job_id=self.id, status=job.status, waited_s=limit_s, reason=reason
                 )
             yield pausing(link, min(next(pauses), left_s))
 
@@ -191,17 +212,17 @@ class Job(Generic[R_co]):
         """`result` for async code."""
         return self._outcome(await arun(self._waiting(timeout)))
 
-    def _outcome(self, record: JobRecord) -> R_co:
-        if record.status is not JobStatus.SUCCEEDED:
-            _raise_no_result(record)
-        if record.result is None:
+    def _outcome(self, job: StoredJob) -> R_co:
+        if job.status is not JobStatus.SUCCEEDED:
+            _raise_no_result(job)
+        if job.result is None:
             raise RequestRefused(
-                f"the result of job {record.id} is hidden from a viewer",
+                f"the result of job {job.id} is hidden from a viewer",
                 reason="out_of_scope",
                 field="result",
                 hint="ask with the token of a client or an operator",
             )
-        return self._decode(record.kind, record.result)
+        return self._decode(job.kind, job.result)
 
     # --- stopping ------------------------------------------------------------------------------
 
@@ -215,8 +236,8 @@ class Job(Generic[R_co]):
         return await arun(self._cancelling(hard, reason))
 
     def _cancelling(self, hard: bool, reason: str) -> Operation[JobStatus]:
-        if self._record is None:
-            yield from self._refreshing()  # an id alone does not say whose namespace it is in
+        if self._stored is None:
+            yield from self._loading()  # an id alone does not say whose namespace it is in
         command = Cancel(
             job_id=self.id,
             actor=self._channel.actor,
@@ -228,7 +249,7 @@ class Job(Generic[R_co]):
         assert isinstance(answer, Reply)
         if answer.job is None:
             raise UnknownJob(self.id)
-        self._record = answer.job
+        self._stored = answer.job
         if answer.cause is not None:
             raise refusal(self.id, answer)
         return answer.job.status
@@ -254,32 +275,32 @@ def refusal(job_id: JobId, reply: Reply) -> Conflict:
     )
 
 
-def _why_unfinished(record: JobRecord, link: Link) -> str:
+def _why_unfinished(job: StoredJob, link: Link) -> str:
     """What is known of why the job has not ended."""
     reasons = []
-    if record.failures and record.last_error is not None:
-        spent = f"{record.failures} of {record.policy.max_attempts} attempts failed"
-        reasons.append(f"{spent}, the last with {record.last_error.headline}")
+    if job.failures and job.last_error is not None:
+        spent = f"{job.failures} of {job.policy.max_attempts} attempts failed"
+        reasons.append(f"{spent}, the last with {job.last_error.headline}")
     try:
-        waiting = link.why_waiting(record)
+        waiting = link.why_waiting(job)
     except TenureError:  # the caller is to hear that the time is over, not what else went wrong
         waiting = None
     reasons += [] if waiting is None else [waiting]
     return "; ".join(reasons)
 
 
-def _raise_no_result(record: JobRecord) -> NoReturn:
-    error = record.error or record.last_error or JobError()
+def _raise_no_result(job: StoredJob) -> NoReturn:
+    error = job.error or job.last_error or JobError()
     facts: dict[str, Any] = {
-        "job_id": record.id,
-        "kind": record.kind,
-        "status": record.status.value,
+        "job_id": job.id,
+        "kind": job.kind,
+        "status": job.status.value,
         "error_type": error.type,
         "error_message": error.message,
     }
-    if record.status is JobStatus.CANCELLED:
-        raise JobCancelled(reason=record.cancel_reason or "", **facts)
-    reason = record.reason_code or error.reason_code
-    if record.status is JobStatus.DEAD_LETTERED:
+    if job.status is JobStatus.CANCELLED:
+        raise JobCancelled(reason=job.cancel_reason or "", **facts)
+    reason = job.reason_code or error.reason_code
+    if job.status is JobStatus.DEAD_LETTERED:
         raise JobDeadLettered(reason=reason or "", **facts)
     raise JobFailed(reason=reason or "", **facts)

@@ -5,7 +5,8 @@ A lease id is the right to report: no record carries a usable one, only grants d
 (payload, result, checkpoint) are there when they were asked for and may be seen.
 """
 
-from typing import TYPE_CHECKING, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
@@ -24,7 +25,31 @@ from tenure.protocol.translation import derived, to_core, to_wire
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The root of everything that is answered; unknown fields are ignored on reading. [H2]"""
+    """The root of everything that is answered; unknown fields are ignored on reading. [H2]
+
+    The methods make one a document of JSON, for users who pass it on: FastAPI can return it as it
+    is, with and without an annotation.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document that HTTP and `--json` give, ready for `json.dumps`."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """So that `dict(record)` works, as it does with pydantic's models."""
+        return iter(self.to_dict().items())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+        from pydantic_core import core_schema  # only pydantic calls this, so it is there
+
+        to_dict = core_schema.plain_serializer_function_ser_schema(cls.to_dict)
+        return core_schema.is_instance_schema(cls, serialization=to_dict)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return {"type": "object", "title": cls.__name__}
 
 
 if TYPE_CHECKING:

@@ -15,13 +15,14 @@ from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.client.jobs import Job
 from tenure.client.options import Span, duration
+from tenure.client.records import JobRecord, record_of
 from tenure.clock import NEVER, Boot
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
-from tenure.core.job import Job as JobRecord
+from tenure.core.job import Job as StoredJob
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import VerdictKind
@@ -134,9 +135,13 @@ class Inline:
 
     @property
     def enqueued(self) -> list[JobRecord]:
-        """Every job so far as it stands now, in the order they were enqueued."""
-        shown = self.store.list_jobs(JobFilter(namespace=self._app.namespace, limit=MAX_SHOWN))
-        return sorted(shown, key=lambda job: job.id)
+        """The records of all jobs so far, in the order they were enqueued."""
+        now = self.clock()
+        return [record_of(job, now=now, bodies=True) for job in self._stored()]
+
+    def _stored(self) -> list[StoredJob]:
+        found = self.store.list_jobs(JobFilter(namespace=self._app.namespace, limit=MAX_SHOWN))
+        return sorted(found, key=lambda job: job.id)
 
     def run_ready(self) -> list[Job[object]]:
         """Run what is ready now, and what becomes ready by it, without moving the clock."""
@@ -284,7 +289,7 @@ class Inline:
         paused = {each.name for each in self.store.queues(self._app.namespace) if each.paused}
         instants = [
             job.run_at if job.due_at is None else job.due_at
-            for job in self.enqueued
+            for job in self._stored()
             if job.kind in kinds and job.queue not in paused
         ]
         return min((each for each in instants if each is not None), default=None)

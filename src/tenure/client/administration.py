@@ -1,0 +1,325 @@
+"""What operators do, from Python: `app.queues`, `app.workers` and `app.dead_letters`.
+
+The same requests as those of the commands. Over HTTP they are within the permissions of the token,
+and refused with `RequestRefused` otherwise. Decides nothing itself.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from tenure.client.channel import Channel
+from tenure.client.functions import Sender
+from tenure.client.jobs import Job, refusal
+from tenure.client.options import plain
+from tenure.client.records import DeadLetterRecord, QueueRecord, record_of
+from tenure.client.shells import Operation, arun, run
+from tenure.core.checks import check_job_id, check_name
+from tenure.core.claims import QueueState
+from tenure.core.commands import Command, Discard, Redrive
+from tenure.core.ids import JobId, Kind, QueueName, WorkerId
+from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
+from tenure.errors import Conflict, InvalidInput
+from tenure.ports import JobFilter
+from tenure.protocol.records import WorkerRecord, resolution_record, worker_record
+
+MAX_LIMIT = 1_000_000
+MAX_LISTED = 500
+
+
+class Queues:
+    """List, pause, resume and limit queues."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def ls(self) -> list[QueueRecord]:
+        """Every queue that has jobs or settings, by name."""
+        return run(self._listing())
+
+    async def als(self) -> list[QueueRecord]:
+        """`ls` for async code."""
+        return await arun(self._listing())
+
+    def pause(self, queue: str, *, create: bool = False) -> QueueRecord:
+        """Grant nothing from the queue until it is resumed; running jobs go on. A queue that no job
+        has used so far is refused without `create`: more often it is a mistyped name."""
+        return run(self._setting(queue, create, paused=True))
+
+    async def apause(self, queue: str, *, create: bool = False) -> QueueRecord:
+        """`pause` for async code."""
+        return await arun(self._setting(queue, create, paused=True))
+
+    def resume(self, queue: str, *, create: bool = False) -> QueueRecord:
+        """Grant from the queue again."""
+        return run(self._setting(queue, create, paused=False))
+
+    async def aresume(self, queue: str, *, create: bool = False) -> QueueRecord:
+        """`resume` for async code."""
+        return await arun(self._setting(queue, create, paused=False))
+
+    def limit(self, queue: str, jobs: int | None, *, create: bool = False) -> QueueRecord:
+        """Let at most so many jobs of the queue run at a time, on all workers together; None: any
+        number."""
+        return run(self._setting(queue, create, limit=_limit(jobs)))
+
+    async def alimit(self, queue: str, jobs: int | None, *, create: bool = False) -> QueueRecord:
+        """`limit` for async code."""
+        return await arun(self._setting(queue, create, limit=_limit(jobs)))
+
+    def _listing(self) -> Operation[list[QueueRecord]]:
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(lambda near: near.list_queues(namespace))
+        return [_queue_record(state) for state in found]
+
+    def _setting(
+        self, queue: str, create: bool, *, paused: bool | None = None, limit: int | None = None
+    ) -> Operation[QueueRecord]:
+        name = QueueName(plain(queue))
+        check_name("queue", name)
+        if not create:
+            known = yield from self._listing()
+            _refuse_unknown(name, [each.name for each in known])
+        namespace = self._channel.namespace
+        state = yield from self._channel.asking(
+            lambda near: near.put_queue(namespace, name, paused=paused, limit=limit)
+        )
+        return _queue_record(state)
+
+
+def _queue_record(state: QueueState) -> QueueRecord:
+    return QueueRecord(name=state.name, paused=state.paused, limit=state.limit, live=state.live)
+
+
+def _limit(jobs: int | None) -> int:
+    """As the port has it: 0 means no limit."""
+    if jobs is None:
+        return 0
+    if type(jobs) is not int or not 1 <= jobs <= MAX_LIMIT:
+        raise InvalidInput(
+            "jobs",
+            f"{str(jobs)[:40]!a} is not a number of jobs from 1 to {MAX_LIMIT:,}",
+            hint="None removes the limit; pause(queue) stops it",
+        )
+    return jobs
+
+
+def _refuse_unknown(name: QueueName, known: Sequence[QueueName]) -> None:
+    if name in known:
+        return
+    close = get_close_matches(name, known, n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    raise InvalidInput(
+        "queue", f"no job has used {name} so far", hint=f"{meant}create=True makes the queue"
+    )
+
+
+class Workers:
+    """List worker processes, and ask one to drain."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def ls(self) -> list[WorkerRecord]:
+        """The worker processes that were seen lately, by name."""
+        return run(self._listing())
+
+    async def als(self) -> list[WorkerRecord]:
+        """`ls` for async code."""
+        return await arun(self._listing())
+
+    def drain(self, worker: str) -> None:
+        """Ask the processes of this name to claim nothing more, finish what they run, and end. They
+        notice within seconds. Raises `InvalidInput` if there is none."""
+        run(self._draining(worker))
+
+    async def adrain(self, worker: str) -> None:
+        """`drain` for async code."""
+        await arun(self._draining(worker))
+
+    def _listing(self) -> Operation[list[WorkerRecord]]:
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(lambda near: near.list_workers(namespace))
+        now = yield from self._channel.asking(lambda near: near.now())
+        return [worker_record(seen, now=now) for seen in found]
+
+    def _draining(self, worker: str) -> Operation[None]:
+        name = WorkerId(plain(worker))
+        check_name("worker", name)
+        namespace = self._channel.namespace
+        is_there = yield from self._channel.asking(lambda near: near.request_drain(namespace, name))
+        if not is_there:
+            raise InvalidInput(
+                "worker", f"there is no worker {name}", hint="app.workers.ls() lists them"
+            )
+
+
+class DeadLetters:
+    """List dead letters, make new jobs of them, or put them away."""
+
+    def __init__(self, channel: Channel, sender: Sender) -> None:
+        self._channel = channel
+        self._sender = sender
+
+    def ls(
+        self,
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        reason: ReasonCode | str | None = None,
+        stage: Stage | str | None = None,
+        resolved: bool = False,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[DeadLetterRecord]:
+        """Dead letters that nobody has decided about, newest first, or with `resolved` the others;
+        without their payloads. `before` is the last job id of the previous page."""
+        return run(self._listing(kind, queue, reason, stage, resolved, before, limit))
+
+    async def als(
+        self,
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        reason: ReasonCode | str | None = None,
+        stage: Stage | str | None = None,
+        resolved: bool = False,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[DeadLetterRecord]:
+        """`ls` for async code."""
+        return await arun(self._listing(kind, queue, reason, stage, resolved, before, limit))
+
+    def redrive(
+        self, job_id: str, *, payload: Any = msgspec.UNSET, again: bool = False
+    ) -> Job[Any]:
+        """Make a new job of a dead letter, with its own payload or this one. One that was redriven
+        or discarded before raises `Conflict`; `again` makes another job of it all the same."""
+        return run(self._redriving(job_id, payload, again))
+
+    async def aredrive(
+        self, job_id: str, *, payload: Any = msgspec.UNSET, again: bool = False
+    ) -> Job[Any]:
+        """`redrive` for async code."""
+        return await arun(self._redriving(job_id, payload, again))
+
+    def discard(self, job_id: str, *, note: str = "") -> None:
+        """Put a dead letter away. It is kept with its history, and the note, until it is purged."""
+        run(self._discarding(job_id, note))
+
+    async def adiscard(self, job_id: str, *, note: str = "") -> None:
+        """`discard` for async code."""
+        await arun(self._discarding(job_id, note))
+
+    def _listing(
+        self,
+        kind: str | None,
+        queue: str | None,
+        reason: ReasonCode | str | None,
+        stage: Stage | str | None,
+        resolved: bool,
+        before: str | None,
+        limit: int,
+    ) -> Operation[list[DeadLetterRecord]]:
+        wanted = job_filter(
+            self._channel,
+            statuses=(JobStatus.DEAD_LETTERED,),
+            kind=kind,
+            queue=queue,
+            reason_code=None if reason is None else _word("reason", ReasonCode, reason),
+            stage=None if stage is None else _word("stage", Stage, stage),
+            resolved=resolved,
+            before=before,
+            limit=limit,
+        )
+        found = yield from self._channel.asking(lambda near: near.list_dead_letters(wanted))
+        return [
+            DeadLetterRecord(
+                job=record_of(letter.job, now=letter.job.updated_at, bodies=False),
+                resolution=resolution_record(letter.resolution),
+            )
+            for letter in found
+        ]
+
+    def _redriving(self, job_id: str, payload: Any, again: bool) -> Operation[Job[Any]]:
+        letter = yield from self._loading(job_id)
+        body = None
+        if payload is not msgspec.UNSET:
+            body = self._sender.checked_payload(letter.kind, payload)
+        reply = yield from self._submitting(
+            Redrive(
+                job_id=letter.id,
+                actor=self._channel.operator,
+                request_id=self._channel.new_request_id(),
+                payload=body,
+                again=again,
+                expected_status=JobStatus.DEAD_LETTERED,
+            )
+        )
+        assert reply.job is not None
+        if reply.deduplicated:
+            raise Conflict(
+                job_id=letter.id,
+                cause=Cause.DEDUPE_KEY_HELD,
+                status=letter.status,
+                hint=f"job {reply.job.id} holds its dedupe key; nothing was made",
+            )
+        return self._sender.handle(reply.job)
+
+    def _discarding(self, job_id: str, note: str) -> Operation[None]:
+        letter = yield from self._loading(job_id)
+        yield from self._submitting(
+            Discard(
+                job_id=letter.id,
+                actor=self._channel.operator,
+                request_id=self._channel.new_request_id(),
+                note=plain(note),
+            )
+        )
+
+    def _loading(self, job_id: str) -> Operation[Any]:
+        """The job, which must be one of the application's namespace."""
+        check_job_id("job_id", job_id)
+        return (yield from self._channel.loading(JobId(job_id)))
+
+    def _submitting(self, command: Command) -> Operation[Reply]:
+        [answer] = yield from self._channel.submitting([command])
+        assert isinstance(answer, Reply)
+        if answer.cause is not None:
+            raise refusal(command.job_id, answer)
+        return answer
+
+
+def job_filter(
+    channel: Channel,
+    *,
+    kind: str | None,
+    queue: str | None,
+    before: str | None,
+    limit: int,
+    **filters: Any,
+) -> JobFilter:
+    """Which jobs of the application's namespace a list shows, without their bodies."""
+    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+        raise InvalidInput("limit", f"{str(limit)[:40]!a} is not a number from 1 to {MAX_LISTED}")
+    if before is not None:
+        check_job_id("before", before)
+    return JobFilter(
+        namespace=channel.namespace,
+        kind=None if kind is None else Kind(plain(kind)),
+        queue=None if queue is None else QueueName(plain(queue)),
+        before=None if before is None else JobId(before),
+        limit=limit,
+        bodies=False,
+        **filters,
+    )
+
+
+def _word(field: str, kind: Any, value: object) -> Any:
+    try:
+        return kind(str(value))
+    except ValueError as wrong:
+        raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {', '.join(kind)}") from wrong

@@ -1,0 +1,174 @@
+"""Queues, workers and dead letters from Python."""
+
+import asyncio
+
+import pytest
+
+from tenure import Conflict, InvalidInput, JobFunction, Retry, UnknownJob, ValidationError
+from tenure.client.app import Application
+from tenure.core.vocabulary import ErrorClass, ResolutionKind, WorkerState
+from tests.client.scene import Scene
+
+
+@pytest.fixture
+def work(app: Application) -> JobFunction[[int], None, None]:
+    """A job that becomes a dead letter with its first failure."""
+
+    @app.job(queue="work", retry=Retry(max_attempts=1))
+    def work(n: int) -> None: ...
+
+    return work
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def test_a_paused_queue_grants_nothing_until_it_is_resumed(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    work.enqueue(1)
+
+    assert app.queues.pause("work").paused
+    assert scene.world.claim() == ()
+    assert not app.queues.resume("work").paused
+    assert len(scene.world.claim()) == 1
+
+
+def test_a_queue_is_limited_and_listed(
+    app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    work.enqueue(1)
+
+    assert app.queues.limit("work", 3).limit == 3
+    [queue] = app.queues.ls()
+    assert queue.to_dict() == {"name": "work", "paused": False, "limit": 3, "live": 0}
+    assert app.queues.limit("work", None).limit is None
+    with pytest.raises(InvalidInput, match="None removes the limit"):
+        app.queues.limit("work", 0)
+
+
+def test_a_mistyped_queue_is_refused(
+    app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    work.enqueue(1)
+
+    with pytest.raises(InvalidInput, match=r"no job has used wrok so far; did you mean work\?"):
+        app.queues.pause("wrok")
+    assert app.queues.pause("later", create=True).paused
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+def test_workers_are_listed_and_drained(scene: Scene, app: Application) -> None:
+    scene.see_worker("w1")
+
+    [seen] = app.workers.ls()
+    assert (seen.worker, seen.state) == ("w1", WorkerState.ALIVE)
+    app.workers.drain("w1")
+    [seen] = app.workers.ls()
+    assert seen.drain_requested_at is not None
+    with pytest.raises(InvalidInput, match="there is no worker w2"):
+        app.workers.drain("w2")
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_is_redriven_once(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    dead = work.enqueue(1)
+    scene.fail(ErrorClass.TRANSIENT)
+
+    [letter] = app.dead_letters.ls(kind="work", queue="work", reason="exhausted_retries")
+    new = app.dead_letters.redrive(letter.job.id)
+
+    assert letter.job.id == dead.id
+    assert letter.resolution is None
+    assert new.refresh().payload == {"n": 1}
+    assert new.refresh().origin_id == dead.id
+    with pytest.raises(Conflict, match="already_resolved"):
+        app.dead_letters.redrive(dead.id)
+    assert app.dead_letters.redrive(dead.id, again=True) != new
+    assert app.dead_letters.ls() == []
+    [letter] = app.dead_letters.ls(resolved=True)
+    assert letter.resolution is not None
+    assert letter.resolution.kind is ResolutionKind.REDRIVEN
+    assert letter.resolution.actor == "operator:tests"
+
+
+def test_a_redrive_may_correct_the_payload(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    dead = work.enqueue(1)
+    scene.fail(ErrorClass.TRANSIENT)
+
+    with pytest.raises(ValidationError, match="at n"):
+        app.dead_letters.redrive(dead.id, payload={"n": "two"})
+    new = app.dead_letters.redrive(dead.id, payload={"n": 2})
+
+    assert new.refresh().payload == {"n": 2}
+
+
+def test_a_redrive_whose_key_is_held_makes_nothing(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    dead = work.using(key="k").enqueue(1)
+    scene.fail(ErrorClass.TRANSIENT)
+    holder = work.using(key="k").enqueue(2)
+
+    with pytest.raises(Conflict, match=f"job {holder.id} holds its dedupe key"):
+        app.dead_letters.redrive(dead.id)
+
+
+def test_a_dead_letter_is_discarded_with_a_note(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    dead = work.enqueue(1)
+    scene.fail(ErrorClass.TRANSIENT)
+
+    app.dead_letters.discard(dead.id, note="too old")
+
+    [letter] = app.dead_letters.ls(resolved=True)
+    assert letter.resolution is not None
+    assert letter.resolution.note == "too old"
+    assert letter.to_dict()["resolution"]["kind"] == "discarded"
+
+
+def test_only_dead_letters_of_the_namespace_are_redriven(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    alive = work.enqueue(1)
+    elsewhere = scene.app(namespace="elsewhere")
+
+    with pytest.raises(Conflict):
+        app.dead_letters.redrive(alive.id)
+    with pytest.raises(UnknownJob):
+        elsewhere.dead_letters.redrive(alive.id)
+    with pytest.raises(InvalidInput, match="reason: 'bad luck' is not one of"):
+        app.dead_letters.ls(reason="bad luck")
+
+
+def test_async_code_administers_likewise(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    first, second = work.enqueue(1), work.enqueue(2)
+    scene.fail(ErrorClass.TRANSIENT)
+    scene.fail(ErrorClass.TRANSIENT)
+    scene.see_worker("w1")
+
+    async def main() -> None:
+        assert (await app.queues.apause("work")).paused
+        assert not (await app.queues.aresume("work")).paused
+        assert (await app.queues.alimit("work", 2)).limit == 2
+        assert [queue.name for queue in await app.queues.als()] == ["work"]
+        await app.workers.adrain("w1")
+        assert [seen.state for seen in await app.workers.als()] == [WorkerState.DRAINING]
+        assert len(await app.dead_letters.als()) == 2
+        new = await app.dead_letters.aredrive(first.id)
+        assert (await new.arefresh()).payload == {"n": 1}
+        await app.dead_letters.adiscard(second.id)
+        assert await app.dead_letters.als() == []
+
+    asyncio.run(main())
