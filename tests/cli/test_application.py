@@ -235,7 +235,7 @@ def test_a_kind_that_the_named_application_does_not_have_is_refused(
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{name}:app has no kind {kind}. {guess}" in result.stderr
-    assert "another application runs, leave --app away" in result.stderr
+    assert "another application runs, omit --app" in result.stderr
     assert not (tmp_path / "tenure.db").exists()
 
 
@@ -247,7 +247,7 @@ def test_a_kind_that_the_projects_application_does_not_have_is_enqueued_and_rema
 
     result = run("enqueue", "thumbnail")
 
-    assert "kind thumbnail is not one of the application's" in result.stderr
+    assert "the application has no kind thumbnail" in result.stderr
     assert (shown(run, result)["queue"], shown(run, result)["namespace"]) == ("default", "lab")
 
 

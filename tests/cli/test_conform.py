@@ -80,7 +80,7 @@ def test_a_command_is_needed_and_a_scenario_must_exist() -> None:
     unknown = conform("worker", "--scenario", "nonsense", "--", "true")
 
     assert unknown.exit_code == 2
-    assert "'nonsense' is none; `--list` shows them" in unknown.stderr
+    assert "there is no scenario 'nonsense'; `--list` shows them" in unknown.stderr
 
 
 def test_scenarios_and_obligations_can_be_listed() -> None:

@@ -97,7 +97,7 @@ def test_a_syntax_error_is_shown_briefly_and_the_next_save_is_served(
     with Tenure(f"sqlite:///{tmp_path}/dev.db") as client:
         client.enqueue("greet", {}).wait(timeout=PATIENCE_S)
         (tmp_path / "greeting.py").write_text("def greet(:\n")
-        talk = until_said(log, "waiting for a change").splitlines(keepends=True)
+        talk = until_said(log, "waiting for a file to change").splitlines(keepends=True)
         (tmp_path / "greeting.py").write_text(SOURCE.format(word="mended"))
         served = client.enqueue("greet", {}).result(timeout=PATIENCE_S)
 

@@ -47,7 +47,7 @@ def test_a_key_is_held_by_one_live_job(run: Run) -> None:
     second = run("enqueue", "mail", "--key", "a")
 
     assert second.stdout.strip() == first
-    assert "held by this job" in second.stderr
+    assert "which has not finished, has the key a" in second.stderr
 
 
 @pytest.mark.parametrize("time", ["2030-12-01T08:00+01:00", "2030-12-01T07:00:00Z"])
@@ -255,7 +255,7 @@ def test_a_queue_without_jobs_is_made_only_on_request(run: Run, words: tuple[str
 
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr == (
-        "tenure: no job has used queue reserch so far. Did you mean research? --create makes it\n"
+        "tenure: no job has used queue reserch so far. Did you mean research? --create creates it\n"
     )
     assert known == {"research"}
     assert (made.exit_code, again.exit_code, made.stderr) == (0, 0, "")

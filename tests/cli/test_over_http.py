@@ -43,7 +43,7 @@ def test_queues_are_listed_without_their_depth(ask: Ask) -> None:
     ask("queues", "limit", "posts", "3", "--create")
     found = {each["name"]: each for each in json.loads(ask("queues", "ls", "--json").stdout)}
 
-    assert "Did you mean post? --create makes it" in refused.stderr
+    assert "Did you mean post? --create creates it" in refused.stderr
     assert (found["posts"]["limit"], found["post"]["live"]) == (3, 0)
     assert {found["post"][name] for name in ("ready", "scheduled", "oldest_ready_s")} == {None}
 

@@ -231,4 +231,4 @@ def test_a_viewer_is_told_that_a_result_is_hidden(shop: Shop) -> None:
     code, shown, said = shop.tenure("jobs", "wait", job.id, token=viewer)
 
     assert (code, shown) == (0, "")
-    assert "its result is hidden from a viewer" in said
+    assert "a token of the role viewer does not see its result" in said

@@ -1,6 +1,6 @@
-"""An application named on the command line: imported, and when that fails, where in its own code.
+"""Imports the application that the command line names, and explains why that fails.
 
-The user's frames and the message are shown, not the way there through click, Tenure and importlib.
+The traceback shows the user's own frames, not those of click, Tenure and importlib.
 """
 
 import os
@@ -17,7 +17,7 @@ import click
 
 import tenure
 from tenure.app import Tenure
-from tenure.cli.common import CouldNotRun
+from tenure.cli.common import CouldNotRun, reported_errors
 from tenure.client.app import Application
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import TenureError
@@ -27,34 +27,32 @@ from tenure.settings import project_settings, shown_url, url_from_environment
 from tenure.worker.application import load_registry
 
 MAX_SEARCHED = 200
-"""Files beside an application that are searched for its jobs."""
+"""At most this many files in an application's directory are searched for its jobs."""
 _FROZEN = "<frozen "
 _IMPORTING = "<frozen importlib"
 
 
 def app_value(_: click.Context, __: click.Parameter, given: str | None) -> str:
-    """MODULE:APP of the command line, else of the project."""
-    try:
+    """MODULE:APP of the command line, else of pyproject.toml."""
+    with reported_errors():
         chosen = given or project_settings().app
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
     if chosen is None:
         raise click.UsageError(
             "Missing argument 'MODULE:APP'. Name the Tenure object of your application, as in"
-            " myapp.jobs:app, or say `app` in [tool.tenure] of pyproject.toml."
+            " myapp.jobs:app, or set `app` in [tool.tenure] of pyproject.toml."
         )
     return chosen
 
 
 def import_app(import_string: str) -> object:
-    """The application, imported as a worker would; what its own code raises is shown in a few
-    lines and ends the command."""
+    """The application, imported as a worker imports it. If its own code raises an error, the
+    command ends with the lines of the traceback that are the application's."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         load_registry(import_string)
-    except Exception as error:  # whatever a module may raise, shown and never swallowed
+    except Exception as error:  # a module may raise anything; it is shown, never swallowed
         lines = list(_own_lines(error))
         if lines:
             raise CouldNotRun(f"{import_string} cannot be imported", lines) from error
@@ -67,7 +65,7 @@ def import_app(import_string: str) -> object:
 
 
 def _missing_attribute(import_string: str) -> str | None:
-    """What is said if the module is there and has nothing of this name."""
+    """The message for a module that exists and has no such attribute."""
     module, _, attribute = import_string.partition(":")
     found, name = sys.modules.get(module), attribute.partition(".")[0]
     if found is None or not name or hasattr(found, name):
@@ -84,7 +82,7 @@ def _missing_attribute(import_string: str) -> str | None:
 
 
 def check_has_jobs(app: object, import_string: str) -> None:
-    """End the command if the application has no jobs, before a store is made for them."""
+    """End the command if the application has no jobs, before it creates a store."""
     registry = getattr(app, "registry", None)
     if not isinstance(registry, Registry) or registry.kinds():
         return
@@ -98,7 +96,7 @@ def check_has_jobs(app: object, import_string: str) -> None:
 
 
 def _modules_with_jobs(module: str, name: str) -> list[str]:
-    """Modules beside this one that seem to declare jobs of the application `name`."""
+    """Modules in the same directory that seem to declare jobs of the application `name`."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return []
@@ -118,7 +116,7 @@ def _modules_with_jobs(module: str, name: str) -> list[str]:
 
 
 def load_app(import_string: str) -> Application:
-    """The application, if it can enqueue."""
+    """The application, if it is a Tenure application."""
     found = import_app(import_string)
     if not isinstance(found, Application):
         raise CouldNotRun(f"{import_string[:60]!a} is not a Tenure application")
@@ -126,8 +124,8 @@ def load_app(import_string: str) -> Application:
 
 
 def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> str | None:
-    """Where the jobs of an application are: as the command line says, else as the application
-    was made for; None if the environment says it. Tells if the first two differ."""
+    """The URL of the command line, else the application's own; None if neither is given. `tell` is
+    called if they differ."""
     own = app.own_url if isinstance(app, Tenure) else None
     if given and own and shown_url(given) != shown_url(own):
         tell(f"--url is {shown_url(given)}; what the application enqueues goes to {shown_url(own)}")
@@ -135,41 +133,39 @@ def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> s
 
 
 def token_for(app: object, given: str | None) -> str | None:
-    """Under whose name a server is asked: the application's, unless TENURE_TOKEN says who asks.
-    None if --url names another place than the application does: its token is not for there."""
+    """The application's token for a server. None if TENURE_TOKEN is set, which goes before it, or
+    if --url names another server than the application's: no other server may see its token."""
     names = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)
     if not isinstance(app, Tenure) or any(os.environ.get(name) for name in names):
         return None
-    try:
+    with reported_errors():
         there = app.own_url or url_from_environment()
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
     is_elsewhere = given is not None and shown_url(given) != shown_url(there)
     return None if is_elsewhere else app.own_token
 
 
 def namespace_of(app: object) -> Namespace:
-    """Where an application enqueues."""
+    """The namespace in which an application enqueues."""
     return app.namespace if isinstance(app, Application) else DEFAULT_NAMESPACE
 
 
 def _own_lines(error: Exception) -> Iterator[str]:
-    """The traceback from the application's module on, without libraries; nothing if the module
-    was not even begun, as when there is none of this name."""
-    told = traceback.TracebackException.from_exception(error)
-    names = [frame.filename for frame in told.stack]
+    """The traceback from the application's module on, without libraries; nothing if Python did not
+    begin to run the module, for example because there is none of this name."""
+    report = traceback.TracebackException.from_exception(error)
+    names = [frame.filename for frame in report.stack]
     begun = [at for at, name in enumerate(names) if name.startswith(_IMPORTING)]
     if not begun:
         return
-    inside = told.stack[begun[0] :]
+    inside = report.stack[begun[0] :]
     foreign = _foreign_places()
     own = [frame for frame in inside if not _is_within(frame.filename, foreign)]
-    for text in [*traceback.format_list(own), *told.format_exception_only()]:
+    for text in [*traceback.format_list(own), *report.format_exception_only()]:
         yield from text.rstrip("\n").split("\n")
 
 
 def _foreign_places() -> tuple[Path, ...]:
-    """Where the code of others is: Python's, installed packages', and Tenure's own."""
+    """Directories of code that is not the user's: Python's, installed packages' and Tenure's."""
     paths = sysconfig.get_paths()
     installed = [paths[name] for name in ("stdlib", "purelib", "platlib")]
     return tuple(Path(place).resolve() for place in (*installed, *tenure.__path__))

@@ -1,4 +1,4 @@
-"""What the commands share: where the store is, who acts, and how errors end.
+"""What the commands share: options, the store, the user who acts, errors, jobs by id.
 
 Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema).
 """
@@ -47,7 +47,7 @@ def url_option(function: _F) -> _F:
     """`--url`."""
     return click.option(
         "--url",
-        help="The store or server. [default: $TENURE_URL, then `url` of [tool.tenure] in"
+        help="URL of the store or server. [default: $TENURE_URL, then `url` of [tool.tenure] in"
         " pyproject.toml, then sqlite:///tenure.db]",
     )(function)
 
@@ -56,14 +56,14 @@ def app_url_option(function: _F) -> _F:
     """`--url` of a command that has an application."""
     return click.option(
         "--url",
-        help="The store or server. [default: the application's own, then $TENURE_URL, then `url`"
+        help="URL of the store or server. [default: the application's, then $TENURE_URL, then `url`"
         " of [tool.tenure] in pyproject.toml, then sqlite:///tenure.db]",
     )(function)
 
 
 class JsonOption(click.Option):
-    """`--json`, which knows the type of the document it prints: the reference page shows it, and
-    a test holds the output against it."""
+    """`--json`, which knows the type of the document that it prints: the reference page shows it,
+    and a test compares the output with it."""
 
     def __init__(self, *words: Any, shape: Any, **more: Any) -> None:
         super().__init__(*words, **more)
@@ -78,13 +78,15 @@ def json_option(shape: Any) -> Callable[[_F], _F]:
         is_flag=True,
         cls=JsonOption,
         shape=shape,
-        help="Print JSON for programs.",
+        help="Print JSON, for programs.",
     )
 
 
 def namespace_option(function: _F) -> _F:
     """`--namespace`."""
-    return click.option("--namespace", default="default", show_default=True)(function)
+    return click.option("--namespace", default="default", show_default=True, help="The namespace.")(
+        function
+    )
 
 
 def log_format_option(function: _F) -> _F:
@@ -94,7 +96,7 @@ def log_format_option(function: _F) -> _F:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Lines for people, or JSON objects for programs.",
+        help="Log lines for people, or JSON objects for programs.",
     )(function)
 
 
@@ -103,8 +105,8 @@ def keep_finished_option(function: _F) -> _F:
     return click.option(
         "--keep-finished",
         metavar="DURATION",
-        help="Purge finished jobs, with their histories, after this long: 1d or longer. Of all"
-        " processes with the store, the shortest counts. [default: `keep_finished` of"
+        help="Delete finished jobs and their histories after this long, at least 1d. If the"
+        " processes of a store differ, the shortest time applies. [default: `keep_finished` of"
         " [tool.tenure] in pyproject.toml, then 30d]",
     )(function)
 
@@ -113,7 +115,8 @@ def request_id_option(function: _F) -> _F:
     """`--request-id`."""
     return click.option(
         "--request-id",
-        help="Repeat a request under its id: it is then done once. [default: a new one]",
+        help="The id of this request. A request that is repeated under its id is done once."
+        " [default: a new id]",
     )(function)
 
 
@@ -213,7 +216,7 @@ def administration(
 
 @contextmanager
 def _told_if_created(url: str, create: bool) -> Iterator[None]:
-    """Say that a store was made: a mistyped path must not look like the store one knows."""
+    """Say that a store was created: otherwise a mistyped path would look like an empty store."""
     is_made = create and is_new(url)
     yield
     if is_made:

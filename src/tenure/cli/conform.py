@@ -1,7 +1,7 @@
-"""`tenure conform worker`, `tenure conform store`: does somebody else's worker or store keep the
-contract?
+"""`tenure conform worker`, `tenure conform store`: test a worker or a store of your own.
 
-Exit codes: 0 it does, 1 obligations are broken and named, 2 it could not be judged.
+Exit codes: 0 it keeps the contract, 1 it breaks obligations, which are named, 2 it could not be
+tested.
 """
 
 import subprocess
@@ -22,18 +22,18 @@ KIT = "tenure.conformance.store"
 PYTEST_FAILED = 1
 
 _COLOURS = {State.KEPT: "green", State.BROKEN: "red", State.NOT_SEEN: "yellow"}
-_WORDS = {State.KEPT: "kept", State.BROKEN: "BROKEN", State.NOT_SEEN: "did not come up"}
+_WORDS = {State.KEPT: "kept", State.BROKEN: "BROKEN", State.NOT_SEEN: "not tested"}
 
 
 @click.group(name="conform")
 def conform_command() -> None:
-    """Hold a worker or a store of your own against the contract."""
+    """Test a worker or a store of your own against the contract."""
 
 
 def _scenarios(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[Scenario]:
     for name in names:
         if name not in BY_NAME:
-            raise click.BadParameter(f"{name[:40]!a} is none; `--list` shows them")
+            raise click.BadParameter(f"there is no scenario {name[:40]!a}; `--list` shows them")
     return [each for each in SCENARIOS if each.name in names] if names else list(SCENARIOS)
 
 
@@ -54,14 +54,14 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     "scenarios",
     multiple=True,
     callback=_scenarios,
-    help="Play only this one; may be repeated.",
+    help="Run only this scenario; may be repeated.",
 )
 @click.option(
     "--at-once",
     type=click.IntRange(1, 64),
     default=8,
     show_default=True,
-    help="How many scenarios, and so workers, at a time.",
+    help="Run this many scenarios at the same time, each with a worker of its own.",
 )
 @click.option(
     "--list",
@@ -69,23 +69,27 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_list,
-    help="Show scenarios and obligations, and play nothing.",
+    help="List scenarios and obligations, and run nothing.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def worker(
     as_json: bool, scenarios: list[Scenario], at_once: int, command: tuple[str, ...]
 ) -> None:
-    """Play faults to the worker that COMMAND starts, and say which obligations it breaks.
+    """Test the worker that COMMAND starts.
 
-    Write it behind two dashes: tenure conform worker -- node worker.mjs conform handlers.mjs
+    Each scenario plays a coordinator with certain faults, and the report names the obligations that
+    the worker breaks. COMMAND is started once for each scenario, with TENURE_URL and TENURE_TOKEN
+    set to a scripted coordinator on this machine. Write it after two dashes:
 
-    COMMAND is started once for each scenario, with TENURE_URL and TENURE_TOKEN set to a scripted
-    coordinator on this machine. It has to run jobs of the kind `conform` from the queue `conform`:
-    as often as the payload's `effects` says, POST to `effect_url` and wait `every_s` seconds; then
-    succeed or fail, as `outcome` says (`succeed`, `fail`).
+    \b
+      tenure conform worker -- node worker.mjs conform handlers.mjs
 
-    Exits with 0 when every obligation that came up is kept, 1 when some are broken, 2 when the
-    worker could not be seen at work.
+    The worker has to run jobs of the kind `conform` from the queue `conform`: as often as the
+    payload's `effects` says, POST to `effect_url` and wait `every_s` seconds; then succeed or fail,
+    as `outcome` says (`succeed`, `fail`).
+
+    Exits with 0 if it keeps every obligation that was tested, 1 if it breaks some, 2 if the worker
+    did not run.
     """
     done = 0
 
@@ -99,7 +103,7 @@ def worker(
     except TenureError as problem:
         raise CouldNotRun(str(problem)) from problem
     except KeyboardInterrupt as interrupted:
-        raise CouldNotRun("interrupted, nothing can be said") from interrupted
+        raise CouldNotRun("interrupted before the test was complete") from interrupted
     if as_json:
         print_json(report)
     else:
@@ -122,7 +126,7 @@ def _print(report: Report) -> None:
     click.echo()
     click.echo(
         f"{len(report.scenarios)} scenarios: {states.count(State.KEPT)} obligations kept, "
-        f"{states.count(State.BROKEN)} broken, {states.count(State.NOT_SEEN)} did not come up"
+        f"{states.count(State.BROKEN)} broken, {states.count(State.NOT_SEEN)} not tested"
     )
 
 
@@ -130,10 +134,11 @@ def _print(report: Report) -> None:
 @click.argument("factory", required=False, metavar="[MODULE:FACTORY]")
 @click.argument("pytest_options", nargs=-1, type=click.UNPROCESSED)
 def store(factory: str | None, pytest_options: tuple[str, ...]) -> None:
-    """Run the store kit on the stores that MODULE:FACTORY makes; without one, say how.
+    """Test the stores that MODULE:FACTORY makes.
 
     FACTORY is called without arguments and returns a tenure.conformance.harness.StoreFactory.
-    What follows behind two dashes goes to pytest. docs/reference/conformance.md has the rest.
+    Without it, the command explains how to write one. Arguments after two dashes go to pytest.
+    docs/reference/conformance.md has the details.
     """
     if factory is None:
         click.echo(
@@ -145,7 +150,9 @@ def store(factory: str | None, pytest_options: tuple[str, ...]) -> None:
         )
         return
     if find_spec("pytest") is None or find_spec("hypothesis") is None:
-        raise CouldNotRun("the store kit needs more; run `pip install 'tenure[conformance]'`")
+        raise CouldNotRun(
+            "the store kit needs more packages; run `pip install 'tenure[conformance]'`"
+        )
     words = ["--pyargs", KIT, "--tenure-store", factory, *pytest_options]
     ran = subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
     if ran.returncode not in (DONE, PYTEST_FAILED):

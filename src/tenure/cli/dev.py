@@ -1,7 +1,7 @@
-"""`tenure dev MODULE:APP`: a worker that starts anew when the application's files change.
+"""`tenure dev MODULE:APP`: a worker that restarts when the application's files change.
 
-The worker is a process of its own and is drained, not killed: what it could not finish is handed
-back and runs again under the new code. Imports nothing of the application itself.
+The worker is a separate process and is drained, not killed: jobs that it cannot finish go back to
+their queue and run again with the new code. This process does not import the application.
 """
 
 import os
@@ -32,20 +32,21 @@ class Watch:
     def __init__(self, root: Path, *, pattern: str) -> None:
         self._root = root
         self._pattern = pattern
-        self._seen = self._look()
+        self._seen = self._scan()
 
     def changed(self) -> list[Path]:
-        """What was written, added or removed since the last look."""
-        before, self._seen = self._seen, self._look()
+        """The files that were written, added or removed since the last call."""
+        before, self._seen = self._seen, self._scan()
         return sorted({path for path, _ in before.items() ^ self._seen.items()})
 
-    def _look(self) -> dict[Path, tuple[int, int]]:
+    def _scan(self) -> dict[Path, tuple[int, int]]:
         found: dict[Path, tuple[int, int]] = {}
         for path in islice(self._root.glob(self._pattern), MAX_FILES):
             try:
                 seen = path.stat()
-                found[path] = (seen.st_size, seen.st_mtime_ns)  # a tick of the latter is long
-            except FileNotFoundError:  # removed between the listing and the look
+                # Both: two writes within one tick of the file system's clock have the same time.
+                found[path] = (seen.st_size, seen.st_mtime_ns)
+            except FileNotFoundError:  # removed between glob and stat
                 continue
         return found
 
@@ -58,7 +59,7 @@ def watch_of(app: str) -> Watch:
         return Watch(Path(next(iter(spec.submodule_search_locations))), pattern="**/*.py")
     if spec is not None and spec.origin is not None:
         return Watch(Path(spec.origin).parent, pattern="*.py")
-    raise CouldNotRun(f"there is no module {top[:60]!a}; run it where `import {top[:60]}` works")
+    raise CouldNotRun(f"there is no module {top[:60]!a}; run this where `import {top[:60]}` works")
 
 
 class Reloader:
@@ -72,15 +73,15 @@ class Reloader:
         self._watch = watch
         self._child: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
-        # An Event has a lock: a signal that comes while it is held would wait for itself.
+        # Not an Event: a signal handler that runs while its lock is held would deadlock.
         self._woken: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> int:
-        """Serve until SIGTERM, SIGINT or SIGHUP; a second one makes the worker stop at once."""
+        """Run until SIGTERM, SIGINT or SIGHUP; a second signal makes the worker stop at once."""
         for number in STOPS:
             signal.signal(number, lambda *_: self._stop())
         self._start()
-        has_said = False
+        is_told = False
         while not self._is_woken():
             changed = self._watch.changed()
             if changed:
@@ -88,10 +89,10 @@ class Reloader:
                 self._end()
                 if not self._is_stopping:
                     self._start()
-                has_said = False
-            elif self._child is not None and self._child.poll() is not None and not has_said:
-                has_said = True
-                click.echo("tenure: the worker has ended; waiting for a change", err=True)
+                is_told = False
+            elif self._child is not None and self._child.poll() is not None and not is_told:
+                is_told = True
+                click.echo("tenure: the worker has stopped; waiting for a file to change", err=True)
         self._end()
         return DONE
 
@@ -103,7 +104,7 @@ class Reloader:
         return True
 
     def _start(self) -> None:
-        # In a group of its own: Ctrl-C reaches it through us, and so only once.
+        # In a session of its own, so that Ctrl-C reaches it only through us, and only once.
         self._child = subprocess.Popen(
             self._command, env=dict(self._environment), start_new_session=True
         )
@@ -128,9 +129,9 @@ class Reloader:
 
 @click.command()
 @app_url_option
-@click.option("--queue", "-q", "queues", multiple=True, help="As of `tenure worker`.")
-@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As of `tenure worker`.")
-@click.option("--only-env", "only", metavar="NAME", multiple=True, help="As of `tenure worker`.")
+@click.option("--queue", "-q", "queues", multiple=True, help="As for `tenure worker`.")
+@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As for `tenure worker`.")
+@click.option("--only-env", "only", metavar="NAME", multiple=True, help="As for `tenure worker`.")
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def dev(
     url: str | None,
@@ -139,23 +140,24 @@ def dev(
     only: tuple[str, ...],
     app: str,
 ) -> None:
-    """Run the jobs of MODULE:APP, and start anew when its files change.
+    """Run a worker for MODULE:APP that restarts when its files change.
 
-    Without MODULE:APP it is the `app` of [tool.tenure] in pyproject.toml.
+    It prints the output of handlers and logs every attempt. Without MODULE:APP it runs the `app` of
+    [tool.tenure] in pyproject.toml.
     """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     words = ["worker", app, "--grace", f"{GRACE_S}s", "--verbose", "--show-output"]
     if url is not None:
-        words += ["--url", url]  # no more to be read by others than our own command line
+        words += ["--url", url]  # it is as readable to other users as our own command line
     for queue in queues:
         words += ["--queue", queue]
     for name in only:
         words += ["--only-env", name]
     if concurrency is not None:
         words += ["--concurrency", str(concurrency)]
-    # A compiled copy is told from its source by the second: two quick saves would look the same.
+    # Compiled files record the source's time in whole seconds: two quick saves would look the same.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "tenure", *words]
     raise SystemExit(Reloader(command, environment, watch_of(app)).run())

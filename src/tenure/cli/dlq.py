@@ -141,7 +141,9 @@ def list_dead_letters(
     limit: int,
     **filters: Any,
 ) -> None:
-    """List dead letters that nobody has redriven or discarded yet, newest first.
+    """List unresolved dead letters, newest first.
+
+    Those that were redriven or discarded are listed with --resolved.
 
     With --by error they are counted by kind and error, the most frequent first. Errors of one type
     whose first lines differ only in numbers and ids count as one. --json then prints objects with
@@ -284,7 +286,7 @@ class DeadLetterShown(msgspec.Struct, frozen=True, kw_only=True):
 def show_dead_letter(
     url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str
 ) -> None:
-    """Show a dead letter, its error, and whether it was redriven or discarded."""
+    """Show a dead letter, its error and what became of it."""
     with administration(url) as serving:
         job = find_job(serving, job_id, namespace)
         if job.status is not JobStatus.DEAD_LETTERED:
@@ -338,7 +340,7 @@ def redrive_dead_letters(
     yes: bool,
     **filters: Any,
 ) -> None:
-    """Make a new job out of each dead letter; prints the new ids.
+    """Make new jobs out of dead letters; prints the new ids.
 
     The dead letter stays, marked as redriven. One that was redriven or discarded before is refused,
     because its new job may be running; --again makes another job of it and leaves the mark as it

@@ -1,6 +1,6 @@
-"""`tenure doctor`: what is true of the store, what is wrong with it, and what to do.
+"""`tenure doctor`: facts about the store, what is wrong with it, and what to do.
 
-Exit codes: 0 nothing is bad, 1 something is, 2 the store could not be asked.
+Exit codes: 0 nothing is bad, 1 something is, 2 the store could not be reached.
 """
 
 import platform
@@ -20,7 +20,10 @@ _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.
 @url_option
 @json_option(list[HealthFact])
 def doctor(url: str | None, as_json: bool) -> None:
-    """Examine the store: durability, versions, room, clocks, what slows it down."""
+    """Check the store: durability, versions, disk space, clocks, what slows it down.
+
+    Exits with 0 if nothing is bad, 1 if something is, 2 if the store could not be reached.
+    """
     with coordinator(url, accept_restored=True) as serving:
         facts = [
             fact("tenure", version("tenure")),
@@ -44,7 +47,7 @@ def _show(facts: list[HealthFact]) -> None:
 
 
 def _shown(each: HealthFact) -> str:
-    """Sizes as people read them; JSON has the numbers."""
+    """Sizes with a unit; JSON has the numbers."""
     if not each.name.endswith("_bytes") or not isinstance(each.value, int):
         return str(each.value)
     size, units = float(each.value), ["B", "KiB", "MiB", "GiB", "TiB"]

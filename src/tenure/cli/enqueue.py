@@ -1,7 +1,7 @@
-"""`tenure enqueue`: make a job, with the settings of its kind where the application is known.
+"""`tenure enqueue`: make a job, with the settings of its kind if the application is known.
 
-A kind's queue, retries and time-out stand in the code that declares it, and a job takes them along
-when it is made. Without that code only what the command line says is used, and so it is told.
+The code that declares a kind has its queue, retries and timeout, and a job gets them when it is
+made. Without that code the command uses only its own options, and says so.
 """
 
 import os
@@ -24,9 +24,10 @@ from tenure.cli.common import (
     instant_value,
     json_option,
     refuse,
+    reported_errors,
 )
 from tenure.cli.job_end import show_end, wait_for_end
-from tenure.cli.output import print_json, printable
+from tenure.cli.output import print_json, say
 from tenure.cli.payloads import check_payload
 from tenure.cli.refusals import refusal
 from tenure.client.app import Application
@@ -35,7 +36,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.verdicts import Reply
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import InvalidInput
 from tenure.handlers.options import as_option
 from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.ports import Administration
@@ -44,8 +45,8 @@ from tenure.settings import project_settings
 from tenure.telemetry.unclaimed import why_waiting
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says; None is left to the kind's own settings, or the defaults."""
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command line; None means the kind's own setting, or the default."""
 
     kind: str
     payload: bytes
@@ -65,25 +66,41 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--app",
     metavar="MODULE:APP",
-    help="Use the kind's own settings, and check the payload against its function; a kind that"
-    " it does not have is refused."
+    help="The application that declares KIND: use the kind's settings, and check the payload"
+    " against its function."
     " [default: `app` of [tool.tenure] in pyproject.toml]",
 )
-@click.option("--namespace", help="[default: that of --app, then default]")
-@click.option("--queue", "-q", help="[default: the kind's with --app, then default]")
-@click.option("--key", help="Dedupe key: one live job per kind and key.")
-@click.option("--delay", callback=duration_value, help="Not before this long from now, as in 5m.")
+@click.option("--namespace", help="The namespace. [default: the one of --app, then default]")
+@click.option("--queue", "-q", help="The queue. [default: the kind's with --app, then default]")
+@click.option(
+    "--key",
+    help="Dedupe key: while a job of this kind and key has not finished, no second one is made.",
+)
+@click.option(
+    "--delay", callback=duration_value, help="Run it after this long at the earliest, as in 5m."
+)
 @click.option(
     "--run-at",
     metavar="TIME",
     callback=instant_value,
-    help="Not before this time, with its zone, as in 2026-12-01T08:00+01:00 or 2026-12-01T07:00Z.",
+    help="Run it at this time at the earliest. Give the zone too, as in 2026-12-01T08:00+01:00 or"
+    " 2026-12-01T07:00Z.",
 )
-@click.option("--priority", type=int, help="[default: the kind's with --app, then 0]")
-@click.option("--correlation-id")
-@click.option("--id", "job_id", help="The job's id (a UUID): sent twice, it is one job.")
+@click.option(
+    "--priority",
+    type=int,
+    help="Jobs with a higher number run first. [default: the kind's with --app, then 0]",
+)
+@click.option("--correlation-id", help="An id of yours, by which related jobs can be listed.")
+@click.option(
+    "--id",
+    "job_id",
+    help="The job's id, a UUID. If you repeat the command with it, there is still one job.",
+)
 @click.option("--wait", "waits", is_flag=True, help="Wait for the result and print it.")
-@click.option("--timeout", callback=duration_value, help="With --wait: give up after this long.")
+@click.option(
+    "--timeout", callback=duration_value, help="With --wait: give up after this long, as in 10m."
+)
 @click.argument("kind")
 @click.argument("payload", default="null")
 def enqueue(
@@ -93,21 +110,27 @@ def enqueue(
     waits: bool,
     timeout: Duration | None,
     payload: str,
-    **said: Any,
+    **given: Any,
 ) -> None:
     """Enqueue a job of KIND with a JSON PAYLOAD; prints its id.
 
-    With --wait it prints the result instead, tells on stderr of attempts that fail meanwhile, and
-    exits with 0 if the job succeeded, 1 otherwise.
+    With --wait it prints the result instead, reports failed attempts on stderr meanwhile, and exits
+    with 0 if the job succeeded, 1 otherwise.
+
+    \b
+    Examples:
+      tenure enqueue mail '{"to": "ada"}'
+      tenure enqueue mail '{"to": "ada"}' --app shop.jobs:app --wait
+      tenure enqueue report --run-at 2026-12-01T08:00+01:00
     """
-    asked = Asked(payload=payload.encode("utf-8", "surrogateescape"), **said)
+    options = EnqueueOptions(payload=payload.encode("utf-8", "surrogateescape"), **given)
     application = _application(app)
     if application is not None:  # checked before a store is opened, which may make one
-        _check(asked, application, named=app)
-    chosen = url if application is None else url_for(application, url, tell=_say)
+        _check(options, application, named=app)
+    chosen = url if application is None else url_for(application, url, tell=say)
     with administration(chosen, create=True, token=token_for(application, url)) as serving:
         with _naming_flags():
-            command = _command(serving, asked, application)
+            command = _command(serving, options, application)
             reply = serving.execute(command)
         assert isinstance(reply, Reply)
         refused = refusal(command, reply)
@@ -115,7 +138,7 @@ def enqueue(
             refuse(refused)
         assert reply.job is not None
         if reply.deduplicated:
-            click.echo(f"tenure: key {printable(asked.key or '')} is held by this job", err=True)
+            say(f"job {reply.job.id}, which has not finished, has the key {options.key}")
         if not as_json and sys.stderr.isatty():
             _say_why_waiting(serving, reply.job)
         if waits:
@@ -142,7 +165,7 @@ _FLAGS = {
 
 @contextmanager
 def _naming_flags() -> Iterator[None]:
-    """Errors name what was typed, or the option in the code that declares the kind."""
+    """Make errors name the option that was typed, or the one in the code that declares the kind."""
     try:
         yield
     except InvalidInput as wrong:
@@ -154,83 +177,78 @@ def _naming_flags() -> Iterator[None]:
 
 
 def _say_why_waiting(serving: Administration, job: Job) -> None:
-    """To a person who may have mistyped a kind or a queue, or started no worker."""
+    """Tell a person who may have mistyped a kind or a queue, or not started a worker."""
     why = why_waiting(serving, job)
     if why is not None:
-        _say(f"it waits: {why}")
+        say(f"it waits: {why}")
 
 
 def _application(named: str | None) -> Application | None:
-    try:
+    with reported_errors():
         chosen = named or project_settings().app
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
     return None if chosen is None else load_app(chosen)
 
 
-def _check(asked: Asked, app: Application, *, named: str | None) -> None:
-    handler = app.registry.get(Kind(asked.kind))
+def _check(options: EnqueueOptions, app: Application, *, named: str | None) -> None:
+    handler = app.registry.get(Kind(options.kind))
     if handler is not None:
-        check_payload(handler, asked.payload)
+        check_payload(handler, options.payload)
     elif named:
-        _refuse_kind(asked.kind, named, app)
+        _refuse_kind(options.kind, named, app)
 
 
 def _refuse_kind(kind: str, named: str, app: Application) -> Never:
-    """Whoever names the application means one of its kinds: a job of another would wait for a
-    worker that never comes."""
+    """Who names the application means one of its kinds: no worker of it would run another."""
     kinds = app.registry.kinds()
     alike = get_close_matches(kind, kinds, n=1)
     guess = f"Did you mean {alike[0]}? " if alike else ""
     has = f"It has {', '.join(kinds)}" if kinds else "It has none"
     raise CouldNotRun(
         f"{named} has no kind {kind}. {guess}{has}; to enqueue a job that another application"
-        " runs, leave --app away"
+        " runs, omit --app"
     )
 
 
-def _command(serving: Administration, asked: Asked, app: Application | None) -> Enqueue:
-    if app is not None and Kind(asked.kind) in app.registry.kinds():
-        return _of_application(asked, app)
+def _command(serving: Administration, options: EnqueueOptions, app: Application | None) -> Enqueue:
+    if app is not None and Kind(options.kind) in app.registry.kinds():
+        return _of_application(options, app)
     if app is not None:
-        _say(f"kind {asked.kind} is not one of the application's: its payload is not checked")
+        say(f"the application has no kind {options.kind}: the payload is not checked")
     elif sys.stderr.isatty():
-        # Only to people: a script that says everything it means would only be disturbed.
-        _say("only these options are used; --app MODULE:APP adds the kind's own settings")
+        # Only on a terminal: a script gives every option that it needs.
+        say("--app MODULE:APP would add the kind's own settings")
     namespace = DEFAULT_NAMESPACE if app is None else app.namespace
     return Enqueue(
-        job_id=JobId(asked.job_id) if asked.job_id else new_job_id(serving.now(), os.urandom(16)),
-        namespace=Namespace(asked.namespace or namespace),
-        queue=QueueName(asked.queue or DEFAULT_QUEUE),
-        kind=Kind(asked.kind),
+        job_id=JobId(options.job_id)
+        if options.job_id
+        else new_job_id(serving.now(), os.urandom(16)),
+        namespace=Namespace(options.namespace or namespace),
+        queue=QueueName(options.queue or DEFAULT_QUEUE),
+        kind=Kind(options.kind),
         actor=client(),
-        payload=asked.payload,
-        priority=asked.priority or 0,
-        delay_us=asked.delay or Duration(0),
-        run_at=asked.run_at,
-        dedupe_key=asked.key,
-        correlation_id=asked.correlation_id,
+        payload=options.payload,
+        priority=options.priority or 0,
+        delay_us=options.delay or Duration(0),
+        run_at=options.run_at,
+        dedupe_key=options.key,
+        correlation_id=options.correlation_id,
     )
 
 
-def _of_application(asked: Asked, app: Application) -> Enqueue:
+def _of_application(options: EnqueueOptions, app: Application) -> Enqueue:
     """The command that the application itself would send."""
-    options: dict[str, Any] = {
-        "queue": asked.queue,
-        "priority": asked.priority,
-        "key": asked.key,
-        "correlation_id": asked.correlation_id,
-        "job_id": asked.job_id,
-        "run_at": asked.run_at,
-        "delay": None if asked.delay is None else asked.delay / MICROSECONDS_PER_SECOND,
+    settings: dict[str, Any] = {
+        "queue": options.queue,
+        "priority": options.priority,
+        "key": options.key,
+        "correlation_id": options.correlation_id,
+        "job_id": options.job_id,
+        "run_at": options.run_at,
+        "delay": None if options.delay is None else options.delay / MICROSECONDS_PER_SECOND,
     }
-    given: Any = {name: value for name, value in options.items() if value is not None}
-    payload = msgspec.json.decode(asked.payload)
-    command = app.command(app.call(asked.kind, payload, **given))
+    given: Any = {name: value for name, value in settings.items() if value is not None}
+    payload = msgspec.json.decode(options.payload)
+    command = app.command(app.call(options.kind, payload, **given))
     return msgspec.structs.replace(
-        command, actor=client(), namespace=Namespace(asked.namespace or app.namespace)
+        command, actor=client(), namespace=Namespace(options.namespace or app.namespace)
     )
-
-
-def _say(words: str) -> None:
-    click.echo(f"tenure: {printable(words)}", err=True)

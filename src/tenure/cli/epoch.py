@@ -1,25 +1,25 @@
-"""`tenure raise-epoch`: a store that may have lost acknowledged work begins a new epoch. [A5]
+"""`tenure raise-epoch`: begin a new epoch in a store that may have lost commits. [A5]
 
-Exit codes: 0 raised, 1 not confirmed, 2 the store could not be asked.
+Exit codes: 0 raised, 1 not confirmed, 2 the store could not be reached.
 """
 
 import click
 
 from tenure.cli.common import coordinator, url_option
 
-QUESTION = "Every lease of this store ends now, and running jobs run again. Raise the epoch?"
+QUESTION = "This ends every lease: running jobs stop and run again. Raise the epoch?"
 
 
 @click.command("raise-epoch")
 @url_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def raise_epoch(url: str | None, yes: bool) -> None:
-    """Begin a new epoch, after a restore or a failover that may have lost commits; print it.
+    """End all leases after a restore from a backup; prints the new epoch.
 
-    All leases of earlier epochs are lost, so that no worker from before can report, and fencing
-    tokens are higher than theirs. Do it before workers and servers start: a PostgreSQL database
-    that was restored to another cluster refuses them until then. After a failover to a standby
-    Tenure notices by itself what is missing.
+    Run it after a restore that lost commits, before workers and servers start. Workers from before
+    can then report nothing, and new fencing tokens are higher than theirs. A PostgreSQL database
+    that was restored to another cluster refuses workers and servers until then. After a failover to
+    a standby Tenure notices lost commits itself and does this.
     """
     with coordinator(url, accept_restored=True) as serving:
         if not yes:

@@ -1,7 +1,4 @@
-"""Waiting for a job: which attempts failed meanwhile, why it goes on, how it ended.
-
-Only remarks: nothing here decides.
-"""
+"""Waits for a job to finish: reports attempts that fail meanwhile, and how the job ended."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from tenure.cli.common import find_job, refuse
-from tenure.cli.output import in_words, print_json, printable
+from tenure.cli.output import in_words, print_json, printable, say
 from tenure.core.events import Event
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
@@ -22,16 +19,17 @@ WAIT_POLL_S = 0.1
 
 _LOST = {
     EventCause.ATTEMPT_FAILED: "failed",
-    EventCause.LEASE_EXPIRED: "was lost: its worker was silent for longer than the lease",
+    EventCause.LEASE_EXPIRED: "was lost: its worker sent no heartbeat before the lease ended",
     EventCause.OUTAGE: "was lost in an outage of the store",
-    EventCause.TIMEOUT: "was stopped: it took longer than its time-out",
+    EventCause.TIMEOUT: "was stopped: it took longer than its timeout",
     EventCause.START_TIMEOUT: "was lost: it was claimed and never started",
 }
 
 
 def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[str]:
-    """A line for each attempt that ended without ending the job, of events later than `after`:
-    what went wrong, and when the next one begins. What was handed back unharmed is not told."""
+    """A line for each attempt that ended without ending the job, from events later than `after`:
+    what went wrong, and when the next attempt begins. Attempts that a worker gave back unharmed are
+    left out."""
     lines = []
     for event, following in zip(events, [*events[1:], None], strict=True):
         if event.seq <= after or event.type is not EventType.STALLED or event.cause not in _LOST:
@@ -47,7 +45,7 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
 
 
 def wait_for_end(serving: Administration, job: Job, timeout: Duration | None) -> Job:
-    """The job once it has ended; what becomes of its attempts is told on stderr meanwhile."""
+    """The job once it has ended. Failed attempts are reported on stderr meanwhile."""
     give_up_at = None
     if timeout is not None:
         give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
@@ -57,7 +55,7 @@ def wait_for_end(serving: Administration, job: Job, timeout: Duration | None) ->
             failures = job.failures
             events = serving.load_events(job.id)
             for line in lost_attempts(events, after=told, now=serving.now()):
-                click.echo(f"tenure: {printable(line)}", err=True)
+                say(line)
             told = events[-1].seq
         if give_up_at is not None and time.monotonic() >= give_up_at:
             _give_up(serving, job)
@@ -77,13 +75,13 @@ def _give_up(serving: Administration, job: Job) -> None:
 
 
 def show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
-    """The result, or the whole job, on stdout; a job that did not succeed ends the command."""
+    """Print the result, or the whole job; end the command if the job did not succeed."""
     if as_json:
         print_json(job_record(job, now=serving.now(), bodies=True))
     elif job.result is not None:
         click.echo(printable(job.result.decode()))
     elif job.status is JobStatus.SUCCEEDED:
-        click.echo("tenure: it succeeded; its result is hidden from a viewer", err=True)
+        say("it succeeded; a token of the role viewer does not see its result")
     if job.status is not JobStatus.SUCCEEDED:
         detail = "" if job.error is None else f": {job.error.headline}"
         refuse(f"job {job.id} is {job.status}{detail}")

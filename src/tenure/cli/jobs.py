@@ -214,7 +214,7 @@ class JobShown(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
 @job_argument
 def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str) -> None:
-    """Show a job: its state, why it waits, its history and its last error."""
+    """Show a job, why it waits, its history and its error."""
     with administration(url) as serving:
         job = find_job(serving, job_id, namespace)
         events = serving.load_events(job.id)
@@ -266,7 +266,10 @@ def job_artifacts(
     job_id: str,
     name: str | None,
 ) -> None:
-    """List the files that a succeeded job produced, or print the one called NAME."""
+    """List or fetch the files of a succeeded job.
+
+    With NAME the file of this name is written to stdout, or to the file of -o.
+    """
     if output is not None and name is None:
         raise click.UsageError("-o needs a NAME.")
     with administration(url) as serving:
@@ -424,7 +427,7 @@ def rerun_jobs(
     yes: bool,
     **filters: Any,
 ) -> None:
-    """Make a new job out of each finished one; prints the new ids.
+    """Make new jobs out of finished ones; prints the new ids.
 
     The new job has the kind, queue, payload and policy of the old one, which stays as it is. With
     --all, say which jobs by --status; a job that was rerun with --all before is left out, so that
@@ -479,7 +482,9 @@ def retry_jobs(
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
-    """Let jobs run again, in the way that fits their status; prints the ids of the jobs that run.
+    """Run jobs again, as fits their status.
+
+    Prints the ids of the jobs that will run.
 
     \b
     dead_lettered                 a new job is made, the dead letter is marked as redriven
@@ -544,7 +549,10 @@ def requeue_jobs(
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
-    """Send stalled jobs (of a kind with on_lost="hold") back to their queue."""
+    """Send stalled jobs back to their queue.
+
+    A job of a kind with on_lost="hold" stalls when its worker is lost, and waits for this.
+    """
     asked_as = new_request_id(request_id)
     with administration(url) as serving:
         ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
@@ -588,7 +596,10 @@ def dead_letter_jobs(
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
-    """Make dead letters of jobs that have not finished: they do not run until redriven."""
+    """Turn unfinished jobs into dead letters.
+
+    They do not run, unless somebody redrives them.
+    """
     asked_as = new_request_id(request_id)
     with administration(url) as serving:
         ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)

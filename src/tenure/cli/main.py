@@ -1,6 +1,6 @@
 """The root of the `tenure` command. Subcommands live in modules of their own, named in COMMANDS.
 
-Data goes to stdout, talk to stderr. A command's module is imported when the command is used, so
+Data goes to stdout, messages to stderr. A command's module is imported when the command is used, so
 that `tenure --help` loads neither drivers nor the coordinator. Nothing here knows a rule of the
 lifecycle.
 """
@@ -15,20 +15,32 @@ import click
 
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
-    "worker": ("tenure.cli.worker:worker", "Run jobs until told to stop."),
-    "dev": ("tenure.cli.dev:dev", "Run jobs, and start anew when their code changes."),
-    "serve": ("tenure.cli.serve:serve", "Serve the store over HTTP."),
+    "worker": ("tenure.cli.worker:worker", "Run a worker."),
+    "dev": ("tenure.cli.dev:dev", "Run a worker that restarts when the code changes."),
+    "serve": ("tenure.cli.serve:serve", "Run the HTTP server, for remote clients and workers."),
     "enqueue": ("tenure.cli.enqueue:enqueue", "Enqueue a job."),
-    "jobs": ("tenure.cli.jobs:jobs", "Look at jobs and decide about them."),
-    "dlq": ("tenure.cli.dlq:dlq", "Look at dead letters, redrive them, discard them."),
-    "queues": ("tenure.cli.queues:queues", "Look at queues, pause them, limit them."),
-    "workers": ("tenure.cli.workers:workers", "Look at workers, ask them to stop."),
-    "tokens": ("tenure.cli.tokens:tokens", "Make tokens for a server, list them, revoke them."),
-    "doctor": ("tenure.cli.doctor:doctor", "Examine the store, and say what to do."),
-    "migrate": ("tenure.cli.migrate:migrate", "Create the store's schema or bring it up to date."),
-    "raise-epoch": ("tenure.cli.epoch:raise_epoch", "End all leases of a store that was restored."),
-    "verify": ("tenure.cli.verify:verify_command", "Prove the invariants over the live history."),
-    "conform": ("tenure.cli.conform:conform_command", "Hold a worker or a store to the contract."),
+    "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
+    "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
+    "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
+    "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
+    "tokens": (
+        "tenure.cli.tokens:tokens",
+        "Create tokens for the HTTP server, list them, revoke them.",
+    ),
+    "doctor": ("tenure.cli.doctor:doctor", "Check the store and its settings for problems."),
+    "migrate": ("tenure.cli.migrate:migrate", "Create the database schema or upgrade it."),
+    "raise-epoch": (
+        "tenure.cli.epoch:raise_epoch",
+        "End all leases after a restore from a backup.",
+    ),
+    "verify": (
+        "tenure.cli.verify:verify_command",
+        "Check every stored job and its history for violations.",
+    ),
+    "conform": (
+        "tenure.cli.conform:conform_command",
+        "Test a worker or a store of your own against the contract.",
+    ),
 }
 
 
@@ -39,22 +51,22 @@ class LazyGroup(click.Group):
     """A group that imports a command when it is called, not when it is listed."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command; a full disk or a file that cannot be written ends it in one line."""
+        """Run a command. A full disk or an unwritable file ends it with one line on stderr."""
         try:
             return super().main(*args, **extra)
-        except OSError as error:  # of files and of output: a store's errors are Tenure's own
+        except OSError as error:  # from files and output; stores raise Tenure's own errors
             if error.errno is None:
                 raise
             if error.filename is None:
                 what = "the output cannot be written"
-                _forget_output()
+                _discard_output()
             else:
                 what = ascii(os.fsdecode(error.filename))
             click.echo(f"tenure: {what}: {error.strerror}", err=True)
             sys.exit(COULD_NOT_WRITE)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order people meet them."""
+        """The commands in the order in which people need them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -69,7 +81,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one was probably meant."""
+        """Find the command, or suggest a similar name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             close = get_close_matches(args[0], COMMANDS, n=1)
             meant = f" Did you mean {close[0]!r}?" if close else ""
@@ -77,14 +89,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of `--help`, without importing anything."""
+        """List the commands for `--help` without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def _forget_output() -> None:
-    """What is still buffered has nowhere to go: Python would try once more when it ends, and say
-    so in its own words and with an exit code of its own."""
+def _discard_output() -> None:
+    """Send what is still buffered to /dev/null: Python would try to write it once more at exit, and
+    report that with a message and an exit code of its own."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 

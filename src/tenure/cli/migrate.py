@@ -1,4 +1,4 @@
-"""`tenure migrate`: create a store's schema or bring it up to date, look at it, or print its SQL.
+"""`tenure migrate`: create a database schema, upgrade it, check it, or print its SQL.
 
 Exit codes: 0 up to date, 1 `--check` found it out of date, 2 it could not be done.
 """
@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from tenure.cli.common import REFUSED, CouldNotRun, url_option
-from tenure.errors import SchemaTooNew, TenureError, UnknownStoreUrl
+from tenure.cli.common import REFUSED, reported_errors, url_option
+from tenure.errors import SchemaTooNew, UnknownStoreUrl
 from tenure.settings import sqlite_path, url_from_environment
 from tenure.stores.sql.migrations import migrations, newest_version
 from tenure.wiring import not_through_a_server
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """A database that has a schema, whatever its dialect."""
+    """A database with a schema, of any dialect."""
 
     package: str
     version: Callable[[], int]
@@ -27,12 +27,19 @@ class _Target(msgspec.Struct, frozen=True):
 
 @click.command()
 @url_option
-@click.option("--schema", default="tenure", show_default=True, help="The schema, on PostgreSQL.")
+@click.option(
+    "--schema", default="tenure", show_default=True, help="The name of the schema in PostgreSQL."
+)
 @click.option("--print", "print_sql", is_flag=True, help="Print the SQL and change nothing.")
-@click.option("--check", is_flag=True, help="Only say whether it is up to date.")
+@click.option(
+    "--check", is_flag=True, help="Only check whether it is up to date; exits with 1 if not."
+)
 def migrate(url: str | None, schema: str, print_sql: bool, check: bool) -> None:
-    """Create the store's schema or bring it up to date. Safe to run twice, and at once."""
-    try:
+    """Create the database schema or upgrade it.
+
+    It is safe to run again, and from several machines at the same time.
+    """
+    with reported_errors():
         target = _target(url or url_from_environment(), schema)
         if print_sql:
             click.echo(target.script(), nl=False)
@@ -47,8 +54,6 @@ def migrate(url: str | None, schema: str, print_sql: bool, check: bool) -> None:
             click.echo(f"schema version {target.migrate()}, was {found}", err=True)
         else:
             click.echo(f"schema version {found}, up to date", err=True)
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
 
 
 def _say_whether_current(found: int, needed: int) -> None:

@@ -1,6 +1,6 @@
-"""Why a payload does not fit its kind, for whoever typed it: what is wrong, and what it takes.
+"""Explains why a payload does not fit its kind: what is wrong, and what the function takes.
 
-Only words: the check itself is the handler's, the same that its worker makes.
+The handler itself checks the payload, as it does in a worker.
 """
 
 import inspect
@@ -16,18 +16,17 @@ from tenure.handlers.registry import Handler
 
 _MISSING = re.compile(r"Object missing required field `(.+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
-_WHOLE = "$"
 _JSON_NAMES = {
     str: "a string",
     int: "a number",
     float: "a number",
-    bool: "a truth value",
+    bool: "a boolean",
     list: "an array",
 }
 
 
 def check_payload(handler: Handler, payload: bytes) -> None:
-    """End the command unless the kind's function could be called with this."""
+    """End the command unless the kind's function can be called with this payload."""
     try:
         given = msgspec.json.decode(payload)
     except (msgspec.DecodeError, RecursionError) as wrong:
@@ -69,8 +68,7 @@ def _takes(handler: Handler) -> str:
 
 
 def _named(handler: Handler, parameter: inspect.Parameter) -> str:
-    """A parameter as a reader of the function would call it; its default may be anybody's secret
-    and is not shown."""
+    """A parameter with its type. Its default is not shown, because it may be a secret."""
     hint = handler.hints.get(parameter.name, typing.Any)
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]

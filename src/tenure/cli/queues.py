@@ -1,4 +1,4 @@
-"""`tenure queues …`: look at queues, pause them, limit them."""
+"""`tenure queues …`: list queues, pause them, limit them."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -20,18 +20,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 MAX_QUEUES = 500
 MAX_COUNTED = 100_000
-"""More jobs of a sort in a queue are not counted: `100000` then means that many or more."""
+"""Counting stops here: `100000` means that many or more."""
 
 
 @click.group()
 def queues() -> None:
-    """Look at queues, pause them, limit them."""
+    """List queues, pause them, limit them."""
 
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it is listed. `live` is the number of its leases. `ready` and `scheduled` jobs
-    wait, the latter for their time; of both, and of the age in seconds of the oldest ready one,
-    there is only null where nobody counts them, as through a server."""
+    """A queue as it is listed. `live` is the number of its leases. `ready` jobs can be claimed,
+    `scheduled` ones wait for their time. These two, and the age of the oldest ready job in seconds,
+    are null over HTTP, because a server does not count them there."""
 
     name: str
     paused: bool
@@ -47,7 +47,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
 @json_option(list[QueueLine])
 @namespace_option
 def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
-    """List queues: what is ready, what waits for its time, what is running."""
+    """List queues with the number of waiting and running jobs."""
     with administration(url) as serving:
         check_name("namespace", namespace)
         found = serving.list_queues(Namespace(namespace))
@@ -75,7 +75,7 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
 def _lines(
     serving: Administration, namespace: Namespace, found: list[QueueState]
 ) -> list[QueueLine]:
-    # A server counts for its /metrics only, and no route of it tells how deep a queue is.
+    # A server counts for its /metrics only; no route returns the number of jobs in a queue.
     if not isinstance(serving, Coordinator):
         return [_line(queue, None, None) for queue in found]
     measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
@@ -109,9 +109,9 @@ def _counted(jobs: int | None) -> str | None:
 
 def create_option(function: _F) -> _F:
     """`--create`."""
-    return click.option("--create", is_flag=True, help="Also a queue that no job has used so far.")(
-        function
-    )
+    return click.option(
+        "--create", is_flag=True, help="Create the queue if no job has used it yet."
+    )(function)
 
 
 def _put(
@@ -133,10 +133,10 @@ def _put(
 
 
 def _refuse_unknown(name: str, known: Sequence[str]) -> NoReturn:
-    """More often a mistyped name, whose real queue goes on, than a queue that comes later."""
+    """A name that no job has used is more often mistyped than a queue that comes later."""
     close = get_close_matches(name, known, n=1)
     meant = f" Did you mean {close[0]}?" if close else ""
-    refuse(f"no job has used queue {name} so far.{meant} --create makes it")
+    refuse(f"no job has used queue {name} so far.{meant} --create creates it")
 
 
 @queues.command(name="pause")
@@ -145,7 +145,7 @@ def _refuse_unknown(name: str, known: Sequence[str]) -> NoReturn:
 @create_option
 @click.argument("queue")
 def pause_queue(url: str | None, namespace: str, create: bool, queue: str) -> None:
-    """Grant nothing from QUEUE until it is resumed; running jobs go on."""
+    """Let no worker claim jobs of QUEUE; running jobs go on."""
     state = _put(url, namespace, queue, create=create, paused=True)
     click.echo(f"{printable(queue)}: paused, {state.live} still running")
 
@@ -156,7 +156,7 @@ def pause_queue(url: str | None, namespace: str, create: bool, queue: str) -> No
 @create_option
 @click.argument("queue")
 def resume_queue(url: str | None, namespace: str, create: bool, queue: str) -> None:
-    """Grant from QUEUE again."""
+    """Let workers claim jobs of QUEUE again."""
     _put(url, namespace, queue, create=create, paused=False)
     click.echo(f"{printable(queue)}: open")
 
@@ -168,7 +168,7 @@ def resume_queue(url: str | None, namespace: str, create: bool, queue: str) -> N
 @click.argument("queue")
 @click.argument("limit", type=click.IntRange(0, 1_000_000))
 def limit_queue(url: str | None, namespace: str, create: bool, queue: str, limit: int) -> None:
-    """Allow at most LIMIT live leases in QUEUE at any time; 0 means no limit."""
+    """Run at most LIMIT jobs of QUEUE at the same time; 0 means no limit."""
     state = _put(url, namespace, queue, create=create, limit=limit)
     shown = "no limit" if state.limit is None else f"at most {state.limit} at a time"
     click.echo(f"{printable(queue)}: {shown}, {state.live} running")

@@ -1,11 +1,16 @@
-"""`tenure serve`: the coordinator over HTTP, until told to stop."""
+"""`tenure serve`: the coordinator over HTTP, until a signal stops it."""
 
 from pathlib import Path
 
 import click
 
-from tenure.cli.common import CouldNotRun, keep_finished_option, log_format_option, url_option
-from tenure.errors import TenureError
+from tenure.cli.common import (
+    CouldNotRun,
+    keep_finished_option,
+    log_format_option,
+    reported_errors,
+    url_option,
+)
 from tenure.settings import retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.wiring import run_server
@@ -21,20 +26,25 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(0, 65535),
     default=7717,
     show_default=True,
-    help="The port; 0 takes a free one.",
+    help="The port to listen on; 0 picks a free one.",
 )
 @click.option(
     "--no-auth",
     is_flag=True,
-    help="Ask for no tokens. Whoever reaches this machine's own address may do everything.",
+    help="Do not check tokens. Every process on this machine may then do everything; the server"
+    " listens on this machine only.",
 )
 @click.option("--tls-cert", type=_FILE, help="Serve TLS with this certificate chain.")
-@click.option("--tls-key", type=_FILE, help="Its key, if it is not in the same file.")
-@click.option("--tls-client-ca", type=_FILE, help="Only for clients with a certificate of this CA.")
+@click.option(
+    "--tls-key", type=_FILE, help="The private key, if it is not in the file of --tls-cert."
+)
+@click.option(
+    "--tls-client-ca", type=_FILE, help="Accept only clients with a certificate of this CA."
+)
 @click.option(
     "--security-log",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Append security events to this file; without it they go to stderr, as JSON lines.",
+    help="Append security events to this file, as JSON lines. [default: stderr]",
 )
 @keep_finished_option
 @log_format_option
@@ -50,16 +60,24 @@ def serve(
     keep_finished: str | None,
     log_format: str,
 ) -> None:
-    """Serve the store over HTTP until SIGTERM: claims that wait are answered, then it ends.
+    """Run the HTTP server, for remote clients and workers.
 
-    Callers show a token, which `tenure tokens create` makes. Without a valid one the server
-    listens on this machine only. The address is printed once it can be reached.
+    Callers need a token, which `tenure tokens create` makes. While the store has no valid token,
+    the server listens on this machine only. It prints its address once it accepts connections, and
+    stops after SIGTERM when it has answered the requests it has.
+
+    \b
+    Examples:
+      tenure serve
+      tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     try:
         from tenure.server.lifetime import ServeOptions
     except ImportError as missing:
-        raise CouldNotRun("serving needs more; run `pip install 'tenure[server]'`") from missing
-    try:
+        raise CouldNotRun(
+            "the server needs more packages; run `pip install 'tenure[server]'`"
+        ) from missing
+    with reported_errors():
         options = ServeOptions(
             host=host,
             port=port,
@@ -72,10 +90,8 @@ def serve(
         log_to_stderr(LogFormat(log_format))
         keeping = retention_of(keep_finished)
         run_server(url or url_from_environment(), options, _announce, keeping=keeping)
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
 
 
 def _announce(address: str) -> None:
-    """Data for whoever started it; flushed, because a pipe would keep it."""
+    """Print the address; click flushes it, so that a pipe has it at once."""
     click.echo(address)

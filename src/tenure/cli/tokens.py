@@ -1,4 +1,4 @@
-"""`tenure tokens …`: who may ask a server, and for what."""
+"""`tenure tokens …`: who may use the HTTP server, and for what."""
 
 import os
 from typing import NoReturn
@@ -33,7 +33,7 @@ from tenure.protocol.fields import iso
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it is shown: everything but its secret, of which nothing is kept."""
+    """A token as it is shown: everything but its secret, which is not stored."""
 
     id: str
     state: str
@@ -73,30 +73,51 @@ def _view(token: Token, now: Instant, *, text: str | None = None) -> TokenView:
 
 @click.group()
 def tokens() -> None:
-    """Make tokens for a server, list them, revoke them."""
+    """Create tokens for the HTTP server, list them, revoke them."""
 
 
 @tokens.command(name="create")
 @url_option
 @json_option(TokenView)
 @namespace_option
-@click.option("--role", type=click.Choice([role.value for role in Role]), required=True)
-@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
-@click.option("--kind", "-k", "kinds", multiple=True, help="Only this kind; may be repeated.")
-@click.option("--expires", callback=duration_value, help="Valid for so long, as in 90d.")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    required=True,
+    help="What its holder may do.",
+)
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    help="Only jobs of this queue; may be repeated. [default: all]",
+)
+@click.option(
+    "--kind",
+    "-k",
+    "kinds",
+    multiple=True,
+    help="Only jobs of this kind; may be repeated. [default: all]",
+)
+@click.option(
+    "--expires",
+    callback=duration_value,
+    help="Valid for this long, as in 90d. [default: until it is revoked]",
+)
 @click.option(
     "--max-leases",
     type=click.IntRange(1),
     default=DEFAULT_MAX_LEASES,
     show_default=True,
-    help="How many jobs its holder may have at a time.",
+    help="Its holder may have this many leases at the same time.",
 )
 @click.option(
     "--max-polls",
     type=click.IntRange(1),
     default=DEFAULT_MAX_POLLS,
     show_default=True,
-    help="How many claims may wait at a time.",
+    help="Its holder may have this many waiting claims at the same time.",
 )
 @click.argument("name")
 def create_token(
@@ -111,10 +132,16 @@ def create_token(
     max_polls: int,
     name: str,
 ) -> None:
-    """Make a token for NAME and print it: it is shown once, and cannot be shown again.
+    """Create a token for NAME and print it.
 
-    Tokens of one role, name and namespace are one principal: make a second one, replace the
-    first, then revoke that, and no lease is lost.
+    It is shown only once. Tokens of the same role, name and namespace belong to the same principal.
+    To replace one without losing leases, create a second one, use it everywhere, then revoke the
+    first.
+
+    \b
+    Examples:
+      tenure tokens create shop --role client
+      tenure tokens create fleet --role worker --queue mail --expires 90d
     """
     token_id, digest, text = mint(os.urandom(TOKEN_ENTROPY_BYTES))
     new = NewToken(
@@ -137,7 +164,7 @@ def create_token(
         return
     click.echo(text)
     click.echo(
-        f"token {made.id} acts as {printable(made.actor)}; keep it, it is not shown again",
+        f"token {made.id} acts as {printable(made.actor)}; save it, it is not shown again",
         err=True,
     )
 
@@ -146,7 +173,7 @@ def create_token(
 @url_option
 @json_option(list[TokenView])
 def list_tokens(url: str | None, as_json: bool) -> None:
-    """List tokens, oldest first; their secrets are not kept."""
+    """List tokens, oldest first, without their secrets."""
     with coordinator(url) as serving:
         now = serving.now()
         found = serving.store.list_tokens()
@@ -178,7 +205,7 @@ def list_tokens(url: str | None, as_json: bool) -> None:
 @url_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(url: str | None, token_id: str) -> None:
-    """End the token ID for good; servers refuse it within five seconds."""
+    """Revoke the token ID for good; servers refuse it within five seconds."""
     if token_id.startswith("tenure_"):
         _refuse_secret()
     with coordinator(url) as serving:
@@ -190,5 +217,5 @@ def revoke_token(url: str | None, token_id: str) -> None:
 
 
 def _refuse_secret() -> NoReturn:
-    # Without repeating it: what is printed ends up in logs.
-    refuse("give the token's id, not the token: it is the part between the underscores")
+    # The message does not repeat the secret: it may end up in a log.
+    refuse("give the token's id, not the token; the id is the part between the underscores")

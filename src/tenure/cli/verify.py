@@ -1,4 +1,4 @@
-"""`tenure verify`: prints what the checkers found. Data on stdout, talk on stderr.
+"""`tenure verify`: prints what the checkers found. Data on stdout, messages on stderr.
 
 Exit codes: 0 everything checked holds, 1 a violation was found, 2 it could not be checked. [X2]
 """
@@ -23,7 +23,7 @@ from tenure.wiring import open_store
 HOLDS, VIOLATED = 0, 1
 
 PAGE_WITHIN_S = 600.0
-"""For one page of jobs with their histories: nobody waits for it but who asked for it. [K6]"""
+"""For one page of jobs with their histories. Only the user of this command waits for it. [K6]"""
 
 _COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
 _WITHOUT_ACKS_HINT = ", give --acks FILE (docs/reference/acks.md)"
@@ -34,7 +34,7 @@ def _retention(context: click.Context, option: click.Parameter, text: str | None
     if retention_us is None:
         return SHORTEST_RETENTION
     if retention_us < SHORTEST_RETENTION:
-        raise click.BadParameter("a retention is at least one day")
+        raise click.BadParameter("it is at least one day")
     return retention_us
 
 
@@ -58,25 +58,25 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     "--acks",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    help="A log of callers' acknowledgements, as docs/reference/acks.md says how to write one; may"
-    " be repeated.",
+    help="A file in which callers recorded what they were told; may be repeated."
+    " docs/reference/acks.md says how to write one.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=DEFAULT_LIMIT,
     show_default=True,
-    help="How many violations to show of each invariant.",
+    help="Show at most this many violations of each invariant.",
 )
 @click.option(
     "--retention",
     callback=_retention,
-    help="How long finished jobs are kept before a purge, as in 30d. [default: 1d]",
+    help="How long finished jobs are kept, as in 30d: older ones may be missing. [default: 1d]",
 )
 def verify_command(
     url: str | None, acks: tuple[Path, ...], as_json: bool, limit: int, retention: Duration
 ) -> None:
-    """Prove the invariants over the stored jobs and their history.
+    """Check every stored job and its history against the invariants.
 
     Exits with 0 when everything that was checked holds, 1 when a violation was found, 2 when it
     could not be checked.

@@ -1,4 +1,4 @@
-"""`tenure worker MODULE:APP`: run jobs until told to stop."""
+"""`tenure worker MODULE:APP`: run jobs until a signal stops it."""
 
 import logging
 from collections.abc import Callable
@@ -8,18 +8,18 @@ import click
 
 from tenure.cli.application import app_value, check_has_jobs, import_app, namespace_of, url_for
 from tenure.cli.common import (
-    CouldNotRun,
     app_url_option,
     duration_value,
     keep_finished_option,
     log_format_option,
+    reported_errors,
     size_value,
 )
 from tenure.cli.output import printable
 from tenure.core.checks import check_name
 from tenure.core.ids import Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import InvalidInput
 from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.settings import is_server, project_settings, retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
@@ -32,7 +32,7 @@ _output_log = logging.getLogger("tenure.output")
 
 
 def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[QueueName, int]:
-    """`NAME` or `NAME=WEIGHT`, repeated; else those of the project, else the default one."""
+    """Queues and weights of the command line, else of pyproject.toml, else the default queue."""
     found: dict[QueueName, int] = {}
     for word in words or _queues_of_the_project() or (DEFAULT_QUEUE,):
         name, _sign, weight = word.partition("=")
@@ -45,20 +45,18 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
 
 
 def _queues_of_the_project() -> tuple[str, ...]:
-    try:
+    with reported_errors():
         return project_settings().queues
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
 
 
 def _print_line(line: OutputLine) -> None:
-    """To the terminal, as far as it can do no harm there."""
-    with suppress(OSError):  # whoever read it is gone; that must not cost a job
+    """Print a line with its control characters escaped."""
+    with suppress(OSError):  # the reader of stderr is gone; that must not fail a job
         click.echo(printable(line.text.expandtabs()), err=True)
 
 
 def _log_line(line: OutputLine) -> None:
-    """As a log line, so that stderr stays JSON. [OB23]"""
+    """Log it, so that stderr stays JSON. [OB23]"""
     _output_log.info("%s", line.text, extra=dict(line.about))
 
 
@@ -68,14 +66,15 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
 
 @click.command()
 @app_url_option
-@click.option("--namespace", help="[default: the application's]")
+@click.option("--namespace", help="Run jobs of this namespace. [default: the application's]")
 @click.option(
     "--queue",
     "-q",
     "queues",
     multiple=True,
     callback=_queues,
-    help="NAME or NAME=WEIGHT; may be repeated."
+    help="Run jobs of this queue, as NAME or NAME=WEIGHT; may be repeated. A queue of weight 2"
+    " gets twice the jobs of one of weight 1."
     " [default: `queues` of [tool.tenure] in pyproject.toml, then default]",
 )
 @click.option(
@@ -84,34 +83,36 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     type=click.IntRange(1, 10_000),
     default=4,
     show_default=True,
-    help="How many jobs at once.",
+    help="Run at most this many jobs at the same time.",
 )
 @click.option(
     "--grace",
     default="30s",
     show_default=True,
     callback=duration_value,
-    help="From SIGTERM to the end: running jobs may finish, the rest is handed back.",
+    help="After SIGTERM, running jobs have this long to finish; the rest goes back to its queue.",
 )
 @click.option(
     "--only-env",
     "only",
     metavar="NAME",
     multiple=True,
-    help="Handlers see this variable, or those of a pattern such as AWS_*, beside a few ordinary"
-    " ones; may be repeated. [default: all but TENURE_TOKEN and a TENURE_URL with a password]",
+    help="Give handlers only this environment variable, or those of a pattern such as AWS_*, and"
+    " a few such as PATH; may be repeated. [default: all but TENURE_TOKEN and a TENURE_URL with a"
+    " password]",
 )
 @click.option(
     "--memory-limit",
     metavar="SIZE",
     callback=size_value,
-    help="What a child may take, as in 512M: an allocation above it fails, and so does its job.",
+    help="Memory limit of a child process, as in 512M. An allocation above it fails, and the job"
+    " with it.",
 )
 @click.option(
     "--recycle-above",
     metavar="SIZE",
     callback=size_value,
-    help="Replace a child that holds more than this between two jobs.",
+    help="Replace a child process that uses more memory than this after a job.",
 )
 @click.option(
     "--recycle-after",
@@ -119,18 +120,18 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     type=click.IntRange(1),
     default=WorkerOptions().jobs_per_child,
     show_default=True,
-    help="Replace a child after so many jobs.",
+    help="Replace a child process after this many jobs.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="Expose Prometheus metrics of this worker here; 0 takes a free port.",
+    help="Serve this worker's Prometheus metrics on this port; 0 picks a free one.",
 )
 @click.option(
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="The address for them. Whoever reaches it sees the names of queues and kinds.",
+    help="The address for the metrics. They name queues and kinds, and ask for no token.",
 )
 @keep_finished_option
 @log_format_option
@@ -138,10 +139,14 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     "--verbose",
     "-v",
     is_flag=True,
-    help="A line for every attempt that ends, not only failed ones.",
+    help="Log every attempt that ends, not only failed ones.",
 )
-@click.option("--show-output", is_flag=True, help="Show what handlers write, as they write it.")
-@click.option("--name", help="The worker's id. [default: host, process and a random part]")
+@click.option("--show-output", is_flag=True, help="Print the output of handlers as they write it.")
+@click.option(
+    "--name",
+    help="The worker's name, which must be unique. [default: host name, process id and a random"
+    " part]",
+)
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def worker(
     url: str | None,
@@ -162,16 +167,22 @@ def worker(
     name: str | None,
     app: str,
 ) -> None:
-    """Run the jobs of MODULE:APP until SIGTERM (drain) or a second one (at once).
+    """Run the jobs of the application MODULE:APP.
 
-    Without MODULE:APP it is the `app` of [tool.tenure] in pyproject.toml.
+    SIGTERM or Ctrl-C lets running jobs finish, a second one stops them at once. Without MODULE:APP
+    the worker runs the `app` of [tool.tenure] in pyproject.toml.
+
+    \b
+    Examples:
+      tenure worker shop.jobs:app
+      tenure worker shop.jobs:app -q mail=3 -q reports -c 8
     """
-    try:
+    with reported_errors():
         if name is not None:
             check_name("--name", name)
         keeping = retention_of(keep_finished)
         log_to_stderr(LogFormat(log_format))
-        application = import_app(app)  # before a store is opened: a mistyped name makes none
+        application = import_app(app)  # before the store is opened, which may create one
         check_has_jobs(application, app)
         options = WorkerOptions(
             queues=queues,
@@ -189,10 +200,10 @@ def worker(
         chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
         if keep_finished and is_server(chosen):
             raise InvalidInput(
-                "--keep-finished", "a server forgets by itself", hint="give it to `tenure serve`"
+                "--keep-finished",
+                "the server deletes finished jobs",
+                hint="give it to `tenure serve`",
             )
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
         code = run_worker(chosen, app, options, keeping=keeping, expose=expose)
-    except TenureError as problem:
-        raise CouldNotRun(str(problem)) from problem
     raise SystemExit(code)
