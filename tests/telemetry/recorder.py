@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tenure.protocol.routes import ROUTES
-from tenure.telemetry.tracing import Traced, told_by
+from tenure.telemetry.tracing import TraceContext, trace_from_headers
 from tests.remote.proxy import SwallowingProxy
 
 
@@ -39,9 +39,11 @@ class Heard(msgspec.Struct, frozen=True):
         return self.headers.get("authorization") == f"Bearer {token}"
 
     @property
-    def told(self) -> Traced:
+    def told(self) -> TraceContext:
         """What its headers say of traces and correlation ids."""
-        return told_by(lambda name: [self.headers[name.lower()]] if self.has(name) else [])
+        return trace_from_headers(
+            lambda name: [self.headers[name.lower()]] if self.has(name) else []
+        )
 
     def has(self, header: str) -> bool:
         return header.lower() in self.headers

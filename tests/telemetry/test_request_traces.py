@@ -47,7 +47,7 @@ def traceparent(number: int) -> str:
     return f"00-{TRACES[number]}-00f067aa0ba902b7-01"
 
 
-class Traced:
+class TraceContext:
     """A server and perhaps a worker, their spans in one file."""
 
     def __init__(self, directory: Path, *, plain: bool = False) -> None:
@@ -116,15 +116,15 @@ class Traced:
 
 
 @pytest.fixture
-def traced(tmp_path: Path) -> Iterator[Traced]:
-    traced = Traced(tmp_path)
+def traced(tmp_path: Path) -> Iterator[TraceContext]:
+    traced = TraceContext(tmp_path)
     yield traced
     traced.close()
 
 
 @pytest.fixture(params=["with OpenTelemetry", "plain"])
-def heard_by(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Traced]:
-    traced = Traced(tmp_path, plain=request.param == "plain")
+def heard_by(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TraceContext]:
+    traced = TraceContext(tmp_path, plain=request.param == "plain")
     yield traced
     traced.close()
 
@@ -138,7 +138,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 @spec("OB4", "OB6")
-def test_what_a_real_worker_asks_about_a_job_is_in_the_jobs_trace(traced: Traced) -> None:
+def test_what_a_real_worker_asks_about_a_job_is_in_the_jobs_trace(traced: TraceContext) -> None:
     job_id = traced.enqueue(0)
 
     traced.start_worker()
@@ -168,7 +168,7 @@ def test_what_a_real_worker_asks_about_a_job_is_in_the_jobs_trace(traced: Traced
 
 @spec("OB6")
 def test_a_batch_about_several_jobs_is_a_trace_of_its_own_linked_to_theirs(
-    traced: Traced, spans: InMemorySpanExporter
+    traced: TraceContext, spans: InMemorySpanExporter
 ) -> None:
     for number in (0, 1):
         traced.enqueue(number)
@@ -185,7 +185,7 @@ def test_a_batch_about_several_jobs_is_a_trace_of_its_own_linked_to_theirs(
     )
     grants = remote.submit_claim(request).result().grants
 
-    with tracing.within(tracing.concerning(grant.job for grant in grants)):
+    with tracing.use_trace(tracing.trace_of_jobs(grant.job for grant in grants)):
         answers = remote.submit_many(
             [
                 Heartbeat(job_id=each.job_id, lease_id=each.lease_id, actor=actor, hb_seq=1)
@@ -207,7 +207,7 @@ def test_a_batch_about_several_jobs_is_a_trace_of_its_own_linked_to_theirs(
 
 @spec("OB4", "OB6")
 def test_whatever_is_asked_about_a_job_carries_its_trace_and_correlation_id(
-    heard_by: Traced,
+    heard_by: TraceContext,
 ) -> None:
     job_id = heard_by.enqueue(0, kind="traced.work", payload={})
 
@@ -235,7 +235,7 @@ def test_whatever_is_asked_about_a_job_carries_its_trace_and_correlation_id(
 
 @spec("OB6")
 def test_a_batch_about_several_jobs_names_the_traces_and_correlation_ids_of_all(
-    heard_by: Traced,
+    heard_by: TraceContext,
 ) -> None:
     jobs = [heard_by.enqueue(number, kind="traced.work", payload={}) for number in (0, 1)]
 
@@ -253,11 +253,11 @@ def test_a_batch_about_several_jobs_names_the_traces_and_correlation_ids_of_all(
         assert trace_of(each) not in TRACES
 
 
-def routes(traced: Traced) -> set[str]:
+def routes(traced: TraceContext) -> set[str]:
     return {each.route for each in traced.recorder.heard}
 
 
-def looks(traced: Traced) -> list[Heard]:
+def looks(traced: TraceContext) -> list[Heard]:
     return [each for each in traced.recorder.heard if each.route == "look"]
 
 
@@ -268,7 +268,7 @@ def trace_of(request: Heard) -> str | None:
 
 
 @spec("OB3")
-def test_a_job_of_a_caller_without_a_trace_begins_one_at_the_server(traced: Traced) -> None:
+def test_a_job_of_a_caller_without_a_trace_begins_one_at_the_server(traced: TraceContext) -> None:
     message = {"job_id": JOB.format(1), "queue": "q", "kind": "k"}
 
     made = traced.server.ask("POST", "/v1/jobs", message, token=traced.client_token)

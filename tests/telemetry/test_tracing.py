@@ -217,9 +217,9 @@ def test_a_traceparent_is_no_part_of_what_is_asked_and_a_label_is() -> None:
 @pytest.mark.usefixtures("plain")
 def test_what_a_handler_asks_of_a_server_carries_its_trace() -> None:
     caller = Caller(parse_address("http://127.0.0.1:1"), Trust(), Patience())
-    traced = tracing.Traced(traceparent=TRACEPARENT, correlation_ids=("order 7",))
+    traced = tracing.TraceContext(traceparent=TRACEPARENT, correlation_ids=("order 7",))
 
-    with tracing.attempting(job_id="j", kind="k", queue="q", attempt=1, traced=traced):
+    with tracing.attempt_span(job_id="j", kind="k", queue="q", attempt=1, traced=traced):
         within = request(caller)
     outside = request(caller)
     caller.close()
@@ -232,7 +232,7 @@ def test_what_a_handler_asks_of_a_server_carries_its_trace() -> None:
 
 def request(caller: Caller) -> Request:
     """What would be sent from here."""
-    with tracing.asking("GET", "/v1/time") as asked:
+    with tracing.client_span("GET", "/v1/time") as asked:
         return caller._request(Call(name="time"), asked)
 
 
@@ -258,17 +258,17 @@ class Labels(msgspec.Struct):
 def test_a_request_is_in_the_trace_of_its_job_unless_it_is_about_several(
     traces: list[str | None], sent: str | None, told: str | None
 ) -> None:
-    traced = tracing.concerning(Labels(each) for each in traces)
+    traced = tracing.trace_of_jobs(Labels(each) for each in traces)
 
-    with tracing.within(traced), tracing.asking("POST", "/v1/report") as asked:
-        headers = tracing.headers_of(asked.traced)
+    with tracing.use_trace(traced), tracing.client_span("POST", "/v1/report") as asked:
+        headers = tracing.trace_headers(asked.traced)
 
     assert (headers.get(TRACEPARENT_HEADER), headers.get(TRACES_HEADER)) == (sent, told)
 
 
-def heard(headers: dict[str, str]) -> tracing.Traced:
+def heard(headers: dict[str, str]) -> tracing.TraceContext:
     """What a server makes of them."""
-    return tracing.told_by(lambda name: [headers[name]] if name in headers else [])
+    return tracing.trace_from_headers(lambda name: [headers[name]] if name in headers else [])
 
 
 def is_correlation_id(text: str) -> bool:
@@ -285,9 +285,9 @@ ids = st.text(min_size=1, max_size=MAX_DEDUPE_KEY).filter(is_correlation_id)
 @spec("OB6")
 @given(st.lists(ids, max_size=4, unique=True))
 def test_correlation_ids_arrive_as_they_were_given(given_ids: list[str]) -> None:
-    traced = tracing.concerning(Labels(None, each) for each in given_ids * 2)
+    traced = tracing.trace_of_jobs(Labels(None, each) for each in given_ids * 2)
 
-    headers = tracing.headers_of(traced)
+    headers = tracing.trace_headers(traced)
 
     assert all(text.isascii() and text.isprintable() for text in headers.values())
     arrived = heard(headers).correlation_ids
@@ -300,9 +300,9 @@ def test_correlation_ids_arrive_as_they_were_given(given_ids: list[str]) -> None
     "text", ["a,b", "100 %", "%41", " é ", '"\\;', "Größe", "🎉" * MAX_DEDUPE_KEY]
 )
 def test_a_correlation_id_may_be_any_text(text: str) -> None:
-    assert heard(tracing.headers_of(tracing.concerning([Labels(None, text)]))) == tracing.Traced(
-        correlation_ids=(text,)
-    )
+    assert heard(
+        tracing.trace_headers(tracing.trace_of_jobs([Labels(None, text)]))
+    ) == tracing.TraceContext(correlation_ids=(text,))
 
 
 @spec("OB6")
@@ -312,7 +312,7 @@ def test_the_head_of_a_request_about_many_jobs_stays_small_and_names_several() -
         for number in range(1, 1000)
     ]
 
-    headers = tracing.headers_of(tracing.concerning(jobs))
+    headers = tracing.trace_headers(tracing.trace_of_jobs(jobs))
 
     assert sum(len(name) + len(text) for name, text in headers.items()) < STRICTEST_HEAD_BYTES
     told = heard(headers)
@@ -341,7 +341,7 @@ def test_the_head_of_a_request_about_many_jobs_stays_small_and_names_several() -
 def test_what_names_no_correlation_ids_or_no_traces_is_taken_for_nothing(text: str) -> None:
     headers = {CORRELATION_HEADER: text, TRACES_HEADER: f"{TRACEPARENT},{text or 'label'}x"}
 
-    assert heard(headers) == tracing.UNTRACED
+    assert heard(headers) == tracing.NO_TRACE
 
 
 @spec("OB6")
@@ -352,9 +352,9 @@ def test_headers_that_came_in_several_lines_are_one_list() -> None:
         TRACEPARENT_HEADER: [TRACEPARENT, OTHER],
     }
 
-    told = tracing.told_by(lambda name: lines[name])
+    told = tracing.trace_from_headers(lambda name: lines[name])
 
-    assert told == tracing.Traced(correlation_ids=("a,b", "c"), traces=(TRACEPARENT, OTHER))
+    assert told == tracing.TraceContext(correlation_ids=("a,b", "c"), traces=(TRACEPARENT, OTHER))
 
 
 @spec("OB3")
@@ -395,7 +395,7 @@ def test_a_servers_line_within_a_request_has_the_ids_that_the_request_named(
         raise RuntimeError("a bug")
 
     def line(*jobs: Labels) -> dict[str, object]:
-        headers = tracing.headers_of(tracing.concerning(jobs))
+        headers = tracing.trace_headers(tracing.trace_of_jobs(jobs))
         answer = stage.ask("GET", "/v1/time", token=stage.of(Role.CLIENT), headers=headers)
         assert answer.status == 500
         found = json.loads(caplog.text.strip().splitlines()[-1])

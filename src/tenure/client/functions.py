@@ -257,7 +257,7 @@ def spec_of(
     with naming_options():
         said = overrides_from(options)
         policy = policy_from(options, policy)
-    traced = tracing.enqueued(kind, said.queue or queue)
+    traced = tracing.enqueue_span(kind, said.queue or queue)
     return JobSpec(
         queue=said.queue or queue,
         kind=kind,

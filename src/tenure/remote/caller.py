@@ -21,7 +21,7 @@ from tenure.protocol.routes import BY_NAME, Shape
 from tenure.remote.answers import Reader
 from tenure.remote.settings import Address, Patience, Trust, check_trust
 from tenure.remote.transport import NotTrusted, Request, Response, Transport
-from tenure.telemetry.tracing import Asked, asking, headers_of
+from tenure.telemetry.tracing import RequestSpan, client_span, trace_headers
 
 _M = TypeVar("_M")
 
@@ -135,18 +135,18 @@ class Caller:
         self._reader.check(BY_NAME[call.name], response)
         return response
 
-    def _message(self, call: Call, asked: Asked, response: Response, kind: type[_M]) -> _M:
+    def _message(self, call: Call, asked: RequestSpan, response: Response, kind: type[_M]) -> _M:
         asked.answered(response.status)
         message = self._reader.message(BY_NAME[call.name], response, kind)
         if isinstance(message, ClaimReply):
             asked.about(message.grants)
         return message
 
-    def _request(self, call: Call, asked: Asked) -> Request:
+    def _request(self, call: Call, asked: RequestSpan) -> Request:
         route = BY_NAME[call.name]
         headers: dict[str, Any] = {VERSION_HEADER: str(PROTOCOL_VERSION), **call.headers}
         headers["User-Agent"] = "tenure"
-        headers |= headers_of(asked.traced)
+        headers |= trace_headers(asked.traced)
         if self._trust.token is not None:
             headers["Authorization"] = self._trust.token.header()
         body = call.body
@@ -163,6 +163,6 @@ class Caller:
         )
 
 
-def _traced(call: Call) -> AbstractContextManager[Asked]:
+def _traced(call: Call) -> AbstractContextManager[RequestSpan]:
     route = BY_NAME[call.name]
-    return asking(route.method, route.path)
+    return client_span(route.method, route.path)

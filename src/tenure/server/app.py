@@ -36,7 +36,7 @@ from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
-from tenure.telemetry.tracing import Asked, answering, told_by
+from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 
 _log = logging.getLogger("tenure.server")
 
@@ -172,12 +172,14 @@ class _Address:
         # A method is a caller's word: only those that are known name a span.
         method = http.method if http.method in self._routes else "HTTP"
         with self._services.memory.request() as held:
-            with answering(method, self._path, told_by(http.headers.getlist)) as asked:
+            with server_span(method, self._path, trace_from_headers(http.headers.getlist)) as asked:
                 answer = await self._answer(http, scope["tenure.request_id"], asked, held)
                 asked.answered(answer.status_code)
             await answer(scope, receive, send)
 
-    async def _answer(self, http: Request, request_id: str, asked: Asked, held: Held) -> Response:
+    async def _answer(
+        self, http: Request, request_id: str, asked: RequestSpan, held: Held
+    ) -> Response:
         route = self._routes.get("GET" if http.method == "HEAD" else http.method)
         noted = Noted(self._services.security, route, http, request_id)
         try:
@@ -241,7 +243,7 @@ async def _read(
     principal: Principal,
     http: Request,
     request_id: str,
-    asked: Asked,
+    asked: RequestSpan,
     held: Held,
     noted: Noted,
 ) -> Call:

@@ -28,7 +28,7 @@ from tenure.server.memory import Held
 from tenure.server.principals import Principal
 from tenure.server.problems import wire_field
 from tenure.server.services import Services
-from tenure.telemetry.tracing import Asked
+from tenure.telemetry.tracing import RequestSpan
 
 PIECE_BYTES = 64 << 10
 SMALL_BYTES = 8 << 10
@@ -61,7 +61,7 @@ class Call:
         query: Any,
         body: Any,
         request_id: str,
-        asked: Asked,
+        asked: RequestSpan,
         held: Held,
         noted: Noted,
         is_small: bool = True,

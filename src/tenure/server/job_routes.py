@@ -46,7 +46,7 @@ from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused
 from tenure.server.worker_routes import Handler, hidden_jobs
-from tenure.telemetry.tracing import Traced
+from tenure.telemetry.tracing import TraceContext
 
 _Id = TypeVar("_Id", bound=str)
 
@@ -112,7 +112,7 @@ def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
     return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
 
 
-def _labelled(message: EnqueueMessage, traced: Traced) -> EnqueueMessage:
+def _labelled(message: EnqueueMessage, traced: TraceContext) -> EnqueueMessage:
     """With the ids of the request where it names none. [OB3]"""
     trace_id, correlation_id = message.trace_id, message.correlation_id
     return msgspec.structs.replace(

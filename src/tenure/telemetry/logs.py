@@ -1,8 +1,8 @@
-"""Log lines: for people as text, for programs as JSON, and never with a secret by its name.
+"""Log lines: text for people, JSON for programs, without known secrets.
 
-A line is a line: whatever a message contains cannot begin another one, and every line that stands
-below it, such as those of a stack, is set in. Lines that are about a job
-carry its ids; those made within a traced request or attempt carry its trace. [OB5]
+Nothing in a message can begin a new line: control characters are escaped, and the lines of a stack
+are indented below it. A line about a job carries the job's ids; a line that is written within a
+traced request or attempt carries its trace. [OB5]
 """
 
 import json
@@ -15,7 +15,6 @@ from typing import Any
 
 from tenure.core.job import Job
 from tenure.telemetry import tracing
-from tenure.telemetry.one_line import indented, one_line
 from tenure.telemetry.secrets import REDACTED, SECRET_NAME, without_secrets
 
 MAX_DEPTH = 6
@@ -31,7 +30,7 @@ class LogFormat(StrEnum):
 
 
 def job_ids(job: Job) -> dict[str, Any]:
-    """What a line about a job carries: pass it as `extra`."""
+    """The ids of a job for a line about it: pass them as `extra`."""
     return {
         "job_id": job.id,
         "kind": job.kind,
@@ -42,8 +41,18 @@ def job_ids(job: Job) -> dict[str, Any]:
     }
 
 
+def one_line(text: str) -> str:
+    """The text with line breaks and other control characters escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def indented(text: str) -> list[str]:
+    """The lines of the text, indented, so that none of them looks like a log line of its own."""
+    return [f"  {one_line(line)}" for line in text.splitlines() if line]
+
+
 def redacted(value: Any, *, depth: int = 0) -> Any:
-    """The value without what is secret by the name it stands under, at any depth."""
+    """The value without known secrets and without values whose key names one, at any depth."""
     if isinstance(value, str):
         return without_secrets(value)
     if depth >= MAX_DEPTH:
@@ -65,7 +74,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; below it what is many lines: `below` of its `extra`, and an exception."""
+        """The line; below it `below` of its `extra`, and an exception, both of many lines."""
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
         below = getattr(record, "below", "")
@@ -99,14 +108,14 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(shown, separators=(",", ":"))
 
 
-def _several(traced: tracing.Traced) -> dict[str, Any]:
-    """The ids of the jobs that a request is about, where the words for one do not fit. [OB5]"""
+def _several(traced: tracing.TraceContext) -> dict[str, Any]:
+    """The ids of several jobs, if the request is about more than one. [OB5]"""
     several = {"trace_ids": traced.traces, "correlation_ids": traced.correlation_ids}
     return {name: ids for name, ids in several.items() if len(ids) > 1}
 
 
 def log_to_stderr(form: LogFormat = LogFormat.TEXT) -> None:
-    """Notes and warnings of this process, one line each; stdout is for data."""
+    """Write this process's log to stderr, one line each; stdout is for data."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
     logger = logging.getLogger("tenure")

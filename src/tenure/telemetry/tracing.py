@@ -1,13 +1,14 @@
-"""Tracing: one trace from the enqueue to the handler and on, in W3C's words.
+"""Tracing: one trace from the enqueue through the handler to what it enqueues (W3C Trace Context).
 
-A job carries the `traceparent` of what enqueued it, as its `trace_id`; an attempt runs within it,
-and what the handler enqueues or asks goes on with it. With opentelemetry-api installed there are
-spans: one for the enqueue, one for each attempt, linked to it, one for each request to a server
-and one for its answer. Without it nothing is made up: what was given is handed on. [OB3] [OB4]
+A job's `trace_id` is the `traceparent` of the code that enqueued it. Its attempts run in that
+trace, and so do the jobs that its handler enqueues and the requests that it makes. With
+opentelemetry-api installed there are spans for the enqueue, for each attempt (linked to the
+enqueue), for each request to a server and for its answer. Without it no ids are made up: those
+given are passed on. [OB3] [OB4]
 
-A worker's requests are often about many jobs. What is about one belongs to that job's trace; what
-is about several is a trace of its own with links to theirs: a span has one parent. In its headers a
-request names the traces and correlation ids of its jobs. [OB6]
+A worker's request is often about many jobs. A request about one job is in that job's trace. A span
+has one parent, so a request about several jobs has a trace of its own, with links to theirs. Its
+headers name the traces and correlation ids of its jobs. [OB6]
 """
 
 import re
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 MAX_NAMED = 100
-"""The jobs of a batch whose traces and ids are kept; of more, a reader sees enough."""
+"""How many jobs of a batch are remembered with their traces and ids."""
 MAX_TOLD = 32
 """The jobs of a batch that its headers name. With them and the longest ids they have 7 KiB: the
 head that the strictest proxies let pass has 8, and a server's own limit is twice that. [H43]"""
@@ -49,30 +50,30 @@ class Labelled(Protocol):
 
     @property
     def correlation_id(self) -> str | None:
-        """What the jobs of one undertaking have in common."""
+        """What the producer gave to jobs that belong together."""
 
 
-class Traced(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs here, as far as traces are concerned: an attempt, a request, or nothing."""
+class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The trace and correlation ids of the attempt or request that runs here, if one does."""
 
     traceparent: str | None = None
     correlation_ids: tuple[str, ...] = ()
-    """An attempt's own, or those of the jobs that a request is about; each of them once."""
+    """The attempt's own, or those of the jobs that the request is about, without duplicates."""
     traces: tuple[str, ...] = ()
-    """The traces of the jobs that it is about, where it is no attempt."""
+    """The traces of the jobs that a request is about; empty for an attempt."""
 
     @property
     def correlation_id(self) -> str | None:
-        """The one that all of it has, if there is one."""
+        """The correlation id, if there is exactly one."""
         return self.correlation_ids[0] if len(self.correlation_ids) == 1 else None
 
 
-UNTRACED = Traced()
-_current: ContextVar[Traced] = ContextVar("tenure_traced", default=UNTRACED)
+NO_TRACE = TraceContext()
+_current: ContextVar[TraceContext] = ContextVar("tenure_traced", default=NO_TRACE)
 
 
-def current() -> Traced:
-    """What runs here: the span of the moment if there is one, else the attempt's."""
+def current() -> TraceContext:
+    """The trace that code here runs in: the current span's, else the attempt's or request's."""
     traced = _current.get()
     if not has_opentelemetry():
         return traced
@@ -82,8 +83,8 @@ def current() -> Traced:
     return traced if here is None else msgspec.structs.replace(traced, traceparent=here)
 
 
-def enqueued(kind: str, queue: str) -> Traced:
-    """What a job that is enqueued here belongs to; with a span of its own for the enqueue."""
+def enqueue_span(kind: str, queue: str) -> TraceContext:
+    """The trace of a job that is enqueued here; makes a span for the enqueue."""
     traced = current()
     if not has_opentelemetry():
         return traced
@@ -100,12 +101,12 @@ def enqueued(kind: str, queue: str) -> Traced:
 
 
 @contextmanager
-def attempting(
-    *, job_id: str, kind: str, queue: str, attempt: int, traced: Traced
+def attempt_span(
+    *, job_id: str, kind: str, queue: str, attempt: int, traced: TraceContext
 ) -> Iterator[str | None]:
-    """Run an attempt within its trace; what is yielded is the traceparent to hand on."""
+    """Run an attempt in its trace; yields the traceparent to pass on."""
     if not has_opentelemetry():
-        with within(traced):
+        with use_trace(traced):
             yield traced.traceparent
         return
     from opentelemetry.trace import SpanKind
@@ -124,16 +125,16 @@ def attempting(
         },
     ) as span:
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
-        with within(msgspec.structs.replace(traced, traceparent=here)):
+        with use_trace(msgspec.structs.replace(traced, traceparent=here)):
             yield here
 
 
-def concerning(jobs: Iterable[Labelled]) -> Traced:
-    """What a request about these jobs belongs to. [OB6]"""
+def trace_of_jobs(jobs: Iterable[Labelled]) -> TraceContext:
+    """The trace of a request about these jobs. [OB6]"""
     labels = [(job.trace_id, job.correlation_id) for job in jobs]
     traces = tuple(dict.fromkeys(filter(None, (traceparent_of(trace) for trace, _ in labels))))
     ids = tuple(dict.fromkeys(each for _, each in labels if each is not None))
-    return Traced(
+    return TraceContext(
         traceparent=traces[0] if len(traces) == 1 else None,
         correlation_ids=ids[:MAX_NAMED],
         traces=traces[:MAX_NAMED],
@@ -141,11 +142,11 @@ def concerning(jobs: Iterable[Labelled]) -> Traced:
 
 
 @contextmanager
-def asking(method: str, path: str) -> Iterator["Asked"]:
-    """Ask a server: a span for the request, whose traceparent goes with it."""
+def client_span(method: str, path: str) -> Iterator["RequestSpan"]:
+    """A span for a request to a server, which carries the span's traceparent."""
     traced = current()
     if not has_opentelemetry():
-        yield Asked(traced)
+        yield RequestSpan(traced)
         return
     from opentelemetry.trace import SpanKind
 
@@ -161,15 +162,15 @@ def asking(method: str, path: str) -> Iterator["Asked"]:
         },
     ) as span:
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
-        yield Asked(msgspec.structs.replace(traced, traceparent=here), span)
+        yield RequestSpan(msgspec.structs.replace(traced, traceparent=here), span)
 
 
 @contextmanager
-def answering(method: str, path: str, told: Traced) -> Iterator["Asked"]:
-    """Answer a request that came with this: a span in the caller's trace."""
+def server_span(method: str, path: str, told: TraceContext) -> Iterator["RequestSpan"]:
+    """A span for answering a request, in the caller's trace."""
     if not has_opentelemetry():
-        with within(told):
-            yield Asked(told)
+        with use_trace(told):
+            yield RequestSpan(told)
         return
     from opentelemetry.trace import SpanKind
 
@@ -186,23 +187,23 @@ def answering(method: str, path: str, told: Traced) -> Iterator["Asked"]:
     ) as span:
         here = _as_traceparent(span.get_span_context()) or told.traceparent
         traced = msgspec.structs.replace(told, traceparent=here)
-        with within(traced):
-            yield Asked(traced if told.traceparent is None else told, span)
+        with use_trace(traced):
+            yield RequestSpan(traced if told.traceparent is None else told, span)
 
 
-class Asked:
-    """A request on its way, for what is known of it only later.
+class RequestSpan:
+    """The span of a request, which gets facts that are known only later.
 
-    `traced` is what goes with it; of one that is answered, what the jobs that it makes belong to,
-    which is the caller's trace before that of the answer's span. [OB3]
+    `traced` is the trace that the request carries. On the server it is the trace of the jobs that
+    the request enqueues: the caller's, if it named one, else that of the server's own span. [OB3]
     """
 
-    def __init__(self, traced: Traced, span: "Span | None" = None) -> None:
+    def __init__(self, traced: TraceContext, span: "Span | None" = None) -> None:
         self.traced = traced
         self._span = span
 
     def answered(self, status: int) -> None:
-        """It was answered with this status."""
+        """Record the status of the answer."""
         if self._span is None:
             return
         from opentelemetry.trace import StatusCode
@@ -212,18 +213,18 @@ class Asked:
             self._span.set_status(StatusCode.ERROR)
 
     def about(self, jobs: Iterable[Labelled]) -> None:
-        """It turned out to be about these jobs."""
+        """Record the jobs that the request is about, as links and attributes."""
         if self._span is None or not self._span.is_recording():
             return
-        found = concerning(jobs)
+        found = trace_of_jobs(jobs)
         for link in _links(found.traces):
             self._span.add_link(link.context)
         self._span.set_attributes(_correlated(found.correlation_ids))
 
 
 @contextmanager
-def within(traced: Traced) -> Iterator[None]:
-    """Let what runs in the block belong to this trace."""
+def use_trace(traced: TraceContext) -> Iterator[None]:
+    """Run the block in this trace."""
     token = _current.set(traced)
     try:
         yield
@@ -234,8 +235,8 @@ def within(traced: Traced) -> Iterator[None]:
 # --- headers -------------------------------------------------------------------------------------
 
 
-def headers_of(traced: Traced) -> dict[str, str]:
-    """What a request says of it; as much as heads have room for. [OB6]"""
+def trace_headers(traced: TraceContext) -> dict[str, str]:
+    """The headers of a request in this trace, as many jobs as there is room for. [OB6]"""
     headers = {}
     if traced.traceparent is not None:
         headers[TRACEPARENT_HEADER] = traced.traceparent
@@ -246,9 +247,9 @@ def headers_of(traced: Traced) -> dict[str, str]:
     return headers
 
 
-def told_by(values_of: Callable[[str], Sequence[str]]) -> Traced:
-    """What the headers of a request say of it. A malformed one says nothing, as a whole. [OB6]"""
-    return Traced(
+def trace_from_headers(values_of: Callable[[str], Sequence[str]]) -> TraceContext:
+    """The trace that a request's headers name. A malformed header is ignored as a whole. [OB6]"""
+    return TraceContext(
         traceparent=traceparent_of(",".join(values_of(TRACEPARENT_HEADER))),
         correlation_ids=_ids_in(",".join(values_of(CORRELATION_HEADER))),
         traces=_traces_in(",".join(values_of(TRACES_HEADER))),
@@ -259,7 +260,7 @@ _MALFORMED = re.compile(r"[^\t -~]|%(?![0-9A-Fa-f]{2})")
 
 
 def _written(ids: Sequence[str]) -> str:
-    """Percent-encoded, because an id may be any text, and a header may not."""
+    """Percent-encoded: an id may be any text, a header only ASCII."""
     text = quote(ids[0], safe=":/@")
     for each in ids[1:MAX_TOLD]:
         longer = f"{text},{quote(each, safe=':/@')}"
@@ -287,7 +288,7 @@ def _traces_in(text: str) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> list[str]:
-    """The parts of a list; an empty one between two commas is none, as HTTP has it."""
+    """The parts of a comma-separated header; empty parts do not count, as in HTTP."""
     return [each for each in (part.strip() for part in text.split(",")) if each]
 
 
@@ -296,13 +297,13 @@ def _listed(text: str) -> list[str]:
 
 @cache
 def has_opentelemetry() -> bool:
-    """Whether spans can be made."""
+    """Whether opentelemetry-api is installed."""
     return find_spec("opentelemetry") is not None and find_spec("opentelemetry.trace") is not None
 
 
 @cache
 def _tracer() -> "Tracer":
-    """Kept: looking it up is most of the price of a span that nobody records."""
+    """Cached: looking it up is most of the cost of a span that nobody records."""
     from opentelemetry.trace import get_tracer
 
     return get_tracer("tenure")
@@ -315,7 +316,7 @@ def _as_traceparent(context: "SpanContext") -> str | None:
 
 
 def _parent(traceparent: str | None) -> "Context | None":
-    """What a span begins in; None is whatever is current."""
+    """The context that a span begins in; None means the current one."""
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
     if traceparent is None:
@@ -324,7 +325,7 @@ def _parent(traceparent: str | None) -> "Context | None":
 
 
 def _correlated(ids: Sequence[str]) -> "dict[str, AttributeValue]":
-    """A span's attributes: the name for one id has no room for several."""
+    """A span's attributes. OpenTelemetry's attribute holds one id, so several have another name."""
     match ids:
         case []:
             return {}

@@ -1,7 +1,7 @@
-"""Why a queued job is not claimed yet, in words for whoever waits for it.
+"""Why a queued job is not claimed yet, in a sentence for the user who waits for it.
 
-A remark, never a decision: it is read from a few rows at different moments, and a worker that never
-signs is not seen here.
+Nothing is decided by it: the rows are read one after the other and may change meanwhile, and a
+worker that never sends a sign of life is not known here.
 """
 
 from tenure.core.job import Job
@@ -12,7 +12,7 @@ from tenure.protocol.fields import iso
 
 
 def why_waiting(serving: Administration, job: Job) -> str | None:
-    """What stands between a queued job and its claim; None if nothing is known to."""
+    """Why no worker claims this queued job; None if no reason is known."""
     if job.status is not JobStatus.QUEUED:
         return None
     now = serving.now()
@@ -32,7 +32,7 @@ def why_waiting(serving: Administration, job: Job) -> str | None:
 
 
 def _takers(serving: Administration, job: Job) -> list[str]:
-    """The workers that would claim it; one that names no kinds takes all."""
+    """The live workers that claim such jobs; one that names no kinds claims all of them."""
     now = serving.now()
     return [
         seen.worker

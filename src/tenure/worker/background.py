@@ -20,7 +20,7 @@ from tenure.core.ids import Actor
 from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
 from tenure.ports import Coordination
-from tenure.telemetry.one_line import one_line
+from tenure.telemetry.logs import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact, store_artifact
 from tenure.worker.messages import ArtifactAnswer, LeasesPolled, PollLeases
 from tenure.worker.options import AttemptOutput

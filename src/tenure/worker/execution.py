@@ -29,7 +29,7 @@ from tenure.errors import (
     ValidationError,
 )
 from tenure.handlers.registry import Handler, Registry
-from tenure.telemetry.tracing import Traced, attempting
+from tenure.telemetry.tracing import TraceContext, attempt_span
 from tenure.worker.context import AttemptContext
 from tenure.worker.messages import Run, ToSupervisor
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
@@ -98,8 +98,8 @@ class Execution:
         """Within the trace that the job was enqueued in."""
         run, context = self.run, self.context
         ids = () if run.correlation_id is None else (run.correlation_id,)
-        traced = Traced(traceparent=context.traceparent, correlation_ids=ids)
-        with attempting(
+        traced = TraceContext(traceparent=context.traceparent, correlation_ids=ids)
+        with attempt_span(
             job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced
         ) as here:
             context.traceparent = here

@@ -20,7 +20,7 @@ from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.handlers.context import JobSpec
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.counts import CountsTaken
-from tenure.telemetry.tracing import UNTRACED, Traced
+from tenure.telemetry.tracing import NO_TRACE, TraceContext
 from tenure.worker.outcomes import FromChild, Outcome
 
 # --- frames from the supervisor to a child -------------------------------------------------------
@@ -367,7 +367,7 @@ class Send(msgspec.Struct, frozen=True):
 
     ticket: int
     commands: tuple[WorkerCommand, ...]
-    traced: Traced = UNTRACED
+    traced: TraceContext = NO_TRACE
     """The ids of the jobs that they are about. [OB6]"""
 
 
@@ -375,7 +375,7 @@ class PollLeases(msgspec.Struct, frozen=True):
     """Poll these leases, by run; answer with `LeasesPolled`. [C2]"""
 
     leases: dict[int, HeldLease]
-    traced: Traced = UNTRACED
+    traced: TraceContext = NO_TRACE
 
 
 class Prepare(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from tenure.clock import NEVER, Boot
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.leases import HeldLease
-from tenure.telemetry.tracing import concerning
+from tenure.telemetry.tracing import trace_of_jobs
 from tenure.worker.attempts import Attempt, Phase
 from tenure.worker.messages import LeasesPolled, PollLeases, Send
 from tenure.worker.stats import Stats
@@ -104,7 +104,7 @@ class Outbox:
         ticket = self.ticket()
         commands = tuple(command for _, command in batch)
         self._sent[ticket] = Sent(now, commands, tuple(attempt.run for attempt, _ in batch))
-        return Send(ticket, commands, concerning(attempt.grant.job for attempt, _ in batch))
+        return Send(ticket, commands, trace_of_jobs(attempt.grant.job for attempt, _ in batch))
 
     # --- hearing -------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class LeasePolls:
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)
         leases = {each.run: HeldLease(each.grant.job_id, each.grant.lease_id) for each in seen}
-        return PollLeases(leases, concerning(each.grant.job for each in seen))
+        return PollLeases(leases, trace_of_jobs(each.grant.job for each in seen))
 
     def next_at(self, attempts: Iterable[Attempt]) -> Boot:
         """When the next poll is due."""

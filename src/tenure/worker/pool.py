@@ -367,7 +367,7 @@ class Pool:
         )
         slot.sent_parts += 1
         try:
-            with tracing.within(tracing.concerning([slot.frame])):
+            with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
                 sink(output_so_far)
         except Exception:  # a sink must not cost a job; said in the log
             _log.exception("the output of job %s could not be kept", slot.frame.job_id)
@@ -427,7 +427,7 @@ class Pool:
         if slot.is_storing_artifact:
             return  # a handler waits for each answer: this is something else that found the socket
         slot.is_storing_artifact = True
-        with tracing.within(tracing.concerning([slot.frame])):
+        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
             self._store_artifact(slot.parts.whole(end, slot.frame.job_id, slot.lease_id))
 
     def _follow_up_wanted(self, slot: _Slot, wanted: FollowUpWanted) -> None:
@@ -435,7 +435,7 @@ class Pool:
             return  # a handler waits for each answer: this is something else that found the socket
         slot.is_enqueueing = True
         request = FollowUpRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
-        with tracing.within(tracing.concerning([slot.frame])):
+        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
             self._enqueue_follow_up(request)
 
     def _ready(self, child: Child) -> None:

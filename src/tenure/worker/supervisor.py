@@ -29,8 +29,7 @@ from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
-from tenure.telemetry.logs import job_ids
-from tenure.telemetry.one_line import one_line
+from tenure.telemetry.logs import job_ids, one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.environment import child_environment
 from tenure.worker.follow_ups import FollowUpRequest
@@ -288,7 +287,7 @@ class Supervisor:
             case Send():
                 self._send(action)
             case PollLeases():
-                with tracing.within(action.traced):
+                with tracing.use_trace(action.traced):
                     self._poll_leases(action, self._hear)
             case Prepare():
                 self._prepare(action)
@@ -364,7 +363,7 @@ class Supervisor:
             self._call(lambda: self._inbox.append(event))
 
         try:
-            with tracing.within(action.traced):
+            with tracing.use_trace(action.traced):
                 asked = self._coordination.submit_many(action.commands)
             asked.add_done_callback(heard)
         except InvalidInput as refusal:
