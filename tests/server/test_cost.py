@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import h11
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core import ijson
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
+from tenure.protocol import codec
 from tenure.protocol.codec import _check_once, decode_request
 from tenure.protocol.requests import EnqueueMessage, HeartbeatsMessage
 from tenure.server.connections import BYTES_PER_CHUNK, FREE_CHUNKS, StrictConnection
@@ -135,6 +138,72 @@ def test_a_checkpoint_of_any_shape_and_size_does_not_hold_the_loop(
     calls = calls_during(lambda: ask(stage, "/v1/heartbeat", body, Role.WORKER))
 
     assert calls <= MOST_CALLS
+
+
+class CountingDecoder(json.JSONDecoder):
+    """Counts the texts that it parses, and how long they are."""
+
+    def __init__(self, decoder: json.JSONDecoder) -> None:
+        self.parsed: list[int] = []
+        self._decoder = decoder
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        self.parsed.append(len(s))
+        return self._decoder.raw_decode(s, idx)
+
+    def decode(self, s: str, _w: Any = None) -> Any:
+        self.parsed.append(len(s))
+        return self._decoder.decode(s)
+
+
+@spec("H51")
+@pytest.mark.parametrize("text", ["plain", "caf\u00e9, escaped"])
+def test_a_body_is_parsed_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    large = [{"n": number, "text": text} for number in range(10_000)]
+    first = CountingDecoder(ijson._decoder)
+    second = CountingDecoder(codec._duplicate_finder)
+    monkeypatch.setattr(ijson, "_decoder", first)
+    monkeypatch.setattr(codec, "_duplicate_finder", second)
+
+    new = {"queue": "q", "kind": "k", "payload": large}
+    made = stage.call("enqueue", new, role=Role.CLIENT)
+    many = stage.call("enqueue-many", {"jobs": [new] * 3}, role=Role.CLIENT)
+    [grant] = stage.claim()
+    lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    beat = {"leases": [{**lease, "hb_seq": 1, "checkpoint": large}]}
+    beaten = stage.call("heartbeat", beat, role=Role.WORKER)
+    done = {**lease, "request_id": "c", "result": large}
+    reported = stage.call("complete", done, role=Role.WORKER)
+    again = {"request_id": "r", "payload": large}
+    rerun = stage.call("rerun", again, role=Role.OPERATOR, job_id=lease["job_id"])
+
+    assert [each.status for each in (made, many, beaten, reported, rerun)] == [
+        201, 200, 200, 200, 201,
+    ]  # fmt: skip
+    sent = [new, {"jobs": [new] * 3}, beat, done, again]
+    assert [size for size in first.parsed if size > 1000] == [
+        len(json.dumps(each)) for each in sent
+    ]
+    assert not second.parsed
+
+
+@spec("H51", "J1")
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ("9007199254740993", "payload"),
+        ('"\\u0000"', "payload"),
+        ("1e999", "payload"),
+        ('{"a":1,"a":2}', "a"),
+        ("[" * 70 + "]" * 70, "payload"),
+    ],
+)
+def test_what_is_not_i_json_is_refused_by_its_field(stage: Stage, payload: str, field: str) -> None:
+    body = f'{{"queue":"q","kind":"k","payload":{payload}}}'
+
+    refused = ask(stage, "/v1/jobs", body, Role.CLIENT)
+
+    assert (refused.status, refused.json["field"]) == (422, field)
 
 
 @spec("H39")

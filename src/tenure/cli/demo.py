@@ -178,11 +178,13 @@ class RecordingCoordinator(Coordinator):
 
     acks: AckWriter
 
-    def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
+    def submit_many(
+        self, commands: Sequence[Command], *, bodies_are_ijson: bool = False
+    ) -> "Future[list[Answer]]":
         """Submit as always; write a line before and a line after."""
         asked = [each for each in commands if isinstance(each, Enqueue | Cancel)]
         self.acks.write(*(sent(each, at=self.acks.clock()) for each in asked))
-        answered = super().submit_many(commands)
+        answered = super().submit_many(commands, bodies_are_ijson=bodies_are_ijson)
         for command, answer in zip(asked, answered.result(), strict=True):
             assert isinstance(answer, Reply)
             self.acks.write(heard(command, answer, at=self.acks.clock()))

@@ -16,6 +16,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+import msgspec
+
 from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.administering import Administered
 from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit, late
@@ -270,9 +272,15 @@ class Coordinator(BesideTheLog, Administered):
 
     # --- what callers use ----------------------------------------------------------------------
 
-    def submit_many(self, commands: Sequence[Command]) -> Future[list[Answer]]:
-        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
-        check_commands(commands, self.limits)
+    def submit_many(
+        self, commands: Sequence[Command], *, bodies_are_ijson: bool = False
+    ) -> Future[list[Answer]]:
+        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent. A
+        caller that has parsed payloads and results says so: they are not parsed again."""
+        limits = self.limits
+        if bodies_are_ijson:
+            limits = msgspec.structs.replace(limits, bodies_are_ijson=True)
+        check_commands(commands, limits)
         call = _Commands(commands, deadline(self.timeout_s))
         if not commands:
             call.finish()

@@ -6,6 +6,8 @@ lone surrogates, NUL.
 """
 
 import json
+import re
+from itertools import accumulate
 from typing import NoReturn
 
 MAX_EXACT_INTEGER = 2**53 - 1
@@ -52,15 +54,39 @@ def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
     """Raise `NotIJson` unless `body` is one I-JSON text within the limits. [J1] [J2]"""
     if body == b"null":
         return  # no payload, or no result: common, and needs no parser
+    _check_text(check_size(body, max_bytes=max_bytes, max_depth=max_depth))
+
+
+def check_size(body: bytes, *, max_bytes: int, max_depth: int) -> str:
+    """Raise `NotIJson` if `body` is larger or deeper than allowed; its text, which was not parsed.
+    [J2]"""
     if len(body) > max_bytes:
         raise NotIJson(f"{len(body)} bytes are over the limit of {max_bytes}")
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as wrong:
-        raise NotIJson(f"not UTF-8 at byte {wrong.start}") from wrong
+    text = _text(body)
     # Counting brackets bounds the depth without a parse: the parser itself recurses.
     if text.count("[") + text.count("{") > max_depth and _is_deeper(text, max_depth):
         raise NotIJson(f"nested deeper than {max_depth}")
+    return text
+
+
+def is_ijson(document: bytes) -> bool:
+    """Whether a document, and so every body in it, is I-JSON. [J1] Raises `RecursionError` if it is
+    nested more deeply than the parser can follow."""
+    try:
+        _check_text(_text(document))
+    except NotIJson:
+        return False
+    return True
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        raise NotIJson(f"not UTF-8 at byte {wrong.start}") from wrong
+
+
+def _check_text(text: str) -> None:
     try:
         value, end = _decoder.raw_decode(text, len(text) - len(text.lstrip(" \t\r\n")))
     except json.JSONDecodeError as wrong:
@@ -71,26 +97,22 @@ def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
         _check_strings(value)
 
 
+_NOT_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^][{}"]++', re.DOTALL)
+"""Strings, and what is between them and brackets. Possessive: it never tries a text twice."""
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1, '"': 0}
+_BRACKETS_AT_ONCE = 4096
+
+
 def _is_deeper(text: str, most: int) -> bool:
     """Whether brackets outside strings are nested deeper than `most`."""
+    brackets = _NOT_BRACKETS.sub("", text)
     depth = 0
-    in_string = escaped = False
-    for character in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in "[{":
-            depth += 1
-            if depth > most:
-                return True  # a megabyte of brackets is known after the first few
-        elif character in "]}":
-            depth -= 1
+    for begin in range(0, len(brackets), _BRACKETS_AT_ONCE):
+        steps = map(_STEPS.__getitem__, brackets[begin : begin + _BRACKETS_AT_ONCE])
+        depths = list(accumulate(steps, initial=depth))
+        if max(depths) > most:
+            return True  # a megabyte of brackets is known after the first few
+        depth = depths[-1]
     return False
 
 

@@ -59,7 +59,7 @@ from tenure.core.ids import (
     follow_up_id,
     role_of,
 )
-from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
+from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson, check_size
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
@@ -93,6 +93,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     claim_limit: int = 1000
     lease: LeaseBounds = LeaseBounds()
     artifacts: ArtifactQuotas = ArtifactQuotas()
+    bodies_are_ijson: bool = False
+    """Whether bodies were parsed and found to be I-JSON before: only size and depth are checked."""
 
 
 def check_commands(commands: Sequence[Command], limits: Limits) -> None:
@@ -161,8 +163,9 @@ def check_body(field: str, value: object, limits: Limits) -> None:
     """A payload, result or checkpoint: I-JSON within the limits. [J1] [J2]"""
     if type(value) is not bytes:
         raise InvalidInput(field, f"{type(value).__name__} is not encoded JSON (bytes)")
+    check = check_size if limits.bodies_are_ijson else check_ijson
     try:
-        check_ijson(value, max_bytes=limits.body_bytes, max_depth=limits.depth)
+        check(value, max_bytes=limits.body_bytes, max_depth=limits.depth)
     except NotIJson as wrong:
         raise InvalidInput(field, str(wrong)) from wrong
 

@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Hashable, Iterable
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from tenure.core.ijson import is_ijson
 from tenure.errors import InvalidInput, MalformedBody
 from tenure.protocol.wording import in_words
 
@@ -40,17 +41,30 @@ def decode(kind: type[_T], body: bytes) -> _T:
     return decoded
 
 
-def decode_request(kind: type[_T], body: bytes) -> _T:
+class Decoded(NamedTuple, Generic[_T]):
+    """A request that was read, and whether every payload, result and checkpoint in it is I-JSON;
+    where one is not, the core finds it and names its field."""
+
+    message: _T
+    is_ijson: bool
+
+
+def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
     """The message that a request's `body` is. What says a thing twice is refused too: some reader
-    between here and its author may have taken the other one. [H2]"""
+    between here and its author may have taken the other one. [H2]
+
+    One pass finds both duplicates and what is not I-JSON, so that nobody parses a payload again.
+    """
     message = decode(kind, body)
     try:
-        _twice_looker.decode(body.decode("utf-8", "replace"))
+        if is_ijson(body):
+            return Decoded(message, is_ijson=True)
+        _duplicate_finder.decode(body.decode("utf-8", "replace"))
     except json.JSONDecodeError as wrong:
         raise MalformedBody(f"is not JSON: {wrong}") from wrong
     except RecursionError as wrong:
         raise InvalidInput("body", "is nested too deeply") from wrong
-    return message
+    return Decoded(message, is_ijson=False)
 
 
 def _check_once(pairs: list[tuple[str, object]]) -> None:
@@ -63,10 +77,10 @@ def _check_once(pairs: list[tuple[str, object]]) -> None:
 
 
 def _unread(digits: str) -> None:
-    """A number, however long: what it is has been read, or will be."""
+    """Skips a number, however long."""
 
 
-_twice_looker = json.JSONDecoder(
+_duplicate_finder = json.JSONDecoder(
     object_pairs_hook=_check_once, parse_int=_unread, parse_float=_unread, strict=False
 )
 

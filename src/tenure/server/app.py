@@ -24,7 +24,7 @@ from tenure.coordinator.batches import late
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
-from tenure.protocol.codec import convert_text, decode_query, decode_request
+from tenure.protocol.codec import Decoded, convert_text, decode_query, decode_request
 from tenure.protocol.hosts import is_loopback
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
 from tenure.protocol.words import Word
@@ -259,6 +259,7 @@ async def _read(
     if route.query is None and pairs and not route.is_public:
         raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "this takes no such parameter")
     body = await _body(route, services, http, held)
+    message, is_ijson = await _message(route, services, body)
     return Call(
         route=route,
         services=services,
@@ -266,7 +267,8 @@ async def _read(
         http=http,
         path=path,
         query=query,
-        body=await _message(route, services, body),
+        body=message,
+        is_ijson=is_ijson,
         request_id=request_id,
         asked=asked,
         held=held,
@@ -287,10 +289,10 @@ def _check_version(declared: str | None) -> None:
         )
 
 
-async def _message(route: Route, services: Services, body: bytes) -> Any:
+async def _message(route: Route, services: Services, body: bytes) -> Decoded[Any]:
     """What the body says. Only a small one is read on the event loop. [H39]"""
     if route.request is None:
-        return body
+        return Decoded(body, is_ijson=False)
     if len(body) <= SMALL_BYTES:
         return decode_request(route.request, body)
     kind = route.request

@@ -65,6 +65,7 @@ class Call:
         held: Held,
         noted: Noted,
         is_small: bool = True,
+        is_ijson: bool = False,
     ) -> None:
         self.route = route
         self.services = services
@@ -76,6 +77,7 @@ class Call:
         self.held = held
         self.noted = noted
         self.is_small = is_small
+        self._is_ijson = is_ijson
         self._query = query
         self._body = body
 
@@ -205,7 +207,7 @@ class Call:
 
         def submit() -> "Future[list[Answer]]":
             try:
-                return self.coordinator.submit_many(commands)
+                return self.coordinator.submit_many(commands, bodies_are_ijson=self._is_ijson)
             except InvalidInput as wrong:
                 if not within:
                     raise
