@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Conflict, InvalidInput, Retry, ValidationError
+from tenure import Conflict, Context, InvalidInput, Retry, ValidationError
 from tenure.client.app import Application
 from tenure.client.functions import CHUNK
 from tenure.client.options import policy_from
@@ -15,6 +15,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.protocol.fields import moment
+from tenure.testing import FakeContext
 from tests.client.scene import Scene
 
 
@@ -290,6 +291,19 @@ def test_using_keeps_options_and_arguments_apart(app: Application) -> None:
     assert record.refresh().dedupe_key == "dedupe"
     assert record.refresh().priority == 2
     assert lookup.enqueue(key="door").refresh().dedupe_key is None
+
+
+def test_a_wrong_argument_is_told_with_the_right_ones(app: Application) -> None:
+    @app.job
+    def send(to: str, ctx: Context, copies: int = 1) -> None: ...
+
+    takes = "it takes to, copies, and the worker fills in ctx"
+    with pytest.raises(ValidationError, match=f"send: .* argument 'too'; {takes}"):
+        send.enqueue("ann", too="bob")
+    with pytest.raises(ValidationError, match=f"send: missing .* 'to'; {takes}"):
+        send.enqueue()
+    with pytest.raises(ValidationError, match=f"send: too many .*; {takes}"):
+        send.enqueue(FakeContext(), "ann", 1)
 
 
 def test_a_misspelt_option_is_not_ignored(app: Application) -> None:

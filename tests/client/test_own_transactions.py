@@ -260,7 +260,7 @@ def test_without_a_database_there_is_nothing_to_share() -> None:
     with (
         Tenure("memory://") as app,
         closing(sqlite3.connect(":memory:")) as connection,
-        pytest.raises(InvalidInput, match="no database that a caller's transaction could reach"),
+        pytest.raises(InvalidInput, match="no database here that your transaction could share"),
     ):
         app.transaction_on(connection)
 

@@ -101,7 +101,7 @@ def test_an_unknown_job_is_said_to_be_unknown(shop: Shop) -> None:
 
 
 def test_a_transaction_cannot_span_a_server_and_says_so(shop: Shop) -> None:
-    with pytest.raises(InvalidInput, match="leave connection= out"):
+    with pytest.raises(InvalidInput, match="omit connection="):
         shop.app.enqueue("patient", {"number": 1}, connection=sqlite3.connect(":memory:"))
 
     job = shop.app.enqueue("entangled", retry=Retry(max_attempts=1))

@@ -1,7 +1,7 @@
-"""The application: the functions that are jobs, and the way to the coordinator that runs them.
+"""The application: the functions that are jobs, and the connection to their coordinator.
 
-Nothing is opened when a module is imported or a function decorated: the first call that needs the
-coordinator connects. What it connects to is given from outside (`tenure.wiring`).
+Importing a module and decorating a function open nothing: the first call that needs the coordinator
+connects to it. `tenure.app` says to which one.
 """
 
 import inspect
@@ -68,7 +68,7 @@ JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
 
 
 class Application:
-    """Jobs by name, over a connection that is made when first needed. `tenure.Tenure` is one."""
+    """Job functions by kind, and a connection that is opened when needed. See `tenure.Tenure`."""
 
     def __init__(self, connect: Callable[[], Link], *, namespace: str, name: str) -> None:
         namespace, name = plain(namespace), plain(name)
@@ -85,11 +85,11 @@ class Application:
 
     @property
     def coordination(self) -> Coordination:
-        """The coordinator, connected to if that has not happened yet."""
+        """The coordinator; connects to it first if necessary."""
         return self.channel.link().coordination
 
     def close(self) -> None:
-        """Let go of the connection. A later call opens a new one."""
+        """Close the connection. A later call opens a new one."""
         self.channel.close()
 
     # --- for a worker's child, which completes a job in the handler's own transaction ------------
@@ -99,7 +99,7 @@ class Application:
         return self.channel.link().transaction_on(connection)
 
     def atransaction_on(self, connection: Any) -> AsyncScope:
-        """The same on an asynchronous connection."""
+        """`transaction_on` for an asynchronous connection."""
         return self._atransaction_on(connection)
 
     @asynccontextmanager
@@ -134,8 +134,8 @@ class Application:
     def job(self, function: Any = None, /, **options: Unpack[JobOptions]) -> Any:
         """Make a function a job, with or without options.
 
-        Its kind is the function's own name, without the module: `name=` says otherwise, and keeps
-        stored jobs valid when a function is renamed or moved.
+        Its kind is the function's own name, without the module. With `name=`, jobs that are stored
+        already stay valid when the function is renamed or moved.
         """
         check_known(dict(options), JOB_OPTION_NAMES)
         decorator = JobDecorator(self, options)
@@ -161,7 +161,7 @@ class Application:
             local_names=local_names,
         )
         if options.get("name") is None and handler.kind == "<lambda>":
-            raise InvalidInput("name", "a lambda has none", hint='give it one: name="…"')
+            raise InvalidInput("name", "a lambda has none", hint='give it a name: name="…"')
         check_name("name", handler.kind)
         definition = Definition(handler, self._sender, compensate)
         self.registry.add(handler)
@@ -286,7 +286,7 @@ def _statuses(given: JobStatus | str | Iterable[JobStatus | str]) -> tuple[JobSt
 
 
 class JobDecorator:
-    """`@app.job(...)`: the options, waiting for their function."""
+    """`@app.job(...)`: the options, without the function yet."""
 
     def __init__(self, app: Application, options: JobOptions) -> None:
         self._app = app
@@ -305,10 +305,8 @@ class JobDecorator:
     def decorate(
         self, function: Callable[..., Any], frame: FrameType | None
     ) -> JobFunction[..., Any, Any]:
-        """Make the job function; `frame` is that of the decorator, called where it was written.
-
-        A function inside a function may be annotated, as text, with names of the outer one.
-        """
+        """Make the job function. `frame` is that of the decorator: its caller's local names are
+        needed to resolve text annotations of a function that is defined inside another one."""
         local_names: Mapping[str, Any] = {}
         is_nested = "<locals>" in str(getattr(function, "__qualname__", ""))
         if is_nested and frame is not None and frame.f_back is not None:

@@ -1,7 +1,7 @@
-"""The channel: a client's way to its coordinator, opened at the first use, once per process.
+"""The channel: a client's connection to its coordinator, opened at the first use, once per process.
 
-Sending is bounded: what the store could not answer is sent again under the same ids, a few times
-within a minute, and then it is the caller's error. Decides nothing about jobs.
+A request that got no answer is sent again under the same ids, up to `MAX_TRIES` times within a
+minute; then the caller gets the error. Decides nothing about jobs.
 """
 
 import asyncio
@@ -49,26 +49,26 @@ AsyncScope = AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]
 
 
 def _no_database(hint: str) -> InvalidInput:
-    problem = "this deployment has no database that a caller's transaction could reach"
+    problem = "there is no database here that your transaction could share with Tenure"
     return InvalidInput("connection", problem, hint=f"use a sqlite: or postgresql: URL, or {hint}")
 
 
 def _no_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
-    raise _no_database("leave connection= out")
+    raise _no_database("omit connection=")
 
 
 def no_scope(connection: Any) -> Scope:
-    """Where there is no database to have a transaction on."""
+    """Raises: there is no database to have a transaction on."""
     raise _no_database("return the result as any handler does")
 
 
 def no_async_scope(connection: Any) -> AsyncScope:
-    """The same for an asynchronous connection."""
+    """`no_scope` for an asynchronous connection."""
     raise _no_database("return the result as any handler does")
 
 
 def not_due_yet(job: Job) -> str | None:
-    """Why a queued job waits, as far as its own record says; no clock is asked."""
+    """Why a queued job waits, judged by its own row alone, without a clock."""
     if job.run_at is None or job.run_at <= job.updated_at:
         return None
     return f"it is not due before {iso(job.run_at)}"
@@ -79,12 +79,12 @@ async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -
 
 
 class Link(msgspec.Struct, kw_only=True):
-    """An open connection to a coordinator, and how time passes while one waits for it."""
+    """An open connection to a coordinator; tests replace its clock and its pauses."""
 
     coordination: Administration
     close: Callable[[], None]
     tries: int = MAX_TRIES
-    """How often a request without an answer is sent; 1 where the coordination sees to that."""
+    """How often a request without an answer is sent; 1 where the coordination itself repeats it."""
     enqueue_within: Callable[[Any, Sequence[Enqueue]], list[Reply]] = _no_transactions
     aenqueue_within: Callable[[Any, Sequence[Enqueue]], Awaitable[list[Reply]]] = (
         _no_async_transactions
@@ -92,14 +92,14 @@ class Link(msgspec.Struct, kw_only=True):
     transaction_on: Callable[[Any], Scope] = no_scope
     atransaction_on: Callable[[Any], AsyncScope] = no_async_scope
     why_waiting: Callable[[Job], str | None] = not_due_yet
-    """What stands between a queued job and its claim, in words; None if nothing is known to."""
+    """Why nobody has claimed a queued job, in words; None if there is no known reason."""
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 class Channel:
-    """Who a client is and where it sends. Thread-safe; a forked child opens a link of its own."""
+    """A client's namespace, name and link. Thread-safe; a forked child opens a link of its own."""
 
     def __init__(
         self,
@@ -144,8 +144,8 @@ class Channel:
         return await asyncio.to_thread(self.link)
 
     def _leave_to_parent(self) -> None:
-        """After a fork: the parent's threads and connections are not ours. They are kept, because
-        closing them here would close them under the parent, and never used."""
+        """After a fork: do not use the parent's link, whose threads are not here, and keep it open,
+        because closing it would close the parent's connections."""
         if self._link is not None:
             self._inherited.append(self._link)
         self._lock = threading.Lock()  # it may have been held by a thread that was not copied
@@ -153,7 +153,7 @@ class Channel:
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Let go of the link; the next use opens a new one."""
+        """Close the link; the next use opens a new one."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         with self._lock:
@@ -163,7 +163,7 @@ class Channel:
 
     @contextmanager
     def diverted(self, link: Link) -> Iterator[None]:
-        """Send everything through another link for a while; tests do."""
+        """Use another link within the block, for tests."""
         with self._lock:
             before, self._link = self._link, link
         try:
@@ -175,11 +175,11 @@ class Channel:
     # --- ids -----------------------------------------------------------------------------------
 
     def new_job_id(self) -> JobId:
-        """A fresh id, later than every one this process made before: jobs of one instant are
-        claimed in the order of their ids [Z1], and callers expect first in, first out.
+        """A new id, higher than all that this process made before: jobs that are ready at the same
+        instant are claimed in the order of their ids [Z1], and callers expect first in, first out.
 
-        Dated by this host's clock as far as it agrees with the store's: ids only sort by it, and
-        asking the store each time would double the cost of an enqueue.
+        Its time is this host's clock, corrected by the difference to the store's when the link was
+        opened. Ids only sort by it, and asking the store would double the cost of an enqueue.
         """
         if self._pid != os.getpid():
             self._leave_to_parent()
@@ -189,7 +189,7 @@ class Channel:
         return ordered_job_id(Instant(now), self._entropy(ENTROPY_BYTES))
 
     def new_request_id(self) -> RequestId:
-        """An id no request had before."""
+        """A new request id."""
         return RequestId(self._entropy(ENTROPY_BYTES).hex())
 
     # --- asking --------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Channel:
         return answer
 
     def _repeating(self, wait: Callable[[Link], Wait]) -> Operation[Any]:
-        """Wait for an answer; what got none is sent again, a few times."""
+        """Wait for an answer, and send again what got none."""
         link = yield from self.linking()
         retries = Retries(
             RETRY,

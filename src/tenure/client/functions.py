@@ -203,13 +203,13 @@ def _refuse_options(handler: Handler, method: str, kwargs: dict[str, Any]) -> No
 
 
 def check_compensation(handler: Handler) -> None:
-    """Raise `InvalidInput` unless the function takes what a compensation is told. [M1]"""
+    """Raise `InvalidInput` unless the function takes the arguments of a compensation. [M1]"""
     missing = [name for name in COMPENSATION_PARAMETERS if name not in handler.parameters]
     if missing:
         raise InvalidInput(
             handler.signature.name,
-            f"is to compensate, but has no parameter {missing[0]}",
-            hint=f"it is called with {', '.join(COMPENSATION_PARAMETERS)}",
+            f"compensates another job, but has no parameter {missing[0]}",
+            hint=f"a compensation is called with {', '.join(COMPENSATION_PARAMETERS)}",
         )
 
 
@@ -276,7 +276,7 @@ def spec_of(
 
 
 class Sender:
-    """From calls to handles. Shared by an application's functions."""
+    """Sends calls and returns handles on their jobs. An application's functions share one."""
 
     def __init__(self, channel: Channel, registry: Registry) -> None:
         self._channel = channel

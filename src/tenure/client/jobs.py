@@ -256,7 +256,7 @@ class Job(Generic[R_co]):
 
 
 _HINTS = {
-    Cause.IDEMPOTENCY_KEY_REUSE: "this job id was used for another request; make a new one",
+    Cause.IDEMPOTENCY_KEY_REUSE: "this job id was used for another job; make a new one",
     Cause.JOB_FINISHED: "it has ended, and ended jobs do not change",
     Cause.DEDUPE_KEY_HELD: "a job that this token may not see holds the dedupe key; keys are unique"
     " within a namespace and a kind, whatever the queue",
@@ -283,7 +283,7 @@ def _why_unfinished(job: StoredJob, link: Link) -> str:
         reasons.append(f"{spent}, the last with {job.last_error.headline}")
     try:
         waiting = link.why_waiting(job)
-    except TenureError:  # the caller is to hear that the time is over, not what else went wrong
+    except TenureError:  # the caller must get WaitTimeout, whatever else goes wrong
         waiting = None
     reasons += [] if waiting is None else [waiting]
     return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Options: what users write about a job, and the policy and command fields it becomes.
+"""Options: what users write about a job, and the policy and command fields that follow from it.
 
 Durations are `"90s"`, a timedelta or a number of seconds. Every mistake is an `InvalidInput` that
 names the option.
@@ -72,7 +72,7 @@ OPTION_NAMES = frozenset(EnqueueOptions.__annotations__)
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Errors of what is checked in this block name the options that the user wrote."""
+    """Within the block, errors name the options as the user wrote them: `lease=…`."""
     try:
         yield
     except InvalidInput as wrong:
@@ -80,7 +80,7 @@ def naming_options() -> Iterator[None]:
 
 
 def duration(field: str, value: object) -> Duration:
-    """A duration of any accepted form, whatever its range."""
+    """A duration of any accepted form, without limits."""
     try:
         match value:
             case str():
@@ -103,7 +103,7 @@ def duration(field: str, value: object) -> Duration:
 
 
 def bounded_duration(field: str, value: object) -> Duration:
-    """A duration for a policy or command, refused by the name it was given under."""
+    """A duration within the limits of policies and commands."""
     found = duration(field, value)
     check_duration(field, found)
     return found
@@ -115,7 +115,7 @@ def instant(field: str, value: object) -> Instant:
         if value.tzinfo is None:
             raise InvalidInput(
                 field,
-                "a datetime without a time zone could mean any of 24 hours",
+                "a datetime without a time zone is ambiguous",
                 hint="use datetime.now(UTC) or .astimezone()",
             )
         return Instant((value - _EPOCH) // timedelta(microseconds=1))
@@ -126,7 +126,7 @@ def instant(field: str, value: object) -> Instant:
     if value < _EARLIEST_INSTANT:
         raise InvalidInput(
             field,
-            f"{value} is not an instant of our time",
+            f"{value} is before 1973",
             hint="instants are microseconds; give an aware datetime, or delay= for a duration",
         )
     return Instant(value)
@@ -141,7 +141,7 @@ def _word(field: str, kind: type[_W], value: object) -> _W:
 
 
 def check_known(options: dict[str, Any], allowed: frozenset[str]) -> None:
-    """Refuse a misspelt option: silently ignored, it would change what a job does."""
+    """Refuse a misspelt option: ignoring it would change what a job does."""
     unknown = sorted(set(options) - allowed)
     if unknown:
         raise InvalidInput(
@@ -150,7 +150,7 @@ def check_known(options: dict[str, Any], allowed: frozenset[str]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A member of a `StrEnum`, a `Markup` … as the text it is; anything else as it is."""
+    """A `StrEnum`, `Markup` or other subclass of `str` as `str`; other values unchanged."""
     return str.__str__(value) if isinstance(value, str) else value
 
 
@@ -162,8 +162,8 @@ def queue_name(value: object) -> QueueName:
 
 
 def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:
-    """`base` with what the options change; everything but the lease's bounds is checked here,
-    these are the coordinator's. [F5] [L2]"""
+    """`base` with what the options change. Checks everything but the bounds of the lease, which the
+    coordinator sets. [F5] [L2]"""
     changed: dict[str, Any] = {}
     for name in ("lease", "start_within", "grace"):
         if name in options:
@@ -185,7 +185,7 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
 def _retry_fields(retry: object) -> dict[str, Any]:
     if not isinstance(retry, Retry):
         raise InvalidInput(
-            "retry", f"{type(retry).__name__} is no Retry", hint="write Retry(max_attempts=…)"
+            "retry", f"{type(retry).__name__} is not a Retry", hint="write Retry(max_attempts=…)"
         )
     return {
         "max_attempts": retry.max_attempts,
@@ -200,7 +200,7 @@ def _retry_fields(retry: object) -> dict[str, Any]:
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one call, checked and in the core's words; None is "as the kind says"."""
+    """Options of one call, checked, in the core's units; None: as the kind has it."""
 
     queue: QueueName | None = None
     priority: int | None = None

@@ -3,6 +3,7 @@
 An operation is a generator. Where it has to wait for something, it yields a `Wait`, which says how
 to wait in a thread and how to wait in an event loop, and is sent what came of it. `run` and `arun`
 are the two shells; a failure of the wait is raised inside the operation, which may handle it.
+Functions that return an operation have names that end in -ing.
 """
 
 import asyncio

@@ -75,7 +75,10 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             signature = inspect.Signature(list(self.parameters.values()))
             return dict(signature.bind(*args, **kwargs).arguments)
         except TypeError as wrong:
-            raise ValidationError(f"{self.kind}: {wrong}") from wrong
+            takes = ", ".join(self.parameters) or "no arguments"
+            ctx = self.context_parameter
+            filled = "" if ctx is None else f", and the worker fills in {ctx}"
+            raise ValidationError(f"{self.kind}: {wrong}; it takes {takes}{filled}") from wrong
 
     def decode_arguments(self, payload: bytes) -> dict[str, Any]:
         """The keyword arguments of a call, each checked against its type hint."""

@@ -27,7 +27,7 @@ _R = TypeVar("_R")
 
 
 class FakeContext(Context):
-    """Remembers what the handler saved, said and logged; can be told to cancel it."""
+    """Remembers what the handler saved, reported and logged; can cancel it."""
 
     def __init__(
         self,

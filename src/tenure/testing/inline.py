@@ -1,7 +1,7 @@
 """Running an application's jobs in this process: one store in memory, one clock, no worker.
 
-Each attempt is claimed, started and reported like a worker's, under a real lease. While somebody
-waits for a job, jobs are run, and time jumps to whatever comes next.
+Each attempt is claimed, started and reported as a worker does it, under a real lease. While a test
+waits for a job, ready jobs are run, and the clock jumps to the next instant at which one is ready.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ ACTOR = worker_actor(WORKER)
 
 
 class FakeClock:
-    """Time that moves when somebody says so."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self, beginning: Instant = BEGINNING) -> None:
         self._now = beginning
@@ -65,11 +65,11 @@ class FakeClock:
         return self._now
 
     def advance(self, span: Span) -> None:
-        """Let this much time pass."""
+        """Move the clock forward by this much."""
         self._now = Instant(self._now + duration("span", span))
 
     def advance_to(self, instant: Instant) -> None:
-        """Let time pass until then; never backwards."""
+        """Move the clock to this instant, never backwards."""
         self._now = max(self._now, instant)
 
 
@@ -81,7 +81,7 @@ def inline(app: Application, *, max_attempts: int = MAX_ATTEMPTS) -> Iterator["I
     """
     clock = FakeClock()
     store = MemoryStore(clock=clock)
-    coordinator = Coordinator(store, limits=Limits(), entropy=_luck(), monotonic=clock)
+    coordinator = Coordinator(store, limits=Limits(), entropy=_RepeatableEntropy(), monotonic=clock)
     try:
         jobs = Inline(app, store, coordinator, clock, max_attempts=max_attempts)
         with app.channel.diverted(jobs.link):
@@ -91,8 +91,8 @@ def inline(app: Application, *, max_attempts: int = MAX_ATTEMPTS) -> Iterator["I
         store.close()
 
 
-class _luck:
-    """The same random numbers in every run, so that a failing test fails again."""
+class _RepeatableEntropy:
+    """The same random bytes in every run, so that a failing test fails again."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -103,7 +103,7 @@ class _luck:
 
 
 class Inline:
-    """The jobs of one application, run when asked to."""
+    """Runs the jobs of one application when a test asks for it."""
 
     def __init__(
         self,
@@ -237,8 +237,8 @@ class Inline:
         hb_seq: int,
         parts: ArtifactParts,
     ) -> None:
-        """What a handler saves or says goes out with a heartbeat, whose answer may ask it to
-        stop: as with a worker, only sooner."""
+        """Handle a frame of the handler as a supervisor does. A checkpoint or progress is sent with
+        a heartbeat at once, and the answer may ask the handler to stop."""
         if isinstance(said, ArtifactPart):
             parts.add(said)
         elif isinstance(said, ArtifactEnd):
@@ -284,7 +284,7 @@ class Inline:
     # --- time ----------------------------------------------------------------------------------
 
     def _next_instant(self) -> Instant | None:
-        """When something happens next: a job is ready, or a lease nobody reported on ends."""
+        """When something happens next: a job becomes ready, or a lease ends without a report."""
         kinds = self._app.registry.kinds()
         paused = {each.name for each in self.store.queues(self._app.namespace) if each.paused}
         instants = [
@@ -299,13 +299,13 @@ class Inline:
         self._coordinator.submit_many([Sweep(job_id=job_id) for job_id in overdue]).result()
 
     def _pause(self, pause_s: float) -> None:
-        """Somebody waits for a job: run what there is, else let time jump to what comes next."""
+        """The test waits for a job: run what is ready, else move the clock to what comes next."""
         if self.run_ready():
             return
         instant = self._next_instant()
         if instant is None:
             raise TenureError(
-                "a job is waited for that will never end here",
+                "the job that the test waits for can never end here",
                 hint="its kind is unknown to this application, its queue is paused, or it is held",
             )
         self.clock.advance_to(instant)
@@ -316,7 +316,7 @@ class Inline:
 
 
 def _perform(execution: Execution) -> FromChild:
-    """Run the handler; off this thread if a loop runs here, as a coroutine needs one of its own."""
+    """Run the handler; in another thread if a loop runs here, because a coroutine needs its own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
