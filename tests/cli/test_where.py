@@ -159,4 +159,4 @@ def test_what_a_handler_enqueues_is_run_by_the_same_worker(
     said = process.stderr.read()
     process.stderr.close()
     assert not (place / "other.db").exists()
-    assert "not served by this worker, by its queues: third (queue post); -q post adds them" in said
+    assert "this worker does not serve the queues of third (queue post); -q post adds them" in said

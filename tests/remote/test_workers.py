@@ -258,7 +258,7 @@ def test_a_worker_whose_token_is_revoked_says_so_of_the_job_that_it_stops(
 
     assert site.workers["worker"].wait(timeout=120) == 1
     log = site.logs["worker"].read_text()
-    assert "was REJECTED (the server does not hear this worker" in log
+    assert "was REJECTED (the server refuses this worker" in log
     assert "None" not in log
 
 

@@ -69,7 +69,7 @@ def test_a_drain_is_said_once_however_many_signs_of_life_are_answered_with_it(
     shop.enqueue("waiting", {"file": str(tmp_path / "pid"), "until": str(go_on)})
     read_pids(tmp_path / "pid")
     shop.store.request_drain(DEFAULT_NAMESPACE, WorkerId("w1"))
-    wait_until(lambda: "asked to drain" in caplog.text, "the worker to have heard")
+    wait_until(lambda: "asked this worker to drain" in caplog.text, "the worker to have heard")
     [heard] = shop.store.list_workers(DEFAULT_NAMESPACE)
 
     def signs_on() -> bool:
@@ -80,7 +80,7 @@ def test_a_drain_is_said_once_however_many_signs_of_life_are_answered_with_it(
     go_on.touch()
     shop.join(worker)
 
-    assert caplog.text.count("asked to drain") == 1
+    assert caplog.text.count("asked this worker to drain") == 1
 
 
 def test_a_worker_says_who_it_is_and_what_it_has_done(
@@ -95,7 +95,7 @@ def test_a_worker_says_who_it_is_and_what_it_has_done(
     first, last = caplog.messages[0], caplog.messages[-1]
     assert first.startswith("worker w1: queues default; kinds add, ")
     assert first.endswith("; 2 at once")
-    assert last.startswith("worker w1 has ended: 1 started, 1 succeeded")
+    assert last.startswith("worker w1 stopped: 1 started, 1 succeeded")
 
 
 def test_output_that_no_store_would_take_is_made_to_fit() -> None:
@@ -166,12 +166,12 @@ def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
     signs.wait_for(2)  # the one under way may have been told before
     caplog.clear()
     signs.wait_for(3)
-    background.submit("keeping the output of job 7", _nobody)
+    background.submit("storing the output of job 7", _nobody)
     wait_until(lambda: caplog.messages, "the output that is lost to be told")
     background.close()
 
     assert set(before) == {"WARNING"}
-    assert caplog.messages == ["keeping the output of job 7 failed: the store is away"]
+    assert caplog.messages == ["storing the output of job 7 failed: the store is away"]
 
 
 def test_nobody_says_goodbye_to_a_coordinator_that_is_gone(shop: Shop) -> None:

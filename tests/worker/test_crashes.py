@@ -25,7 +25,7 @@ CRASHES = {
     "kill": ("ProcessDied", "killed by SIGKILL; if nobody sent it, memory ran out"),
     "recursion": ("RecursionError", "maximum recursion depth"),
     "fork": ("ProcessDied", "exited with code 4"),
-    "deaf": ("ProcessDied", "did not answer its supervisor"),
+    "deaf": ("ProcessDied", "did not respond to its supervisor"),
     "thread": ("ProcessDied", "exited with code 1"),
 }
 
@@ -133,7 +133,7 @@ def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
     assert shop.types(job_id) == ["enqueued"]
     assert caplog.text.count("\n  KeyError: 'SECRET_SETTING'") == 1
     assert "children cannot start needy:app" in caplog.text
-    assert "could not go on and has ended" in caplog.text
+    assert "stopped because it could not go on" in caplog.text
 
 
 def test_a_segfault_leaves_its_stack_in_the_output(shop: Shop) -> None:

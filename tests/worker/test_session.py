@@ -389,7 +389,7 @@ def test_a_timed_out_job_is_killed_at_its_time_and_reports_nothing() -> None:
     assert len(drive.wanted(Kill)) == 1
     assert drive.now - started_at > seconds(95)
     assert (drive.stats.timed_out, drive.stats.fenced) == (1, 0)
-    assert any("its time-out has come" in note.text for note in drive.wanted(Note))
+    assert any("it ran into its timeout" in note.text for note in drive.wanted(Note))
 
 
 # --- news --------------------------------------------------------------------------------------

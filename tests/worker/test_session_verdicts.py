@@ -338,10 +338,10 @@ def test_a_handler_that_had_to_be_stopped_after_a_cancel_is_named_with_the_time_
     drive.advance(46)
 
     about = f"job {job_id} ({drive.job(job_id).kind}) attempt 1: "
-    [stopped] = [note for note in drive.wanted(Note) if "by force" in note.text]
+    [stopped] = [note for note in drive.wanted(Note) if "killing it" in note.text]
     assert stopped.text.startswith(about)
-    [had_s] = re.findall(r"asked to stop ([0-9.]+) s ago", stopped.text)
-    assert 42 <= float(had_s) <= 44, "heartbeat and grace, without the look and the reserve"
+    [had_s] = re.findall(r"did not stop within ([0-9.]+) s", stopped.text)
+    assert 42 <= float(had_s) <= 44, "heartbeat and grace, without the poll and the reserve"
     assert (stopped.is_routine, stopped.is_error) == (False, False)
     assert stopped.job is not None
 
@@ -355,7 +355,7 @@ def test_a_handler_that_stopped_when_asked_was_not_stopped_by_force() -> None:
     drive.finish(run, Stopped())
     drive.advance(46)
 
-    assert [note.text for note in drive.wanted(Note) if "by force" in note.text] == []
+    assert [note.text for note in drive.wanted(Note) if "killing it" in note.text] == []
 
 
 def test_a_handler_that_stopped_unasked_saw_its_lease_run_out() -> None:

@@ -126,7 +126,7 @@ class FakeContext(Context):
 
     def _refuse_if_lost(self) -> None:
         if self._is_lost:
-            raise LeaseConflictError("the attempt has lost its authority")
+            raise LeaseConflictError("the attempt has lost its lease")
 
 
 class _FakeTransaction(Transaction):

@@ -33,7 +33,7 @@ def load_application(import_string: str) -> LoadedApplication:
     module_name, separator, attribute = import_string.partition(":")
     if not (module_name and separator and attribute) or module_name.startswith("."):
         raise InvalidInput(
-            "app", f"{import_string[:60]!a} names no application", hint="write module:app"
+            "app", f"{import_string[:60]!a} is not MODULE:APP", hint="name it as in myapp.jobs:app"
         )
     found: object = _import(module_name)
     for name in attribute.split("."):

@@ -1,7 +1,7 @@
-"""Artifacts on their way: in pieces from the handler to its supervisor, which stores them under the
-lease that the handler does not hold.
+"""Artifact uploads: in pieces from the handler to its supervisor, which stores them under the lease
+that the handler does not hold.
 
-The handler waits for the answer, so that its success can never overtake what it leaves behind.
+The handler waits for the answer, so that its success can never be reported before its artifacts.
 """
 
 import threading
@@ -71,16 +71,16 @@ def _judge(answer: ArtifactAnswer) -> None:
     if answer.problem:
         raise InvalidInput("artifact", answer.problem)
     if answer.cause == Cause.TOO_MANY_ARTIFACTS:
-        raise InvalidInput("artifact", f"an attempt leaves at most {MAX_ARTIFACTS_PER_ATTEMPT}")
+        raise InvalidInput("artifact", f"an attempt stores at most {MAX_ARTIFACTS_PER_ATTEMPT}")
     if answer.cause is not None:
-        raise LeaseConflictError(f"the attempt has lost its authority ({answer.cause})")
+        raise LeaseConflictError(f"the attempt has lost its lease ({answer.cause})")
 
 
 # --- in the supervisor -------------------------------------------------------------------------
 
 
 class ReceivedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact that has arrived whole."""
+    """An artifact whose last piece has arrived."""
 
     run: int
     number: int
@@ -92,7 +92,7 @@ class ReceivedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactParts:
-    """The pieces of one artifact; of what is too large, only enough to be refused for it."""
+    """The pieces of one artifact; of one that is too large, enough to have it refused."""
 
     def __init__(self) -> None:
         self._body = bytearray()
@@ -102,7 +102,7 @@ class ArtifactParts:
         self._body += part.body[: MAX_ARTIFACT_BYTES + 1 - len(self._body)]
 
     def whole(self, end: ArtifactEnd, job_id: JobId, lease_id: LeaseId) -> ReceivedArtifact:
-        """All of it; the next piece begins another one."""
+        """The whole artifact; the next piece begins another one."""
         body = bytes(self._body)
         self._body.clear()
         return ReceivedArtifact(

@@ -1,4 +1,4 @@
-"""One attempt from the worker's side: its lease, its handler, its news and its report.
+"""One attempt as its worker sees it: its lease, its handler, its news and its report.
 
 Pure bookkeeping with instants of the boot clock. Two things end independently: the lease (the
 right to report) and the handler (a process, a task, a thread); an attempt is over when both have.
@@ -21,9 +21,9 @@ NEWS_INTERVAL = seconds(1)
 BOUNDED_MARGIN = seconds(0.02)
 SLOW_ANSWER = seconds(2)
 
-NO_RENEWAL = "no renewal in time, giving the lease up"
-TIMED_OUT = "its time-out has come, stopping it"
-CANCEL_DUE = "the grace of its cancel is over, stopping it"
+NO_RENEWAL = "its lease was not renewed in time, stopping it"
+TIMED_OUT = "it ran into its timeout, stopping it"
+CANCEL_DUE = "it did not stop within the grace of its cancel, stopping it"
 
 News = tuple[Progress | None, bytes | None]
 """Progress and checkpoint that the coordinator does not know yet."""
@@ -47,16 +47,16 @@ class Phase(Enum):
 
     @property
     def has_handler(self) -> bool:
-        """Whether a place in a child is taken."""
+        """Whether a handler runs, or a child is reserved for it."""
         return self is not Phase.REPORTING
 
 
 class StopFor(Enum):
     """Why a handler was killed; decides what is reported once it is gone."""
 
-    LOST = auto()  # no authority: nothing
-    CANCEL = auto()  # the cancel's grace is over: acknowledge
-    SHUTDOWN = auto()  # hand back
+    LOST = auto()  # the lease is lost: report nothing
+    CANCEL = auto()  # the cancel's grace is over: acknowledge it
+    SHUTDOWN = auto()  # hand the job back
 
 
 def margin_us(lease_us: Duration) -> Duration:
@@ -69,7 +69,7 @@ def margin_us(lease_us: Duration) -> Duration:
 def fence_at(
     sent_at: Boot, *, ttl_us: Duration, lease_us: Duration, is_bounded: bool = False
 ) -> Boot:
-    """When the worker stops believing in its lease, counted from when it *sent* the request.
+    """When the worker gives its lease up, counted from when it *sent* the request.
 
     A lease that is bounded by a time-out or a cancel deadline ends there whatever is renewed, and
     nobody waits to take the job over: the whole margin would only cut handlers short.
@@ -81,12 +81,12 @@ def fence_at(
 
 
 def report_id(lease_id: LeaseId, what: str) -> RequestId:
-    """Follows from the lease, so that it is the same in every retry, whoever sends it."""
+    """The id of a report. It follows from the lease, so that every retry has the same one."""
     return RequestId(f"{lease_id}:{what}")
 
 
 def completion(*, job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) -> Complete:
-    """Success, as the supervisor reports it and as a handler's own transaction does."""
+    """The report of a success, by the supervisor or in a handler's own transaction."""
     return Complete(
         job_id=job_id,
         lease_id=lease_id,
@@ -105,21 +105,21 @@ class Attempt:
         self.grant = grant
         self.actor = actor
         self.phase = Phase.PREPARING
-        self.is_open = True  # as far as is known, the lease carries authority
+        self.is_open = True  # as far as is known, the lease is valid
         self.fence_at = fence_at(sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us)
-        self.ends_by = NO_RENEWAL  # what it will be if nothing more is heard until `fence_at`
+        self.ends_by = NO_RENEWAL  # the reason to log if nothing changes until `fence_at`
         self.heartbeat_us = policy.heartbeat_us
         self.heartbeat_at = Boot(sent_at + policy.heartbeat_us)
         self.start_sent_at: Boot | None = None
-        self.began_at: Boot | None = None  # its handler
+        self.began_at: Boot | None = None  # when its handler started
         self.ran_us: Duration | None = None
-        self.asked_at: Boot | None = None  # to stop
-        self.is_cancelled = False  # the coordinator asked; else it is this worker's shutdown
+        self.asked_at: Boot | None = None  # when its handler was asked to stop
+        self.is_cancelled = False  # asked to stop by a cancel, not by this worker's shutdown
         self.kill_at: Boot | None = None
         self.stop_for: StopFor | None = None
         self.sends_alone = False  # a batch it was part of was refused
         self.is_lent = False  # the handler may complete the attempt itself
-        self.settled: bytes | None = None  # ... and has: this is the committed result
+        self.settled: bytes | None = None  # the result that the handler committed itself
         self.report: Settle | None = None
         self.tries = 0
         self.first_try_at: Boot | None = None
@@ -132,23 +132,23 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """What log lines call it."""
         return f"job {self.grant.job_id} ({self.grant.job.kind}) attempt {self.grant.attempt}"
 
     @property
     def asked_to_stop(self) -> bool:
-        """Whether its handler was."""
+        """Whether its handler was asked to stop."""
         return self.asked_at is not None
 
     # --- the lease -----------------------------------------------------------------------------
 
     def renewed(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> bool:
-        """A start or heartbeat sent at `sent_at` was accepted; whether that is news."""
+        """A start or heartbeat sent at `sent_at` was accepted; whether the lease's end moved."""
         lease_us, ttl_us = self.grant.job.policy.lease_us, verdict.ttl_us or NO_DELAY
         bound = self._bound(sent_at, answered_at, verdict)
         until = fence_at(sent_at, ttl_us=ttl_us, lease_us=lease_us, is_bounded=bound is not None)
         # Answers may overtake each other: an older one must not shorten what a newer one gave.
-        # A bound is the exception, it names an end that no renewal moves.
+        # A bound does: no renewal moves the end that it names.
         if until <= self.fence_at and bound is None:
             return False
         self.fence_at = until
@@ -156,8 +156,8 @@ class Attempt:
         return True
 
     def _bound(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> str | None:
-        """What ends the lease before a lack of renewals does, if anything. That the lease has less
-        than its whole time proves nothing: an early heartbeat renews nothing. [L15]"""
+        """The timeout or cancel deadline that ends this lease, if any. That less than the whole
+        lease is left proves neither: an early heartbeat renews nothing. [L15]"""
         policy, ttl_us = self.grant.job.policy, verdict.ttl_us or NO_DELAY
         if verdict.cancel is not None and verdict.cancel.remaining_us <= ttl_us:
             return CANCEL_DUE
@@ -170,12 +170,12 @@ class Attempt:
     # --- heartbeats and news -------------------------------------------------------------------
 
     def heard_progress(self, progress: Progress, now: Boot) -> None:
-        """The handler made progress: due soon, at most once a second."""
+        """The handler made progress: a heartbeat carries it soon, at most one each second."""
         self._news = (progress, self._news[1])
         self._news_due(now)
 
     def heard_checkpoint(self, checkpoint: bytes, now: Boot) -> None:
-        """The handler saved something."""
+        """The handler saved a checkpoint."""
         self._news = (self._news[0], checkpoint)
         self._news_due(now)
 
@@ -185,12 +185,12 @@ class Attempt:
 
     @property
     def has_news(self) -> bool:
-        """Whether something was saved or said that no heartbeat has carried yet."""
+        """Whether there is progress or a checkpoint that no heartbeat has carried yet."""
         return self._news != (None, None)
 
     @property
     def has_unconfirmed(self) -> bool:
-        """Whether something was saved or said of which no answer tells that it is kept."""
+        """Whether there is progress or a checkpoint that no answer has confirmed yet."""
         return self.has_news or self._unconfirmed != (None, None)
 
     @property
@@ -204,7 +204,7 @@ class Attempt:
         self.heartbeat_at = Boot(now + self.heartbeat_us)
         if self.has_news:
             self._news_sent_at = now
-        # What an earlier heartbeat carried, and no answer confirmed, travels once more.
+        # Sends again what an earlier heartbeat carried and no answer confirmed.
         carried = _merge(self._unconfirmed, self._news)
         self._unconfirmed, self._news = carried, (None, None)
         progress, checkpoint = carried
@@ -228,19 +228,19 @@ class Attempt:
         return True
 
     def heartbeat_answered(self, hb_seq: int) -> None:
-        """Confirmed: what it carried is kept. An older one confirms nothing of the newest."""
+        """What it carried is stored. An older heartbeat confirms nothing of the newest."""
         if hb_seq == self._hb_seq:
             self._unconfirmed = (None, None)
 
     def heartbeat_lost(self, hb_seq: int, *, again_at: Boot) -> None:
-        """No answer: what it carried is news again, unless something newer was said since."""
+        """It got no answer: what it carried is sent again, unless there is newer news."""
         if hb_seq == self._hb_seq:
             self._news = _merge(self._unconfirmed, self._news)
             self._unconfirmed = (None, None)
             self.heartbeat_at = min(self.heartbeat_at, again_at)
 
     def drop_news(self) -> None:
-        """What was saved or said is out of bounds and would spoil every heartbeat."""
+        """Progress or checkpoint is out of bounds, and every heartbeat with it would be refused."""
         self._news = self._unconfirmed = (None, None)
 
     # --- commands ------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Attempt:
         )
 
     def complete(self, result: bytes) -> Complete:
-        """Success."""
+        """The report of a success."""
         return completion(
             job_id=self.grant.job_id,
             lease_id=self.grant.lease_id,
@@ -269,7 +269,7 @@ class Attempt:
         )
 
     def fail(self, error: JobError, retry_after_us: Duration = NO_DELAY) -> Fail:
-        """Failure."""
+        """The report of a failure."""
         return Fail(
             job_id=self.grant.job_id,
             lease_id=self.grant.lease_id,
@@ -282,7 +282,7 @@ class Attempt:
     def release(
         self, kind: ReleaseKind = ReleaseKind.DEPLOY, delay_us: Duration = NO_DELAY
     ) -> Release:
-        """Hand back; under a cancel request the coordinator takes it as the acknowledgement."""
+        """Hands the job back; under a cancel the coordinator takes it as acknowledgement."""
         return Release(
             job_id=self.grant.job_id,
             lease_id=self.grant.lease_id,
@@ -293,7 +293,7 @@ class Attempt:
         )
 
     def crash(self, how: str) -> Fail:
-        """The handler's process died under it."""
+        """The report of a handler whose process died."""
         error = JobError(
             error_class=ErrorClass.UNCLASSIFIED,
             type="ProcessDied",

@@ -1,7 +1,7 @@
-"""What a worker does beside its loop: signs of life, artifacts and the output of its handlers.
+"""What a worker does beside its loop: signs of life, lease polls, artifacts and output.
 
 One thread and a bounded queue, because the supervisor must never wait for a store. Nothing here
-decides about a job, and nothing that fails here costs one: it is said in the log.
+decides about a job, and nothing that fails here costs one: failures are logged.
 """
 
 import logging
@@ -36,27 +36,27 @@ _log = logging.getLogger("tenure.worker")
 
 
 class ByteBudget:
-    """So many bytes may wait here at a time. Any thread."""
+    """Limits how many bytes wait at a time. Any thread."""
 
     def __init__(self, size_bytes: int) -> None:
         self._left_bytes = size_bytes
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> bool:
-        """Whether there was room."""
+        """Whether these bytes were within the limit."""
         with self._lock:
             fits = size_bytes <= self._left_bytes
             self._left_bytes -= size_bytes if fits else 0
             return fits
 
     def free(self, size_bytes: int) -> None:
-        """Give back what was taken."""
+        """These bytes wait no more."""
         with self._lock:
             self._left_bytes += size_bytes
 
 
 class BackgroundTasks:
-    """Runs tasks in order, and between them says every ten seconds that the worker lives."""
+    """Runs tasks in order on one thread, and reports every ten seconds that the worker lives."""
 
     def __init__(
         self,
@@ -80,28 +80,27 @@ class BackgroundTasks:
         self._thread = threading.Thread(target=self._run, name="tenure-background", daemon=True)
 
     def start(self) -> None:
-        """Begin, with a sign of life."""
+        """Start, with a sign of life."""
         self._thread.start()
 
     def submit(self, what: str, task: Callable[[], object]) -> bool:
-        """Have it done soon, in the trace of whoever asks; False if too much is waiting already.
-        Never blocks."""
+        """Queue a task, in the caller's trace; False if too many are waiting. Never blocks."""
         context = copy_context()
         try:
             self._tasks.put_nowait((what, lambda: context.run(task)))
         except Full:
-            _log.warning("%s was not done: the store is too slow", what)
+            _log.warning("%s was skipped: the store is too slow", what)
             return False
         return True
 
     def store_output(self, output: AttemptOutput, actor: Actor) -> None:
-        """Store what a handler printed. What it has printed so far is left for later if much is
-        waiting: the store is slow, and has more important things to do."""
+        """Store what a handler printed. If many tasks wait, the output of running attempts is
+        skipped: the store is slow, and more will come."""
         if not output.is_last and self._tasks.qsize() >= MAX_WAITING_WITH_EARLY_OUTPUT:
             return
         kept = storable(output, actor)
         if kept is not None:
-            what = f"keeping the output of job {output.job_id}"
+            what = f"storing the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.put_attempt_log(kept))
 
     def store_artifact(
@@ -129,7 +128,7 @@ class BackgroundTasks:
     def poll_leases(
         self, poll: PollLeases, actor: Actor, answer: Callable[[LeasesPolled], None]
     ) -> None:
-        """See which leases have news, then answer."""
+        """Ask which leases have news, then answer."""
 
         def work() -> None:
             found = LeasesPolled(None)
@@ -147,14 +146,14 @@ class BackgroundTasks:
         nothing waits and the coordinator does not answer anyway."""
         self._closing.set()
         if self._is_silence_reported() and self._tasks.empty():
-            self.submit("the end", lambda: None)  # wakes the thread, whatever it does just now
+            self.submit("the end", lambda: None)  # wakes the thread
             return
         if self.submit("the last sign of life", self._say_goodbye):
             self._thread.join(CLOSE_WITHIN_S)
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread is there."""
+        """Whether its thread is alive."""
         return self._thread.is_alive()
 
     # --- its thread ----------------------------------------------------------------------------
@@ -172,8 +171,8 @@ class BackgroundTasks:
 
     def _sign(self) -> None:
         if self._coordination.see_worker(self._describe()) and not self._is_draining:
-            self._is_draining = True  # every further sign of life is answered likewise
-            _log.warning("asked to drain")
+            self._is_draining = True  # further signs of life get the same answer
+            _log.warning("an operator asked this worker to drain")
             self._drain()
 
     def _say_goodbye(self) -> None:
@@ -187,12 +186,12 @@ class BackgroundTasks:
             is_news = what not in (SIGN, POLL) or not self._is_silence_reported()
             level = logging.WARNING if is_news else logging.DEBUG
             _log.log(level, "%s failed: %s", what, one_line(str(failure)))
-        except Exception:  # a bug of ours must not end the thread; said in the log
+        except Exception:  # a bug of ours must not end the thread; logged
             _log.exception("%s failed", what)
 
 
 def storable(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
-    """The output as text that a store takes; None for that of an attempt without a lease."""
+    """The output as text within the store's limits; None for an attempt without a lease."""
     if output.lease_id is None:
         return None
     text = output.text.decode("utf-8", "replace").replace("\x00", "\\x00")

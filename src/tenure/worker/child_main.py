@@ -81,7 +81,7 @@ class Lane(ABC):
 
     @abstractmethod
     def serve(self) -> None:
-        """The main thread's work, until the child retires."""
+        """Runs attempts in the main thread until the child retires."""
 
     @abstractmethod
     def start(self, execution: Execution) -> None:
@@ -92,7 +92,7 @@ class Lane(ABC):
         """Let `serve` return once nothing runs; called in the reader's thread."""
 
     def listen(self) -> None:
-        """The reader's thread: pass on what the supervisor says; without one, end."""
+        """The reader's thread: passes on what the supervisor says. Ends the process without one."""
         while True:
             message = self.channel.receive()
             match message:
@@ -155,7 +155,7 @@ class ProcessLane(Lane):
         self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
 
     def serve(self) -> None:
-        """Attempts in order of arrival."""
+        """Run attempts in order of arrival."""
         home = Path.cwd()
         while (execution := self._inbox.get()) is not None:
             outcome = execution.perform()
@@ -163,11 +163,11 @@ class ProcessLane(Lane):
             self.end(execution, outcome)
 
     def start(self, execution: Execution) -> None:
-        """The main thread takes it from here."""
+        """Hand it to the main thread."""
         self._inbox.put(execution)
 
     def retire(self) -> None:
-        """After what is already in the queue."""
+        """End after what is already in the queue."""
         self._inbox.put(None)
 
 
@@ -200,7 +200,7 @@ class ThreadLane(Lane):
         self.end(execution, outcome)
 
     def retire(self) -> None:
-        """After the threads that run."""
+        """End after the threads that run."""
         self._retiring.set()
 
 
@@ -233,7 +233,7 @@ class AsyncLane(Lane):
             await asyncio.sleep(LOOP_CHECK_S)
 
     def _watch(self) -> None:
-        """Its own thread: says when the loop stands still, once per standstill."""
+        """In its own thread: reports each time that the loop is blocked, once."""
         pause = threading.Event()
         reported_at = None
         while not pause.wait(LOOP_CHECK_S):
@@ -244,7 +244,7 @@ class AsyncLane(Lane):
                 self.channel.send(LoopBlocked(late_us, _stack_of_main_thread()))
 
     def start(self, execution: Execution) -> None:
-        """The loop takes it from here."""
+        """Hand it to the loop."""
         self._loop.call_soon_threadsafe(self._spawn, execution)
 
     def _spawn(self, execution: Execution) -> None:
@@ -266,7 +266,7 @@ class AsyncLane(Lane):
         self.end(execution, outcome)
 
     def retire(self) -> None:
-        """After the coroutines that run."""
+        """End after the coroutines that run."""
         self._loop.call_soon_threadsafe(self._retiring.set)
 
 
@@ -280,14 +280,14 @@ current_run: ContextVar[int | None] = ContextVar("current_run", default=None)
 
 
 class RoutedStream(io.TextIOBase):
-    """stdout or stderr of a shared child: what an attempt writes travels under its number."""
+    """stdout or stderr of a shared child: sends what an attempt writes with its number."""
 
     def __init__(self, real: TextIO, send: Callable[[Printed], None]) -> None:
         self._real = real
         self._send = send
 
     def write(self, text: str) -> int:
-        """To the attempt's output inside one, else to the child's."""
+        """Write to the output of the current attempt, if any, else to the child's."""
         run = current_run.get()
         if run is None:
             return self._real.write(text)
@@ -323,7 +323,7 @@ def _lane(setup: Setup, channel: Channel, registry: Registry) -> Lane:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """A child's whole life."""
+    """Run one child from start to end."""
     die_with_parent(parent)
     ignore_termination()
     faulthandler.enable()  # a crash leaves its stack in the attempt's output

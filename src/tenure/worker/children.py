@@ -47,12 +47,12 @@ class Child:
         turn: Callable[["Child"], None],
         wrote: Callable[["Child", bytes], None] = lambda child, data: None,
     ) -> None:
-        """`wrote` hears all that it writes once it is ready."""
+        """`wrote` is called with all that it writes once it is ready."""
         self.lane: Isolation = setup.lane
         self.is_ready = False
         self.is_retiring = False
         self.was_killed = False  # on the pool's decision, to end one of its runs
-        self.fault: str | None = None  # why it is of no use any more, if that is why it was killed
+        self.fault: str | None = None  # why it was killed, unless to end a run
         self.jobs_begun = 0
         self.runs: set[int] = set()
         self.doomed: dict[int, Boot | None] = {}  # runs that must stop, and by when
@@ -87,7 +87,7 @@ class Child:
     def send(self, message: ToChild) -> None:
         """Queue a frame and write what the child takes now."""
         if isinstance(message, LeaseRenewed) and len(self._outgoing) > MAX_BACKLOG_BYTES:
-            return  # it has not listened for long; a later renewal will say the same
+            return  # it has not read for long; a later renewal will do
         self._outgoing += encode_frame(message)
         self._write()
 
@@ -102,7 +102,7 @@ class Child:
             self._selector.modify(self._sock.fileno(), events, lambda: self._turn(self))
 
     def receive(self) -> tuple[list[ToSupervisor], bool]:
-        """What the child said, and whether its end of the socket is closed or of no use."""
+        """What the child said, and whether its end of the socket is closed or broken."""
         self._write()
         self.drain_output()
         messages: list[ToSupervisor] = []
@@ -121,7 +121,7 @@ class Child:
         return messages, False
 
     def drain_output(self) -> None:
-        """Whatever waits in the pipe: a full pipe would block the handler."""
+        """Read whatever waits in the pipe: a full pipe would block the handler."""
         with suppress(BlockingIOError):
             for _ in range(MAX_READS):
                 data = os.read(self._pipe, READ_BYTES)
@@ -141,7 +141,7 @@ class Child:
 
     @property
     def is_sigkilled(self) -> bool:
-        """Whether it was killed by SIGKILL, known once it is buried."""
+        """Whether it was killed by SIGKILL, known once it is reaped."""
         return self._process.returncode == -signal.SIGKILL
 
     def has_exited(self) -> bool:
@@ -154,12 +154,12 @@ class Child:
         return self._process.poll() is not None
 
     def reap(self) -> str:
-        """Reap the process and its group, close everything; how it ended, for people."""
-        # The group first: the zombie still holds its number, so no stranger can be hit.
+        """Reap the process and its group, close everything; how it ended, in words."""
+        # The group first: the zombie still holds its id, so no other process can have it.
         self.kill()
         try:
             self._process.wait(WAIT_FOR_EXIT_S)
-        except subprocess.TimeoutExpired:  # stuck in the kernel; init will have it one day
+        except subprocess.TimeoutExpired:  # stuck in the kernel; init will reap it
             return "could not be reaped"
         finally:
             self.drain_output()
@@ -192,13 +192,7 @@ def _spawn(environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", s
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tenure.worker.child_main",
-                str(theirs.fileno()),
-                str(os.getpid()),
-            ],
+            [sys.executable, "-m", CHILD_MODULE, str(theirs.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -223,7 +217,7 @@ def _exit_descriptor(pid: int) -> int | None:
 
 
 def describe_exit(status: int) -> str:
-    """`exited with code 3`, `was killed by SIGSEGV`: what to say about a dead process."""
+    """How a process ended, in words: `exited with code 3`, `was killed by SIGSEGV`."""
     if status >= 0:
         return f"exited with code {status} before it reported"
     try:

@@ -1,4 +1,4 @@
-"""When to ask for work, and for which: polling with backoff, weights, and limits per kind.
+"""When to claim jobs, and which: polling with backoff, weights, and limits per kind.
 
 Pure. One claim at a time; a claim without an answer is repeated under the same id until it has
 one, because the grants it may have received would otherwise lie idle for a whole lease. [Q1]
@@ -23,7 +23,7 @@ RETRY = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.0)
 
 
 def jittered(ceiling_us: int, random: Random) -> Duration:
-    """Full jitter: anything up to the ceiling, so that workers do not march in step."""
+    """Full jitter: anything up to the ceiling, so that workers do not claim in step."""
     return Duration(int(ceiling_us * random()))
 
 
@@ -42,8 +42,8 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group:
-    """Kinds that are asked for together. Whether they have a backlog, and whose turn it is then,
-    is their own affair: an idle kind says nothing about a busy one."""
+    """Kinds that are claimed together. Each group has its own backlog and turn of queues: an idle
+    kind says nothing about a busy one."""
 
     def __init__(self, kinds: tuple[Kind, ...], weights: Mapping[QueueName, int]) -> None:
         self.kinds = kinds
@@ -81,8 +81,8 @@ class Claimer:
         self._empty_in_a_row = 0
         self._idle_us = settings.shortest_poll_us
         self._seq = settings.first_claim_seq - 1
-        self._not_before = Boot(0)  # as whoever answered wants it
-        self.tries = 0  # that got no answer, in a row
+        self._not_before = Boot(0)  # as the last Retry-After asks
+        self.tries = 0  # in a row without an answer
         self.next_at = Boot(0)
         self.unanswered: ClaimRequest | None = None
 
@@ -149,7 +149,7 @@ class Claimer:
             self.wake(now)
             return
         if asked.queues != tuple(self._settings.queues):
-            self.next_at = now  # only the favoured queue was empty: look at all of them
+            self.next_at = now  # only the favoured queue was empty: claim from all of them
             return
         self._empty_in_a_row += 1
         if self._empty_in_a_row < len(self._groups):
@@ -171,15 +171,15 @@ class Claimer:
         )
 
     def hurry(self, now: Boot) -> None:
-        """There is a reason to repeat the unanswered claim now, and a few times soon: the pauses
-        begin anew, but for one that whoever answered asked for."""
+        """Repeat the unanswered claim now, and soon again: the pauses start over, except one that
+        the coordinator asked for."""
         self.tries = 0
         self.next_at = max(now, self._not_before)
 
     def wake(self, now: Boot) -> None:
         """There may be work: ask now, and often for a while."""
         if self.unanswered is not None:
-            return  # its repetition keeps its own pace
+            return  # its retries have their own pace
         self._idle_us = self._settings.shortest_poll_us
         self._empty_in_a_row = 0
         self.next_at = now

@@ -1,6 +1,6 @@
-"""What a child does to itself before it imports anybody's code: it ends with its supervisor, leaves
-signals to it, keeps within its memory and offers itself when the machine runs out. And how a
-supervisor hides its memory and environment from its children.
+"""How a child confines itself before it imports an application: it dies with its supervisor, leaves
+signals to it, limits its memory and is killed first when the machine runs out. And how a supervisor
+hides its memory and environment from its children.
 
 This contains accidents. It is no sandbox: code of the same user can undo most of it.
 """
@@ -19,7 +19,7 @@ OOM_SCORE = 500  # of 1000; a supervisor has 0 unless somebody changed it
 _OOM_FILE = Path("/proc/self/oom_score_adj")
 
 MEMORY = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
-"""On Linux what the process itself can write to: no libraries, no mapped files."""
+"""On Linux only memory the process can write to: no libraries, no mapped files."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -47,7 +47,7 @@ def ignore_termination() -> None:
 
 
 def confine(memory_bytes: int | None) -> None:
-    """Limit what this process, and each program it starts, can take."""
+    """Limit the memory of this process and of each program it starts."""
     if memory_bytes is not None:
         allowed = resource.getrlimit(MEMORY)[1]
         least = memory_bytes if allowed == resource.RLIM_INFINITY else min(memory_bytes, allowed)
@@ -58,16 +58,16 @@ def confine(memory_bytes: int | None) -> None:
 
 
 def _prefer_for_oom_kill() -> None:
-    """When memory runs out, one job's process should go, not the supervisor of all of them."""
+    """When memory runs out, the kernel should kill one job's process, not the supervisor."""
     if _OOM_FILE.exists() and int(_OOM_FILE.read_text()) < OOM_SCORE:
-        _OOM_FILE.write_text(str(OOM_SCORE))  # more is anybody's right, less is not
+        _OOM_FILE.write_text(str(OOM_SCORE))  # raising it needs no privilege, lowering it does
 
 
 def reset_process(home: Path) -> None:
-    """Take back what a handler may have left in its process that would hit the next one in it:
-    timers that go off, another working directory, other ways to take signals."""
+    """Undo what a handler may have changed in its process and would hit the next one: timers,
+    working directory, signal handlers."""
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
-    with suppress(OSError):  # it was removed, so that nobody has it any more
+    with suppress(OSError):  # the directory was removed
         os.chdir(home)
     ignore_termination()

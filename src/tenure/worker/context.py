@@ -40,7 +40,7 @@ from tenure.worker.wire import LOOK_AGAIN_S
 
 
 class AttemptContext(Context):
-    """Handed to the handler; told by the child's reader thread what the supervisor says."""
+    """Given to the handler; the child's reader thread tells it what the supervisor says."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class AttemptContext(Context):
             run.run, run.job_id, send, still_mine=self.still_mine, limits=limits
         )
         self._is_in_transaction = False
-        self.fault: tuple[Exception, Stage] | None = None  # found by us in the handler's time
+        self.fault: tuple[Exception, Stage] | None = None  # our error, and its stage
         self._transactions = transactions
         self._handler: Handler | None = None
         self._authority: Authority | None = None
@@ -91,13 +91,13 @@ class AttemptContext(Context):
         return not self._is_lost and boot_now() < self._until
 
     def save(self, checkpoint: Any) -> None:
-        """Keep this for the next attempt. Refuses what a job could not carry, here and now."""
+        """Store a checkpoint for the next attempt; raises if it is too large or not JSON."""
         body = encode(checkpoint, what="checkpoint")
         check_body("checkpoint", body, self._limits)
         self._send(CheckpointSaved(self._run, body))
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Say how far the job is."""
+        """Report how far the job is."""
         counts = [min(max(int(count), 0), MAX_EXACT_INTEGER) for count in (done, total or 0)]
         made = Progress(
             done=counts[0],
@@ -107,12 +107,12 @@ class AttemptContext(Context):
         self._send(ProgressMade(self._run, made))
 
     def log(self, message: str) -> None:
-        """A line for the attempt's log, among what it prints."""
+        """Add a line to the attempt's output."""
         sys.stderr.write(message.rstrip("\n") + "\n")
         sys.stderr.flush()
 
     def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
-        """Leave a file with the job; returns when it is stored."""
+        """Store a file with the job; returns when it is stored."""
         try:
             body, kind = file_of(data, media_type)
             self._artifact_uploads.send(name, body, kind)
@@ -137,11 +137,11 @@ class AttemptContext(Context):
         if transactions is None:
             raise InvalidInput(
                 "transaction",
-                "this application has no database that its handlers could share",
-                hint="return the result as any handler does",
+                "this application has no database that handlers can share",
+                hint="return the result instead",
             )
         if self.result is not None:
-            raise InvalidInput("transaction", "this attempt is completed already")
+            raise InvalidInput("transaction", "this attempt is already completed")
         return TransactionScope(
             lambda: transact(self, transactions, connection),
             lambda: atransact(self, transactions, connection),
@@ -150,7 +150,7 @@ class AttemptContext(Context):
     # --- for its transaction -------------------------------------------------------------------
 
     def encode_result(self, value: Any) -> bytes:
-        """The result as its annotation wants it, within the limits."""
+        """The result as JSON by its annotation, within the limits."""
         assert self._handler is not None
         try:
             body = self._handler.encode_result(value)
@@ -183,7 +183,7 @@ class AttemptContext(Context):
             self._is_in_transaction = False
 
     def failed(self, error: Exception, stage: Stage) -> None:
-        """If this error ends the handler, it was not the handler's own code that failed."""
+        """Remember the stage of an error, in case it ends the handler."""
         self.fault = error, stage
 
     def settled(self, result: bytes) -> None:
@@ -194,7 +194,7 @@ class AttemptContext(Context):
     # --- for the child -------------------------------------------------------------------------
 
     def bind(self, handler: Handler) -> None:
-        """Which handler it is for."""
+        """Set the handler that this context is for."""
         self._handler = handler
 
     def artifact_answered(self, answer: ArtifactAnswer) -> None:
@@ -212,7 +212,7 @@ class AttemptContext(Context):
 
     @property
     def should_stop(self) -> bool:
-        """Whether the handler was asked to stop, or has nothing to work under."""
+        """Whether the handler was asked to stop, or has lost its lease."""
         return self._reason is not None or not self.still_mine()
 
     def on_stop(self, callback: Callable[[], object] | None) -> None:

@@ -38,7 +38,7 @@ ORDINARY = (
 SECRETS = (f"{TOKEN_VARIABLE}*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
 WITHHELD_URL = "withheld://the-worker-keeps-its-password-to-itself"
 """Replaces a URL with a password. Without it a handler that enqueues would fall back to the
-default and write its jobs to a file of its own, where nobody ever looks."""
+default and write its jobs to a file of its own, which no worker serves."""
 
 
 def child_environment(
@@ -47,8 +47,8 @@ def child_environment(
     only: Sequence[str] = (),
     given: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables a child starts with. `only` names variables, or patterns of them; no name
-    and no pattern lets a secret of Tenure's through. `given` is set as it is."""
+    """The variables a child starts with. `only` holds names or patterns of variables; none of them
+    lets a secret of Tenure's through. `given` is set as it is."""
     allowed = (*ORDINARY, *only) if only else ("*",)
     seen = {
         name: value

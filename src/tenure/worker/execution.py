@@ -1,4 +1,4 @@
-"""Running one handler, inside its child: arguments in, outcome out, through the stages.
+"""Runs one handler inside its child: arguments in, outcome out, through the stages.
 
 The stage says where a failure was found: `fetch`, `input`, `exec`, `output`, or `commit` for a
 transaction of the handler's own. Every exception becomes an outcome made of strings; only the
@@ -52,7 +52,7 @@ class Execution:
         self.run = run
         self.context = AttemptContext(run, send=send, limits=limits, transactions=transactions)
         self._registry = registry
-        self.outcome: FromChild | None = None  # of a coroutine, however its task then ends
+        self.outcome: FromChild | None = None  # of a coroutine, however its task ends
         self._stage = Stage.FETCH
 
     def perform(self) -> FromChild:
@@ -127,11 +127,11 @@ class Execution:
     # --- exceptions ----------------------------------------------------------------------------
 
     def outcome_of(self, error: BaseException) -> FromChild:
-        """What an exception out of a handler means."""
+        """The outcome of a handler that raised this."""
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if self.context.result is not None:
-            # The success is committed and nothing undoes it; what came after is only printed.
+            # The success is committed, so a later error is only logged.
             self.context.log(f"after the job was completed: {traceback_of(error, skip=1)}")
             return Returned(self.context.result)
         if self.context.fault is not None and error is self.context.fault[0]:

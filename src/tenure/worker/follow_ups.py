@@ -30,8 +30,8 @@ from tenure.protocol.words import Word
 from tenure.worker.messages import FollowUpAnswer, FollowUpWanted, ToSupervisor
 from tenure.worker.wire import Answers
 
-_MAY_BE_SAID_AGAIN = "another attempt enqueues it under the same id"
-_NEEDS_NO_KEY = "leave key out: the id of a job that a handler enqueues makes it one job already"
+_RETRY_IS_SAFE = "another attempt enqueues it under the same id"
+_NEEDS_NO_KEY = "omit key: by its id alone, a job that a handler enqueues is made only once"
 
 # --- in the child ------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class FollowUps:
     def enqueue(self, call: object, step: object) -> Enqueued:
         """Enqueue the call and wait until it is stored; raises if it is not."""
         spec, step = checked_call(call, step)
-        # The frame has room for one body: a larger one would end this process, not this call.
+        # A frame has room for one body: a larger one would end this process, not only this call.
         check_body("payload", spec.payload, self._limits)
         wanted = follow_up_id(self._job_id, kind=spec.kind, step=step)
         with self._lock:
@@ -125,7 +125,7 @@ def _judge(answer: FollowUpAnswer, call: JobSpec, parent: JobId) -> Enqueued:
             hint=_NEEDS_NO_KEY,
         )
     if answer.cause is not None or answer.job_id is None:
-        raise LeaseConflictError(f"the attempt has lost its authority ({answer.cause})")
+        raise LeaseConflictError(f"the attempt has lost its lease ({answer.cause})")
     if answer.job_id == parent:
         raise InvalidInput(
             "key",
@@ -152,7 +152,7 @@ class FollowUpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command_of(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) -> FollowUp:
-    """The command that a handler's request stands for."""
+    """The command for a handler's request."""
     call, step = request.wanted.call, request.wanted.step
     return FollowUp(
         job_id=request.follow_up_id,
@@ -183,7 +183,7 @@ def submit(
 
 
 def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
-    """What a handler is told of its follow-up."""
+    """The answer that a handler gets about its follow-up."""
     run, number = request.wanted.run, request.wanted.number
     if isinstance(heard, InvalidInput):
         return FollowUpAnswer(
@@ -192,11 +192,11 @@ def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAn
     if isinstance(heard, RequestRefused) and heard.reason == Word.OUT_OF_SCOPE:
         return FollowUpAnswer(run, number, refusal=f"the worker may not enqueue this job: {heard}")
     if isinstance(heard, Exception):
-        return FollowUpAnswer(run, number, failure=f"{heard}; {_MAY_BE_SAID_AGAIN}")
+        return FollowUpAnswer(run, number, failure=f"{heard}; {_RETRY_IS_SAFE}")
     assert isinstance(heard, Reply)
     if heard.job is None and heard.cause is None and heard.replayed:
-        # It is there, where the worker's token may not see it. Its id is no secret: it follows
-        # from the parent. [H41]
+        # The job exists, but the worker's token may not see it. Its id is no secret: it follows
+        # from the parent's. [H41]
         return FollowUpAnswer(run, number, job_id=request.follow_up_id)
     if heard.job is None or heard.cause is not None:
         return FollowUpAnswer(run, number, cause=heard.cause or Cause.UNKNOWN_JOB)

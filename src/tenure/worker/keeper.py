@@ -61,7 +61,7 @@ def kill_overdue(deadlines: dict[int, int]) -> int | None:
 
 def main() -> None:
     """Watch process groups until the supervisor is gone."""
-    if sys.platform == "linux":  # no other process of this user may look into this one
+    if sys.platform == "linux":  # no other process of this user may read its memory
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -21,7 +21,7 @@ _FILE = Path(__file__).with_name("keeper.py")
 WAIT_S = 5.0
 READ_BYTES = 4096
 RESTART_AFTER = seconds(1)
-"""At least so long between two starts: one that cannot live must not keep the worker busy."""
+"""Least time between two starts: a keeper that dies at once must not keep the worker busy."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -49,24 +49,24 @@ class KeeperClient:
         self._tell(b"+%d\n" % group)
 
     def forget(self, group: int) -> None:
-        """It is gone; its number may soon be a stranger's."""
+        """It is gone; another process may get its id."""
         self._deadlines.pop(group, None)
         self._tell(b"-%d\n" % group)
 
     def kill_at(self, group: int, deadline: Boot | None) -> None:
-        """Kill this group then, unless another deadline is set before."""
+        """Kill this group at the deadline, unless it is changed before; None: no deadline."""
         if group in self._deadlines and self._deadlines[group] != deadline:
             self._deadlines[group] = deadline
             self._tell(b"=%d %d\n" % (group, deadline or 0))
 
     def restart_if_due(self) -> None:
-        """Start another one if it is time to."""
+        """Start another keeper if the last one died long enough ago."""
         if self._running is None and self._clock() >= self.next_at:
             self._start()
 
     def close(self) -> None:
-        """Let it go; it kills what it was not told to forget. One that does not go, because
-        somebody stopped it, is killed: it must not hold up the end of its worker."""
+        """Close its input: it kills the groups it still watches, and exits. One that does not, as
+        after SIGSTOP, is killed: it must not hold up the end of its worker."""
         self.next_at = NEVER
         if self._running is None:
             return
@@ -107,7 +107,7 @@ class KeeperClient:
             self._tell(b"+%d\n=%d %d\n" % (group, group, deadline or 0))
 
     def _heard(self) -> None:
-        """It never says anything: the socket is readable when the process is gone."""
+        """It never writes: the socket is readable when the process is gone."""
         if self._running is None:
             return
         with suppress(OSError):
@@ -117,11 +117,11 @@ class KeeperClient:
 
     def _tell(self, line: bytes) -> None:
         if self._running is None:
-            return  # its successor will be told
+            return  # the next keeper is told
         try:
             self._running[1].send(line)
         except BlockingIOError:
-            self._lost("does not listen")
+            self._lost("does not respond")
         except OSError:
             self._lost("has died")
 

@@ -86,7 +86,7 @@ class AskToStop(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaseLost(msgspec.Struct, frozen=True, tag=True):
-    """The attempt has no authority any more: stop it."""
+    """The attempt has lost its lease: stop it."""
 
     run: int
 
@@ -158,14 +158,14 @@ class ProgressMade(msgspec.Struct, frozen=True, tag=True):
 
 
 class ArtifactPart(msgspec.Struct, frozen=True, tag=True):
-    """A piece of a file that an attempt leaves behind."""
+    """A piece of an artifact."""
 
     run: int
     body: bytes
 
 
 class ArtifactEnd(msgspec.Struct, frozen=True, tag=True):
-    """That was all of it; answered with `ArtifactAnswer`."""
+    """The last piece was sent; answered with `ArtifactAnswer`."""
 
     run: int
     number: int
@@ -265,7 +265,7 @@ class ClaimAnswered(msgspec.Struct, frozen=True):
 
 
 class ClaimFailed(msgspec.Struct, frozen=True):
-    """A claim got no answer; `why` is for people. It is not repeated before `retry_after_us`."""
+    """A claim got no answer; `why` is for the log. It is not repeated before `retry_after_us`."""
 
     ticket: int
     why: str
@@ -319,7 +319,7 @@ class StopAsked(msgspec.Struct, frozen=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The worker cannot work at all: its children do not start, its coordinator is closed."""
+    """The worker cannot go on: its children do not start, or claims are refused."""
 
     why: str
 
@@ -359,7 +359,7 @@ class SendClaim(msgspec.Struct, frozen=True):
 
 
 class EndWaits(msgspec.Struct, frozen=True):
-    """Let a claim that is held open end without an answer."""
+    """End a claim that is held open, without an answer."""
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -386,18 +386,18 @@ class Prepare(msgspec.Struct, frozen=True):
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """Stop the handler, or give its reserved place up; answer with `Finished`."""
+    """Kill the handler, or free its reserved child; answer with `Finished`."""
 
     run: int
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Something people should read."""
+    """A line for the log."""
 
     text: str
     is_error: bool = False
     job: Job | None = None  # the one it is about
-    is_routine: bool = False  # nothing went wrong: for those who want to read everything
+    is_routine: bool = False  # nothing went wrong: logged only on request
 
 
 Action = (

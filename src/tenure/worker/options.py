@@ -1,4 +1,4 @@
-"""What a worker can be told: one frozen struct, every limit with a name and a default."""
+"""A worker's options: one frozen struct, every limit with a name and a default."""
 
 from collections.abc import Callable, Mapping
 
@@ -28,7 +28,7 @@ class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True):
     left_out_bytes: int = 0
     lease_id: LeaseId | None = None
     part: int = 0
-    is_last: bool = True  # else the attempt runs, and this is what it has written so far
+    is_last: bool = True  # else the attempt still runs, and this is its output so far
 
 
 class OutputLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +69,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names or patterns: handlers see these and a few ordinary variables, not all of them."""
     set_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
-    sign_interval_us: Duration = seconds(10)  # how often the worker says that it lives
+    sign_interval_us: Duration = seconds(10)  # how often the worker gives a sign of life
     output_bytes: int = MAX_ATTEMPT_LOG_BYTES - 1024  # room for the note on what is left out
-    output_sink: OutputSink | None = None  # None: the coordinator keeps it
+    output_sink: OutputSink | None = None  # None: the coordinator stores it
     tells_every_end: bool = False  # a line in the log for each attempt, not only for failed ones
-    sends_output_early: bool = False  # the sink hears output of attempts that run, too
-    echo: Callable[[OutputLine], None] | None = None  # hears what handlers write, line by line
+    sends_output_early: bool = False  # the sink gets output of running attempts, too
+    echo: Callable[[OutputLine], None] | None = None  # called with each line that handlers write
     limits: Limits = Limits()

@@ -1,4 +1,4 @@
-"""What goes out to the coordinator, in which batches, and what is still without an answer.
+"""What is sent to the coordinator, in which batches, and what is still unanswered.
 
 Pure bookkeeping: it decides nothing about an attempt and hears no verdict. Requests that were lost
 or refused travel alone, so that one bad command cannot hold up its neighbours for ever.
@@ -29,7 +29,7 @@ _Batch = list[tuple[Attempt, WorkerCommand]]
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A batch on its way: its commands, and the runs they are about."""
+    """A batch without an answer yet: its commands, and the runs they are about."""
 
     sent_at: Boot
     commands: tuple[WorkerCommand, ...]
@@ -46,18 +46,18 @@ class Outbox:
         self._tickets = 0
 
     def ticket(self) -> int:
-        """A number for a request, by which its answer is known."""
+        """A number for a request, by which its answer is recognised."""
         self._tickets += 1
         return self._tickets
 
     # --- sending -------------------------------------------------------------------------------
 
     def put(self, attempt: Attempt, command: WorkerCommand) -> None:
-        """To go out with this turn."""
+        """Send this command with the next `flush`."""
         self._waiting.append((attempt, command))
 
     def flush(self, now: Boot) -> list[Send]:
-        """One batch for everything that goes out for the first time, one for each of the rest."""
+        """One batch for all first tries, one for each retry."""
         waiting, self._waiting = self._waiting, []
         together = [pair for pair in waiting if pair[0].goes_along]
         alone = [[pair] for pair in waiting if not pair[0].goes_along]
@@ -78,7 +78,7 @@ class Outbox:
         return [self._post(batch, now) for batch in [together, *alone] if batch]
 
     def _with_news(self, batch: _Batch, now: Boot) -> list[Send]:
-        """The last checkpoint must be there before the attempt is over.
+        """Put the last checkpoint before the report that ends the attempt.
 
         Batches may overtake each other on their way, so what an earlier heartbeat carries counts
         as news until its answer is here: it would be refused behind the report. [R21]
@@ -110,13 +110,13 @@ class Outbox:
 
     @property
     def next_at(self) -> Boot:
-        """When the oldest batch on its way counts as lost."""
+        """When the oldest unanswered batch counts as lost."""
         for sent in self._sent.values():
             return Boot(sent.sent_at + ANSWER_WITHIN)
         return NEVER
 
     def overdue(self, now: Boot) -> list[int]:
-        """The tickets that have waited too long."""
+        """The tickets of batches that count as lost."""
         return [t for t, sent in self._sent.items() if now >= sent.sent_at + ANSWER_WITHIN]
 
     def returned(self, ticket: int) -> Sent | None:

@@ -33,13 +33,13 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag="snoozed"):
-    """It asked to be taken up again later."""
+    """It asked to be run again later."""
 
     delay_us: Duration
 
 
 class Conflicted(msgspec.Struct, frozen=True, tag="conflicted"):
-    """Someone outside saw a newer fence. The attempt has lost; nothing is reported."""
+    """Another system saw a newer fence. The attempt has lost its lease; nothing is reported."""
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
@@ -53,7 +53,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
 
 
 class Killed(msgspec.Struct, frozen=True, tag="killed"):
-    """The supervisor killed it, for its own sake."""
+    """The supervisor killed it because this attempt had to stop."""
 
 
 class Displaced(msgspec.Struct, frozen=True, tag="displaced"):
@@ -88,14 +88,14 @@ def end_in_words(attempt: Attempt, report: WorkerCommand, disposition: Dispositi
 
 
 def stop_in_words(attempt: Attempt, now: Boot) -> str:
-    """A handler that did not listen is stopped now; how long it had."""
+    """Why a cancelled handler is killed now."""
     assert attempt.asked_at is not None
     had_s = (now - attempt.asked_at) / MICROSECONDS_PER_SECOND
-    return f"the time of its cancel is up: asked to stop {had_s:.1f} s ago, stopped by force"
+    return f"it did not stop within {had_s:.1f} s after it was asked to, killing it"
 
 
 def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
-    """The report of an attempt whose lease is still believed in; None: say nothing."""
+    """The report of an attempt whose lease is still valid; None: report nothing."""
     if attempt.settled is not None:
         return attempt.complete(attempt.settled)  # a replay, however the handler then ended
     match outcome:
@@ -112,7 +112,7 @@ def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
         case Killed():
             return None if attempt.stop_for is StopFor.LOST else attempt.release()
         case Stopped():
-            # Nobody asked: it saw its lease run out by the clock it shares with us.
+            # Nobody asked it to stop: it saw by the host's clock that its lease ended.
             return attempt.release() if attempt.asked_to_stop else None
         case Conflicted():
             return None
@@ -134,7 +134,7 @@ def malformed(attempt: Attempt, why: str) -> Settle:
 
 
 def count_committed(stats: Stats, disposition: Disposition | None) -> None:
-    """One accepted report."""
+    """Count one accepted report."""
     match disposition:
         case Disposition.SUCCEEDED:
             stats.succeeded += 1

@@ -45,7 +45,7 @@ class BoundedOutput:
         return bytes(self._head) + note + bytes(self._tail), missing
 
     def take(self) -> tuple[bytes, int]:
-        """As `peek`; then it starts afresh."""
+        """As `peek`, and start over."""
         taken = self.peek()
         self._head.clear()
         self._tail.clear()
@@ -68,7 +68,7 @@ class Lines:
         return [_text(line) for line in lines]
 
     def end(self) -> list[str]:
-        """What is left of a last line that has no end."""
+        """The last line, if it does not end with a newline."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 

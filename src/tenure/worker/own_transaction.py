@@ -1,8 +1,8 @@
-"""Completing an attempt inside the handler's own transaction, inside its child.
+"""Completes an attempt inside the handler's own transaction, in its child.
 
 The child decides nothing: the application's coordinator does, on the handler's connection, under
 the request id that the supervisor will use, so that the supervisor's report is a replay. The lease
-is asked for only here; other handlers never hold one.
+is requested only here; other handlers never see one.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -50,7 +50,7 @@ class Transactions(Protocol):
 
 
 class AttemptTransaction(Transaction):
-    """Takes the result; the end of the block does the rest."""
+    """Takes the result, which the end of the block commits."""
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:
         self._encode = encode
@@ -59,7 +59,7 @@ class AttemptTransaction(Transaction):
     def complete(self, result: _R) -> _R:
         """Give the attempt's result, checked here and now; stored at the end of the block."""
         if self._result is not None:
-            raise InvalidInput("transaction", "it has its result already")
+            raise InvalidInput("transaction", "complete was called already")
         self._result = self._encode(result)
         return result
 
@@ -90,13 +90,13 @@ class RunningAttempt(Protocol):
         """The lease, without blocking the loop."""
 
     def in_transaction(self) -> AbstractContextManager[None]:
-        """While the transaction is open."""
+        """Held while the transaction is open."""
 
     def failed(self, error: Exception, stage: Stage) -> None:
-        """It is not, and this is where it was found out."""
+        """The transaction failed at this stage."""
 
     def settled(self, result: bytes) -> None:
-        """It is committed."""
+        """The result is committed."""
 
 
 @contextmanager
@@ -152,8 +152,8 @@ def _command(
 
 
 def _judge(verdict: Verdict) -> None:
-    """Anything but COMMITTED takes the handler's own writes down with it."""
+    """Any verdict but COMMITTED rolls the handler's own writes back."""
     if verdict.kind is not VerdictKind.COMMITTED:
         raise LeaseConflictError(
-            f"the attempt has lost its authority ({verdict.cause}), and its writes are rolled back"
+            f"the attempt has lost its lease ({verdict.cause}), and its writes are rolled back"
         )

@@ -1,7 +1,8 @@
 """The pool: which child runs which attempt, and what becomes of both when one of them ends.
 
-A slot is an attempt's seat: first it waits for a child, then it is reserved, then it runs. The
-rule for deaths: who dies by itself has failed; who was killed for a neighbour's sake is displaced.
+An attempt has a slot: first it waits for a child, then it has one reserved, then it runs there. An
+attempt whose process dies by itself has failed; one whose process was killed because of another
+attempt in it is displaced, and costs its job nothing.
 """
 
 import logging
@@ -77,7 +78,7 @@ _log = logging.getLogger("tenure.worker")
 
 
 class _Slot:
-    """An attempt's seat."""
+    """What the pool knows of one attempt."""
 
     def __init__(
         self, run: int, lane: Isolation, output_bytes: int, lease_id: LeaseId | None
@@ -160,14 +161,14 @@ class Pool:
     # --- what the session wants ----------------------------------------------------------------
 
     def prepare(self, run: int, lane: Isolation, lease_id: LeaseId | None = None) -> None:
-        """Find room; `Prepared` follows, now or when a child is up."""
+        """Reserve a child; `Prepared` follows, now or when one is ready."""
         slot = _Slot(run, lane, self._options.output_bytes, lease_id)
         self._slots[run] = slot
         self._assign(slot)
         self.maintain()
 
     def run(self, frame: Run) -> None:
-        """Run it in its reserved slot, or wherever there is room if that child died."""
+        """Run it in its reserved child, or in another one if that died."""
         slot = self._slots.get(frame.run)
         if slot is not None:
             slot.frame = frame
@@ -175,7 +176,7 @@ class Pool:
             self.maintain()
 
     def renew(self, renewed: LeaseRenewed) -> None:
-        """Pass a renewal on, or keep it for the child that will have the attempt."""
+        """Pass a renewal on, or keep it for the child that will run the attempt."""
         slot = self._slots.get(renewed.run)
         if slot is None or slot.frame is None:
             return
@@ -185,7 +186,7 @@ class Pool:
             self._set_deadline(slot.child)
 
     def ask_to_stop(self, request: AskToStop) -> None:
-        """Pass the request on, or keep it for the child that will have the attempt."""
+        """Pass the request on, or keep it for the child that will run the attempt."""
         slot = self._slots.get(request.run)
         if slot is None:
             return
@@ -202,7 +203,7 @@ class Pool:
             slot.child.send(message)
 
     def kill(self, run: int) -> None:
-        """End a handler by the means its lane has; `Finished` follows when it is gone."""
+        """End a handler as its lane allows; `Finished` follows when it is gone."""
         slot = self._slots.get(run)
         if slot is None:
             return
@@ -226,7 +227,7 @@ class Pool:
 
     def _overdue(self, child: Child, run: int) -> None:
         """It did not stop in time. A thread cannot be killed alone, and need not be: its process
-        takes no more work and goes when the others in it are done. A coroutine holds its loop."""
+        takes no more work and ends when the others in it are done. A coroutine blocks its loop."""
         if child.lane is Isolation.THREAD:
             self._stats.leaked += 1
             child.doomed[run] = None
@@ -242,19 +243,19 @@ class Pool:
 
     def _set_deadline(self, child: Child) -> None:
         """Tell the keeper when the last run of a child has to be over. It waits a moment longer
-        than the supervisor does, who may have been late with an extension."""
+        than the supervisor does, which may be late with a renewal."""
         if self._keeper is None:
             return
         ends: list[Boot] = []
         for run in child.runs:
             slot = self._slots[run]
             end = child.doomed.get(run, slot.frame.until if slot.frame else None)
-            if slot.is_sent and end is not None:  # None: it leaked, and goes with the others
+            if slot.is_sent and end is not None:  # None: it leaked, and ends with the others
                 ends.append(end)
         deadline = Boot(max(ends) + KEEPER_DELAY) if ends else None
         self._keeper.kill_at(child.pid, deadline)
 
-    # --- seating -------------------------------------------------------------------------------
+    # --- assigning ------------------------------------------------------------------------------
 
     def _assign(self, slot: _Slot) -> None:
         if slot.child is None:
@@ -269,7 +270,7 @@ class Pool:
             slot.child.drain_output()
             slot.is_sent = True
             slot.child.jobs_begun += 1
-            slot.child.output.take()  # of imports and of threads between two jobs: nobody's
+            slot.child.output.take()  # of imports, or of threads between two jobs
             slot.child.send(slot.frame)
             if slot.stop_request is not None:
                 slot.child.send(slot.stop_request)
@@ -287,7 +288,7 @@ class Pool:
         return None
 
     def _finish(self, slot: _Slot, outcome: Outcome) -> None:
-        """The attempt has left its slot, and the session may know."""
+        """Free the slot and tell the session how the attempt ended."""
         del self._slots[slot.run]
         child = slot.child
         if child is not None:
@@ -311,7 +312,7 @@ class Pool:
         return slot.child.lines if slot.lane is Isolation.PROCESS else slot.lines
 
     def _wrote(self, child: Child, data: bytes) -> None:
-        """A child wrote to its own streams: of its only job, or between two, or of none of many."""
+        """A child wrote to its streams. Only a process child's output belongs to one attempt."""
         is_alone = child.lane is Isolation.PROCESS
         sent = [self._slots[run] for run in child.runs if is_alone and self._slots[run].is_sent]
         slot = sent[0] if sent else None
@@ -332,7 +333,7 @@ class Pool:
             self._options.echo(OutputLine(text=line, about=about))
 
     def _schedule_output(self, slot: _Slot) -> None:
-        """Have it sent soon. The more there is, the less often: it is sent whole each time."""
+        """Send its output soon. The more there is, the less often: all of it is sent each time."""
         if not self._options.sends_output_early or slot.run in self._output_due:
             return
         size_bytes = min(self._output_of(slot).written_bytes, self._options.output_bytes)
@@ -369,8 +370,8 @@ class Pool:
         try:
             with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
                 sink(output_so_far)
-        except Exception:  # a sink must not cost a job; said in the log
-            _log.exception("the output of job %s could not be kept", slot.frame.job_id)
+        except Exception:  # a sink must not cost a job; logged
+            _log.exception("the output of job %s could not be stored", slot.frame.job_id)
 
     # --- children ------------------------------------------------------------------------------
 
@@ -384,7 +385,7 @@ class Pool:
         if child.has_exited():
             self._reap(child)
         elif is_closed and not child.is_retiring:
-            # Most likely it is dying and will be gone in a moment; else it is of no use.
+            # Most likely it is about to exit; else it is broken, and killed soon.
             child.is_retiring = True
             child.deadline = Boot(self._clock() + EXIT_WITHIN)
             self._next_at = min(self._next_at, Boot(self._clock() + EXIT_POLL))
@@ -414,7 +415,7 @@ class Pool:
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
                 below = {"below": message.stack[-SHOWN_OUTPUT:]}
-                _log.warning("an event loop stood still for %.1f s", took_s, extra=below)
+                _log.warning("a handler blocked the event loop for %.1f s", took_s, extra=below)
             case EventsCounted():
                 if self._counts is not None:
                     self._counts.add(message.counts)
@@ -425,14 +426,14 @@ class Pool:
         if slot.frame is None or slot.lease_id is None:
             return
         if slot.is_storing_artifact:
-            return  # a handler waits for each answer: this is something else that found the socket
+            return  # a handler waits for each answer: other user code wrote to the socket
         slot.is_storing_artifact = True
         with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
             self._store_artifact(slot.parts.whole(end, slot.frame.job_id, slot.lease_id))
 
     def _follow_up_wanted(self, slot: _Slot, wanted: FollowUpWanted) -> None:
         if slot.frame is None or slot.lease_id is None or slot.is_enqueueing:
-            return  # a handler waits for each answer: this is something else that found the socket
+            return  # a handler waits for each answer: other user code wrote to the socket
         slot.is_enqueueing = True
         request = FollowUpRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
         with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
@@ -449,9 +450,9 @@ class Pool:
     def _ended(self, child: Child, message: Ended) -> None:
         slot = self._slots.get(message.run)
         if slot is None or slot.child is not child or not slot.is_sent:
-            return  # not an attempt of this child: user code may have found the socket
+            return  # not an attempt of this child: user code wrote to the socket
         child.drain_output()
-        # What a handler raises while it is being killed is the kill's doing; a result is its own.
+        # What a handler raises while it is being stopped comes from the stop; a result counts.
         was_stopped = message.run in child.doomed and not isinstance(message.outcome, Returned)
         self._finish(slot, Killed() if was_stopped else message.outcome)
         rss_limit = self._options.child_rss_bytes
@@ -489,7 +490,9 @@ class Pool:
         if not child.is_ready:
             self._start_failed(child, how)
         elif not child.jobs_begun and not child.is_retiring:
-            self._restart_at = Boot(self._clock() + FIRST_RESTART)  # no loop of idle deaths
+            self._restart_at = Boot(
+                self._clock() + FIRST_RESTART
+            )  # so that idle deaths do not loop
         for run in list(child.runs):
             slot = self._slots[run]
             if not slot.is_sent:
@@ -514,10 +517,10 @@ class Pool:
             return
         self._failed_starts += 1
         printed = child.output.take()[0].decode("utf-8", "replace")
-        if printed != self._shown_failure:  # else it has been read already
+        if printed != self._shown_failure:  # else the log has it already
             self._shown_failure = printed
             below = {"below": printed[-SHOWN_OUTPUT:]}
-            _log.error("a child %s and could not start %s", how, self._app, extra=below)
+            _log.error("a child could not start %s: it %s", self._app, how, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
             self._emit(Broken(f"children cannot start {self._app}; the last one {how}"))
@@ -549,7 +552,7 @@ class Pool:
     # --- time ----------------------------------------------------------------------------------
 
     def maintain(self) -> None:
-        """Start what is missing, end what is overdue, and say when to look again."""
+        """Start missing children, end overdue ones, send output; then set `next_at`."""
         now = self._clock()
         self._next_at = NEVER
         if self._keeper is not None:
@@ -577,13 +580,13 @@ class Pool:
 
     def _maintain_child(self, child: Child, now: Boot) -> None:
         if child.was_killed or child.is_retiring:
-            # Where the system has no descriptor for a process's end, look.
+            # For systems without pidfd: poll for its exit.
             self._next_at = min(self._next_at, Boot(now + EXIT_POLL))
         if child.was_killed or child.fault is not None:
             return
         if child.deadline is not None:
             if now >= child.deadline:
-                child.fault = "did not answer its supervisor and was killed"
+                child.fault = "did not respond to its supervisor and was killed"
                 child.kill()
             self._next_at = min(self._next_at, child.deadline)
         for run, by in list(child.doomed.items()):
@@ -593,12 +596,12 @@ class Pool:
                 self._next_at = min(self._next_at, by)
 
     def look_for_exits(self) -> None:
-        """Ask every child, for systems that do not tell."""
+        """Poll every child, for systems without pidfd."""
         for child in list(self._children):
             self._turn(child)
 
     def close(self) -> None:
-        """Let idle children end by themselves, for a moment; kill the others, reap them all."""
+        """Let idle children exit by themselves, for a moment; kill the others, reap them all."""
         self._is_closing = True
         self._let_exit([child for child in self._children if child.is_ready and not child.runs])
         for child in self._children:
@@ -609,7 +612,7 @@ class Pool:
             self._keeper.close()
 
     def _let_exit(self, idle: Sequence[Child]) -> None:
-        """What libraries do at the end of a process, Tenure's own among them, wants to be done."""
+        """So that exit handlers of libraries, and Tenure's own, run."""
         for child in idle:
             child.send(Retire())
         until = time.monotonic() + EXIT_ALONE_WITHIN_S

@@ -72,26 +72,26 @@ CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while i
 REPORT_WITHIN = seconds(60)
 MAX_REPORT_TRIES = 12
 MAX_REFUSED_REPORTS = 3
-NOT_HEARD = "the server does not hear this worker; its token may be revoked or limited"
+NOT_HEARD = "the server refuses this worker; its token may be revoked or limited"
 LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
 SHUTDOWN = "shutdown"
 QUICK_STOP = seconds(3)
 TIME_TO_STOP = seconds(2)
-"""How long a handler that was asked to stop has for it, on a busy machine too."""
+"""How long a handler that was asked to stop has at least, even on a busy machine."""
 
 LAST_CLAIM_TRIES = 4
-"""How often a drain repeats a claim whose answer it lacks before it holds the coordinator for gone.
-One of them may be the claim that it hung up on itself."""
+"""How often a drain repeats an unanswered claim before it takes the coordinator for gone. One try
+may be the claim that the drain itself ended."""
 
 CLAIM_LOST = (
-    "ending without the answer to a claim: jobs it was granted, if any, wait for their leases"
+    "ending without an answer to a claim: jobs that it was granted run after their leases expire"
 )
 _SELF_COMPLETED = (Cause.DUPLICATE_COMPLETION,)
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """When a worker that ends asks its handlers to stop, kills them, and is over."""
+    """When an ending worker asks its handlers to stop, when it kills them, and when it exits."""
 
     ask_at: Boot
     kill_at: Boot
@@ -103,8 +103,8 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 def drain_within(grace_us: Duration, now: Boot) -> Drain:
-    """Ask at three quarters of the grace, kill and hand back at nine tenths. Of a short grace
-    handlers are asked earlier, at half of it at the earliest: to stop takes a moment."""
+    """Ask at three quarters of the grace, kill and hand back at nine tenths. With a
+    short grace handlers are asked earlier, down to half of it: to stop takes a moment."""
     kill_us = grace_us * 9 // 10
     ask_us = max(grace_us // 2, min(grace_us * 3 // 4, kill_us - TIME_TO_STOP))
     return Drain(
@@ -115,7 +115,7 @@ def drain_within(grace_us: Duration, now: Boot) -> Drain:
 
 
 def stop_at_once(before: Drain | None, now: Boot) -> Drain:
-    """Kill now, and hand back what can be handed back quickly; never later than was said before."""
+    """Kill now, hand back what can be handed back quickly; never later than the drain before it."""
     end_at = Boot(now + QUICK_STOP)
     if before is not None:
         end_at = min(end_at, before.end_at)
@@ -137,7 +137,7 @@ class Session:
         self._random = random
         self._claimer = Claimer(settings, random)
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
-        self._hung_up: int | None = None  # the ticket of a claim that we let end ourselves
+        self._hung_up: int | None = None  # the ticket of a held claim that we ended ourselves
         self._attempts: dict[int, Attempt] = {}
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
@@ -155,7 +155,7 @@ class Session:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do, or no time to do it in."""
+        """Whether nothing is left to do, or the time is over."""
         if self._drain is None:
             return False
         is_idle = not self._attempts and (self._claimer.unanswered is None or self._is_claim_lost)
@@ -163,16 +163,16 @@ class Session:
 
     @property
     def _is_claim_lost(self) -> bool:
-        """What it was granted, if anything, comes back when its lease ends: that is no reason to
-        wait for a coordinator that is gone."""
+        """Whether a drain gives the claim up. Jobs that it was granted come back when their leases
+        end: no reason to wait for a coordinator that is gone."""
         return self._claim is None and self._claimer.tries >= LAST_CLAIM_TRIES
 
     def handle(self, event: Event, now: Boot) -> list[Action]:
-        """Take one event; what must be done now."""
+        """Take one event; return what must be done now."""
         return self.handle_all([event], now)
 
     def handle_all(self, events: Sequence[Event], now: Boot) -> list[Action]:
-        """Take what happened since the last turn; what comes of it goes out in one batch."""
+        """Take all events since the last turn, so that their commands are sent in one batch."""
         self._now = now
         for event in events:
             self._dispatch(event)
@@ -223,7 +223,7 @@ class Session:
         self.next_at = min(self.next_at, instant)
 
     def _keep_time(self) -> None:
-        """Everything that is due, then when to look again."""
+        """Do everything that is due, and set `next_at`."""
         self.next_at = NEVER
         self._drop_overdue_requests()
         self._keep_drain()
@@ -278,7 +278,7 @@ class Session:
             return
         occupied = [each for each in self._attempts.values() if each.phase.has_handler]
         free = self._concurrency - len(occupied)
-        # Reports that cannot be delivered must not pile up behind a store that is away.
+        # Reports that cannot be delivered must not pile up while the store is unreachable.
         if not unanswered and (free <= 0 or len(self._attempts) >= 2 * self._concurrency):
             return
         if self._now < self._claimer.next_at:
@@ -309,7 +309,7 @@ class Session:
 
     def _claim_answered(self, ticket: int, answer: ClaimAnswer) -> None:
         if self._claim is None or self._claim[0] != ticket:
-            return  # its repetition, already sent, brings the same grants
+            return  # its retry, already sent, brings the same grants
         sent_at = self._claim[1]
         self._claim = None
         if answer.cause is not None:
@@ -320,7 +320,7 @@ class Session:
             return
         self._claimer.heard(len(answer.grants), self._now, waited_us=self._now - sent_at)
         self._wake_by(self._claimer.next_at)
-        # While the coordinator held it there was no lease yet to count. [WP12]
+        # While the coordinator held the claim, no lease had begun. [WP12]
         begun_at = Boot(sent_at + min(answer.waited_us, self._now - sent_at))
         for grant in answer.grants:
             if grant.lease_id not in self._leases:
@@ -333,7 +333,7 @@ class Session:
         attempt = Attempt(self._runs, grant, actor=self._actor, sent_at=begun_at)
         self._attempts[attempt.run] = attempt
         self._leases.add(grant.lease_id)
-        # Too late to begin is rarely too late to hand back, and that costs the job nothing.
+        # Too late to start it; handing it back costs the job nothing.
         if self._drain is not None or self._now >= attempt.fence_at:
             self._report(attempt, attempt.release())
             return
@@ -400,10 +400,10 @@ class Session:
         match verdict.kind:
             case VerdictKind.CANCELLED:
                 self.stats.cancelled += 1
-                self._note_about(attempt, f"CANCELLED ({verdict.cause}), discarding it")
+                self._note_about(attempt, f"CANCELLED ({verdict.cause}), discarding its outcome")
                 self._lose(attempt)
             case VerdictKind.REJECTED if attempt.is_lent and verdict.cause in _SELF_COMPLETED:
-                # It died between its commit and saying so.
+                # The handler died after its own commit, before it could report it.
                 self.stats.succeeded += 1
                 self._tell_end(attempt, command, Disposition.SUCCEEDED)
                 self._close(attempt)
@@ -465,7 +465,7 @@ class Session:
     def _refused(
         self, attempt: Attempt, command: WorkerCommand, why: str, *, is_alone: bool
     ) -> None:
-        """Nothing was sent. Find the culprit by sending alone; then leave out what is wrong."""
+        """Nothing was sent. Find the invalid command by sending each alone; then drop its part."""
         if not is_alone:
             attempt.sends_alone = True
             self._unanswered(attempt, command)
@@ -516,7 +516,7 @@ class Session:
                 attempt.is_lent = True
                 self._actions.append(LeaseLent(attempt.run, attempt.grant.lease_id, self._actor))
             case LeaseWanted():
-                pass  # it has it; one that asks without end must not fill our memory with answers
+                pass  # it has the lease; answering each time would let a handler fill our memory
             case SelfCompleted():
                 attempt.settled = event.result
         self._wake_by(attempt.heartbeat_at)
@@ -538,7 +538,7 @@ class Session:
         attempt.stop_for = why
 
     def _lose(self, attempt: Attempt) -> None:
-        """The lease is gone: whatever the handler still does, nothing of it is reported."""
+        """The lease is lost: nothing that the handler still does is reported."""
         attempt.is_open = False
         if attempt.phase.has_handler:
             self._stop(attempt, StopFor.LOST)
@@ -572,7 +572,7 @@ class Session:
         self.stats.conflicts += isinstance(outcome, Conflicted)
         if isinstance(outcome, Stopped):
             self._count_overdue(attempt)
-        self._note_about(attempt, "it has no authority any more, nothing is reported")
+        self._note_about(attempt, "its lease is lost, reporting nothing")
         self._close(attempt)
 
     def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
@@ -604,7 +604,7 @@ class Session:
         self._wake_by(self._now)
 
     def _end_waits(self) -> None:
-        """A claim may be held open for longer than there is time; its repetition does not wait."""
+        """End a claim that is held open longer than the drain lasts; its retry does not wait."""
         if self._claim is not None:
             self._hung_up = self._claim[0]
             self._actions.append(EndWaits())
@@ -634,7 +634,7 @@ class Session:
         self._stop_now()
 
     def _heard(self) -> None:
-        """The coordinator is there."""
+        """The coordinator answered."""
         if self._drain is not None:
             self._claimer.hurry(self._now)  # grants of a claim that was lost can be handed back
         lasted_us = self._failure_log.succeeded(self._now)
@@ -642,7 +642,7 @@ class Session:
             self._note(f"the coordinator answers again, after {_in_seconds(lasted_us):.1f} s")
 
     def _note_failure(self, what: str, why: str) -> None:
-        """Nothing is decided by these lines: what is sent again, and which lease is given up."""
+        """Log that a request got no answer, at most every half minute. Decides nothing."""
         line = self._failure_log.failed(self._now)
         if line is not None and line.is_reminder:
             self._note(f"still no answer after {_in_seconds(line.lasts_us):.0f} s: {why}")

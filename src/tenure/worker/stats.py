@@ -1,10 +1,10 @@
-"""What a worker has done since it started: counters for people, metrics and tests."""
+"""What a worker has done since it started, counted."""
 
 import msgspec
 
 
 class Stats(msgspec.Struct):
-    """Only ever rises. Written by the supervisor's thread, read by anyone."""
+    """Counters that only rise. Written by the supervisor's thread, read by anyone."""
 
     claims: int = 0
     granted: int = 0
@@ -18,7 +18,7 @@ class Stats(msgspec.Struct):
     acknowledged_cancels: int = 0
     cancelled: int = 0  # reports, starts and heartbeats answered CANCELLED
     rejected: int = 0
-    fenced: int = 0  # leases given up by this worker's own clock, for want of a renewal
+    fenced: int = 0  # leases that this worker gave up by its own clock, not renewed in time
     timed_out: int = 0  # handlers stopped because their time, or that of their cancel, was up
     conflicts: int = 0
     unreported: int = 0  # reports given up after the last transport retry
@@ -32,7 +32,7 @@ class Stats(msgspec.Struct):
     blocked_loops: int = 0
 
     def summary(self) -> str:
-        """One line for people: every counter that says how jobs ended or what went wrong."""
+        """One line: every counter of how jobs ended or what went wrong."""
         quiet = ("claims", "granted", "heartbeats", "children_started", "children_recycled")
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in quiet}
         parts = [f"{count} {name.replace('_', ' ')}" for name, count in shown.items() if count]

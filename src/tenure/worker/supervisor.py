@@ -72,25 +72,25 @@ from tenure.worker.session import Session
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
 MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
-"""Would end the process, and with it every handler, because one of them sent it to its parent."""
+"""Ignored: a handler that sends one to its parent must not end the worker."""
 
 _REFUSED = Verdict(kind=VerdictKind.REJECTED)
-"""A server's last word on reports that it did not look into: the token is revoked. [H8]"""
+"""For reports that a server refused unread, because the token is revoked. [H8]"""
 
 StoreArtifact = Callable[[ReceivedArtifact, Callable[[ArtifactAnswer], None]], None]
-"""Stores an artifact in its own time, and says then what became of it."""
+"""Stores an artifact without blocking, and calls back with the answer."""
 
 EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
-"""Enqueues a handler's job in its own time, and says then what became of it."""
+"""Enqueues a handler's job without blocking, and calls back with the answer."""
 
 SendLeasePoll = Callable[[PollLeases, Callable[[LeasesPolled], None]], None]
-"""Polls in its own time, and says then what it found."""
+"""Polls leases without blocking, and calls back with what it found."""
 
 _log = logging.getLogger("tenure.worker")
 
 
 class JumpWatch:
-    """Whether the wall clock ran ahead of the boot clock since the last look.
+    """Whether the wall clock ran ahead of the boot clock since the last reading.
 
     A virtual machine that was paused may have lost time on every clock but the wall's. A jump is
     only a suspicion (somebody may have set the clock), so it asks for heartbeats and ends nothing.
@@ -185,12 +185,14 @@ class Supervisor:
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
-        with suppress(BlockingIOError, OSError):  # full: it will wake anyway; closed: it is over
+        with suppress(
+            BlockingIOError, OSError
+        ):  # full: it wakes anyway; closed: the loop has ended
             self._wake_in.send(b"\0")
 
     @contextmanager
     def _handling_signals(self) -> Iterator[None]:
-        """Signals are only noted; the wake-up descriptor turns the loop."""
+        """Signal handlers only queue the signal; the wake-up descriptor wakes the loop."""
         if not self._options.handles_signals:
             yield
             return
@@ -232,8 +234,8 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._selector.select(self._sleep_s())
-        # Time first, then everything that had happened by then: wherever in a turn this process
-        # is stopped, a handler that finished meanwhile has finished before its lease is judged.
+        # Read the time first, then all events until then: wherever in a turn this process is
+        # stopped, a handler that finished meanwhile did so before its lease is judged.
         now = boot_now()
         for key, _ in self._selector.select(0):
             key.data()
@@ -257,7 +259,7 @@ class Supervisor:
         if number in STOPS:
             self._count_stop()
         else:
-            _log.warning("%s means nothing here, SIGTERM would stop the worker", number.name)
+            _log.warning("ignoring %s; SIGTERM stops the worker", number.name)
 
     def _sleep_s(self) -> float:
         next_at = min(self._pool.next_at, self._session.next_at)
@@ -342,7 +344,7 @@ class Supervisor:
             asked.add_done_callback(heard)
         except (Closed, InvalidInput) as refusal:
             self._inbox.append(Broken(f"claims are refused: {refusal}"))
-        except Exception as failure:  # a transport that failed at once; repeated, and said
+        except Exception as failure:  # a transport that failed at once; retried, and logged
             self._inbox.append(ClaimFailed(ticket, _said(failure)))
 
     def _send(self, action: Send) -> None:
@@ -368,7 +370,7 @@ class Supervisor:
             asked.add_done_callback(heard)
         except InvalidInput as refusal:
             self._inbox.append(SendRefused(ticket, str(refusal)))
-        except Exception as failure:  # a transport that failed at once; repeated, and said
+        except Exception as failure:  # a transport that failed at once; retried, and logged
             self._inbox.append(SendFailed(ticket, _said(failure)))
 
 
@@ -386,12 +388,12 @@ def _failure_of(future: "Future[Any]") -> BaseException | None:
 def _answered(action: Send, answers: Sequence[Answer]) -> Event:
     verdicts = tuple(answer for answer in answers if isinstance(answer, Verdict))
     if len(verdicts) != len(action.commands):
-        return SendFailed(action.ticket, "the answer does not fit the question")
+        return SendFailed(action.ticket, "the answers do not match the requests")
     return Answered(action.ticket, verdicts)
 
 
 def _retry_after(failure: BaseException) -> Duration:
-    """How long whoever answered wants to be left alone."""
+    """How long the coordinator asked to wait before a retry."""
     return seconds(failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0)
 
 
@@ -400,5 +402,5 @@ def _said(failure: BaseException) -> str:
 
 
 def host_environment(url: str | None) -> Mapping[str, str]:
-    """The environment of this process, with where its jobs are."""
+    """The environment of this process, with the URL of its jobs."""
     return os.environ if url is None else {**os.environ, URL_VARIABLE: url}

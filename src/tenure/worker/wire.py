@@ -69,7 +69,7 @@ class Channel:
         self._received: list[bytes] = []
 
     def send(self, message: ToSupervisor) -> None:
-        """Whole frames only, whoever sends."""
+        """Send one frame; frames of several threads do not mix."""
         frame = encode_frame(message)
         with self._lock:
             self._sock.sendall(frame)
@@ -92,14 +92,14 @@ class Numbered(Protocol):
 
     @property
     def number(self) -> int:
-        """The request's."""
+        """The request's number."""
 
 
 _A = TypeVar("_A", bound=Numbered)
 
 
 class Answers(Generic[_A]):
-    """The answers to one attempt's requests of one sort. Callers take turns by a lock of theirs."""
+    """The answers to one attempt's requests of one sort. Callers hold a lock of their own."""
 
     def __init__(self, still_mine: Callable[[], bool]) -> None:
         self._still_mine = still_mine
@@ -120,7 +120,7 @@ class Answers(Generic[_A]):
                 if not self._still_mine():
                     raise Cancelled("the lease is lost") from None
                 continue
-            if answer.number == number:  # else it is about a request that was given up
+            if answer.number == number:  # else it answers a request that was given up
                 return answer
 
     def put(self, answer: _A) -> None:

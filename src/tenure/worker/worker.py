@@ -1,4 +1,4 @@
-"""The worker as others use it: made of a coordinator, a registry and options, run, stopped."""
+"""The worker's public face: made from a coordinator, a registry and options; run and stop it."""
 
 import logging
 import os
@@ -123,23 +123,23 @@ class Worker:
             code = self._supervisor.run()
         finally:
             self._background.close()
-            ended = "could not go on and has ended" if code else "has ended"
+            ended = "stopped because it could not go on" if code else "stopped"
             _log.info("worker %s %s: %s", self.id, ended, self.stats.summary())
         return code
 
     def introduce(self) -> None:
-        """Give a first sign of life now. A coordinator that would refuse every claim of this worker
-        refuses this, too, and it is said before anything is started."""
+        """Give a first sign of life. A coordinator that would refuse this worker's claims refuses
+        it too, so the error comes before anything is started."""
         self._coordination.see_worker(self._describe())
 
     def _tell_of_other_queues(self) -> None:
-        """Perhaps another worker serves them, perhaps an option was forgotten."""
+        """Warn: perhaps another worker serves them, perhaps an option was forgotten."""
         served = self._options.queues
         elsewhere = [each for each in self._registry if each.queue not in served]
         if elsewhere:
             kinds = _listed(f"{each.kind} (queue {each.queue})" for each in elsewhere)
             words = " ".join(f"-q {name}" for name in sorted({each.queue for each in elsewhere}))
-            _log.warning("not served by this worker, by its queues: %s; %s adds them", kinds, words)
+            _log.warning("this worker does not serve the queues of %s; %s adds them", kinds, words)
 
     def _store_output(self, output: AttemptOutput) -> None:
         self._background.store_output(output, self.actor)
@@ -170,11 +170,11 @@ class Worker:
         self._supervisor.stop()
 
     def drain(self) -> None:
-        """Finish what runs within the grace, however often it is asked."""
+        """Finish what runs within the grace. Further calls change nothing."""
         self._supervisor.drain()
 
     def wake(self) -> None:
-        """There may be work: ask now instead of at the next poll."""
+        """There may be work: claim now instead of at the next poll."""
         self._supervisor.wake()
 
 
