@@ -1,6 +1,11 @@
-"""One way to run a command in the tests of this directory: as it is typed, in this process."""
+"""How the tests of this directory run commands: in this process, or at a terminal."""
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -12,6 +17,8 @@ from tenure.core.commands import Start
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName, RequestId, WorkerId, worker_actor
 from tenure.core.verdicts import Grant
 
+PATIENCE_S = 60.0
+TENURE = [sys.executable, "-m", "tenure"]
 Run = Callable[..., Result]
 
 
@@ -45,6 +52,27 @@ def started(serving: Coordinator, queue: str = "default") -> dict[str, Any]:
     held: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
     serving.execute(Start(**held, request_id=RequestId("start")))
     return held
+
+
+def at_a_terminal(directory: Path, *words: str, stream: str = "stderr", columns: int = 80) -> str:
+    """What a command says to a person on this stream, which is a terminal."""
+    theirs, ours = pty.openpty()
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: ours}
+    done = subprocess.run(
+        [*TENURE, *words],
+        cwd=directory,
+        env=os.environ | {"COLUMNS": str(columns)},
+        check=False,
+        timeout=PATIENCE_S,
+        stdout=streams["stdout"],
+        stderr=streams["stderr"],
+    )
+    os.close(ours)
+    said = os.read(theirs, 10_000).decode()
+    os.close(theirs)
+
+    assert done.returncode == 0
+    return said
 
 
 def enqueued(run: Run, *words: str) -> str:

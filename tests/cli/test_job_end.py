@@ -1,10 +1,8 @@
 """Waiting at a terminal: failures are told while they happen, with a real worker."""
 
 import os
-import pty
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +14,11 @@ from tenure.cli.job_end import lost_attempts
 from tenure.cli.output import in_words
 from tenure.core.commands import Sweep
 from tenure.core.policy import Policy
+from tests.cli.harness import PATIENCE_S, TENURE, at_a_terminal
 from tests.support.coordinators import World
 
 pytestmark = pytest.mark.process
 
-PATIENCE_S = 60.0
-TENURE = [sys.executable, "-m", "tenure"]
 SOURCE = """
 from tenure import Retry, Tenure
 
@@ -141,25 +138,6 @@ def test_an_error_of_many_lines_ends_a_wait_in_one_and_is_shown_in_many(ask: Ask
     assert last.endswith(" is dead_lettered: ExceptionGroup: many things")
     assert "\nwent wrong (2 sub-exceptions)\n" in shown
     assert "\n    | ValueError: two\n" in shown
-
-
-def at_a_terminal(directory: Path, *words: str) -> str:
-    """What a command that is done says on stderr to a person."""
-    theirs, ours = pty.openpty()
-    done = subprocess.run(
-        [*TENURE, *words],
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=ours,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    os.close(ours)
-    said = os.read(theirs, 10_000).decode()
-    os.close(theirs)
-
-    assert done.returncode == 0
-    return said
 
 
 def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: Path) -> None:

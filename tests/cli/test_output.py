@@ -1,10 +1,14 @@
 """How tables and times look: whole in a pipe, one line per row on a terminal."""
 
+from pathlib import Path
+
+import click
 import pytest
 
 from tenure.cli import output
 from tenure.cli.output import ago, display_width, exact_and_ago, fit, print_table, shortened
 from tenure.core.instants import Instant
+from tests.cli.harness import Run, at_a_terminal, enqueued
 
 NOW = Instant(1_800_000_000_000_000)
 JOB_ID = "01a1e921-2ed6-7b8c-b779-066da37d8ab6"
@@ -93,3 +97,24 @@ def test_on_a_narrow_terminal_optional_columns_are_left_out_and_ids_can_still_be
     assert JOB_ID.startswith(shown.removesuffix("…"))
     assert len(shown) >= 19
     assert "dead_lettered" in row
+
+
+@pytest.mark.process
+def test_a_list_fits_a_terminal_of_80_columns_and_is_whole_in_a_pipe(
+    run: Run, tmp_path: Path
+) -> None:
+    job_id = enqueued(run, "mail" * 10, "-q", "a-queue-with-a-long-name")
+
+    said = at_a_terminal(tmp_path, "jobs", "ls", stream="stdout")
+    piped = run("jobs", "ls").stdout
+
+    lines = [click.unstyle(line) for line in said.splitlines()]
+    assert len(lines) == 2
+    assert max(map(display_width, lines)) <= 80
+    assert "…" in lines[1]
+    assert piped.splitlines()[1].split()[:4] == [
+        job_id,
+        "mail" * 10,
+        "a-queue-with-a-long-name",
+        "queued",
+    ]

@@ -203,6 +203,31 @@ def test_a_dead_letter_is_redriven_once_and_not_requeued(ask: Ask) -> None:
     assert f"`tenure jobs retry {job_id}` makes a new job of it" in requeued.stderr
 
 
+def test_jobs_are_named_by_shortened_ids(ask: Ask) -> None:
+    job_id = ask("enqueue", "mail", "--id", "0f890001-0000-7000-8000-000000000001").stdout.strip()
+    ask("enqueue", "mail", "--id", "0f890002-0000-7000-8000-000000000001")
+
+    shown = ask("jobs", "show", "0f890001", "--json")
+    unknown = ask("jobs", "show", "0f890003")
+
+    assert json.loads(shown.stdout)["job"]["id"] == job_id
+    assert (unknown.returncode, "begins with 0f890003" in unknown.stderr) == (1, True)
+
+
+def test_many_jobs_are_cancelled_and_rerun_once(ask: Ask) -> None:
+    ids = {ask("enqueue", "mail", "-q", "bulk").stdout.strip() for _ in range(3)}
+    words = ("jobs", "rerun", "--all", "-s", "cancelled", "-q", "bulk", "--yes")
+
+    cancelled = ask("jobs", "cancel", "--all", "--queue", "bulk", "--yes", "--json")
+    first, second = ask(*words), ask(*words)
+    retried = ask("jobs", "retry", min(ids))
+
+    assert {each["job_id"] for each in json.loads(cancelled.stdout)} == ids
+    assert (first.returncode, len(first.stdout.split())) == (0, 3)
+    assert (second.returncode, second.stdout) == (0, "")
+    assert retried.stdout.strip() not in ("", *ids, *first.stdout.split())
+
+
 def test_a_worker_that_would_be_refused_says_so_when_it_starts(site: RemoteSite, ask: Ask) -> None:
     made = site.tenure("tokens", "create", "post", "--role", "worker", "--queue", "mail")
     of_mail, address = made.stdout.decode().strip(), site.servers[0].address

@@ -93,3 +93,15 @@ def test_a_token_that_makes_no_sense_is_a_line_and_exit_code_2(
     assert refused.exit_code == 2
     assert "Traceback" not in refused.output
     assert [token["name"] for token in listed(url)] == ["first"]
+
+
+def test_a_token_is_revoked_by_a_shortened_id(url: str) -> None:
+    text = tenure("tokens", "create", "app", "--url", url, "--role", "client").stdout.strip()
+    token_id = text.split("_")[1]
+
+    short = tenure("tokens", "revoke", token_id[:7], "--url", url)
+    revoked = tenure("tokens", "revoke", token_id[:8], "--url", url)
+
+    assert (short.exit_code, revoked.exit_code) == (1, 0)
+    assert revoked.stdout == f"{token_id}: revoked\n"
+    assert listed(url)[0]["state"] == "revoked"

@@ -82,7 +82,7 @@ def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:
         rows.append((*about, first.attempt, first.actor, first.cause))
         seen = last.seq
     head = ["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"]
-    print_table(head, rows, optional=("ATTEMPT",))
+    print_table(head, rows, optional=("ATTEMPT",), whole=("EVENT", "CHANGE"))
 
 
 def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:

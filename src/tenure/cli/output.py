@@ -70,20 +70,27 @@ def _json_escape(character: str) -> str:
 
 
 def print_table(
-    head: Sequence[str], rows: Sequence[Sequence[object]], *, optional: Sequence[str] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    optional: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> None:
     """Aligned columns; None is shown as a dash. On a terminal every row is one line: `optional`
-    columns are left out, the last one first, until the rest can fit; then the widest cells are cut.
-    Elsewhere nothing is left out or cut."""
+    columns are left out, the last one first, until the rest can fit; then the widest cells are cut,
+    those of `whole` columns last. Elsewhere nothing is left out or cut."""
     columns = [[title, *(_cell(row[at]) for row in rows)] for at, title in enumerate(head)]
     widths = [max(map(display_width, column)) for column in columns]
     available = terminal_columns()
     if available is not None:
+        shortest = [
+            width if title in whole else min(width, _shortest(title))
+            for title, width in zip(head, widths, strict=True)
+        ]
         for title in reversed(optional):
-            if _total([_shortest(*pair) for pair in zip(columns, widths, strict=True)]) > available:
+            if _total(shortest) > available:
                 at = [column[0] for column in columns].index(title)
-                del columns[at], widths[at]
-        shortest = [_shortest(*pair) for pair in zip(columns, widths, strict=True)]
+                del columns[at], widths[at], shortest[at]
         widths = fit(widths, shortest, available)
     titles, *lines = [
         GAP.join(_padded(*pair) for pair in zip(cells, widths, strict=True)).rstrip()
@@ -116,9 +123,8 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _shortest(column: Sequence[str], width: int) -> int:
-    title = column[0]
-    return min(width, SHORTEST_ID if title == "ID" else SHORTEST_CELL)
+def _shortest(title: str) -> int:
+    return SHORTEST_ID if title == "ID" else SHORTEST_CELL
 
 
 def display_width(text: str) -> int:

@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from tenure.cli.common import (
+    SHORTEST_PREFIX,
     coordinator,
     duration_value,
     json_option,
@@ -24,7 +25,6 @@ from tenure.core.tokens import (
     TOKEN_ENTROPY_BYTES,
     NewToken,
     Token,
-    TokenId,
     check_new_token,
     mint,
 )
@@ -210,10 +210,13 @@ def revoke_token(url: str | None, token_id: str) -> None:
         _refuse_secret()
     with coordinator(url) as serving:
         check_name("ID", token_id)
-        found = serving.store.revoke_token(TokenId(token_id))
-    if not found:
-        refuse(f"there is no token {token_id}; see `tenure tokens ls`")
-    click.echo(f"{printable(token_id)}: revoked")
+        begun = [token.id for token in serving.store.list_tokens() if token.id.startswith(token_id)]
+        if len(token_id) < SHORTEST_PREFIX or not begun:
+            refuse(f"there is no token {token_id}; see `tenure tokens ls`")
+        if len(begun) > 1:
+            refuse(f"{len(begun)} tokens have an id that begins with {token_id}:", begun)
+        serving.store.revoke_token(begun[0])
+    click.echo(f"{begun[0]}: revoked")
 
 
 def _refuse_secret() -> NoReturn:
