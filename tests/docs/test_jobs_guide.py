@@ -29,9 +29,9 @@ def test_heartbeat_intervals_are_those_of_the_leases_named() -> None:
         assert Policy(lease_us=seconds(int(lease_s))).heartbeat_us == seconds(int(interval_s))
 
 
-def test_a_deaf_handler_has_the_heartbeat_interval_and_the_grace() -> None:
+def test_a_handler_that_never_checks_has_the_heartbeat_interval_and_the_grace() -> None:
     [(by_default_s, grace, with_grace_s)] = re.findall(
-        r'a deaf handler has (\d+) s, and with\s+`grace="(\w+)"` it still has (\d+) s', PAGE
+        r'such a handler has (\d+) s, and with\s+`grace="(\w+)"` it still has (\d+) s', PAGE
     )
 
     policy = Policy()
@@ -95,7 +95,7 @@ def _all_waits(policy: Policy, draw: bytes) -> int:
 @pytest.mark.parametrize("page", ["jobs.md", "worker.md", "coming-from-celery.md"])
 def test_an_idle_worker_on_a_database_looks_as_often_as_is_said(page: str) -> None:
     text = (GUIDE / page).read_text()
-    [longest_s] = re.findall(r"([0-9.]+) s\s+at\s+most,\s+directly\s+on\s+a\s+database", text)
+    [longest_s] = re.findall(r"at\s+most\s+([0-9.]+)\s+s\s+directly\s+on\s+a\s+database", text)
     settings = ClaimSettings(
         namespace=DEFAULT_NAMESPACE,
         worker=WorkerId("w"),
