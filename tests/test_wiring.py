@@ -17,6 +17,7 @@ from tenure.ports import Store
 from tenure.server import lifetime
 from tenure.settings import (
     ProjectSettings,
+    artifact_quotas_from_environment,
     limits_from_environment,
     project_settings,
     retention_of,
@@ -26,7 +27,7 @@ from tenure.settings import (
     url_from_environment,
 )
 from tenure.stores.memory.store import MemoryStore
-from tenure.wiring import open_administration, open_coordinator, open_link, open_store
+from tenure.wiring import open_coordination, open_coordinator, open_link, open_store
 from tenure.worker.environment import WITHHELD_URL
 
 
@@ -171,9 +172,9 @@ def test_lease_bounds_come_from_the_environment_and_errors_name_the_variable() -
 def test_artifact_quotas_come_from_the_environment_and_errors_name_the_variable() -> None:
     job, namespace = "TENURE_ARTIFACT_QUOTA_PER_JOB", "TENURE_ARTIFACT_QUOTA_PER_NAMESPACE"
 
-    by_default = limits_from_environment({}).artifacts
-    set_both = limits_from_environment({job: "512M", namespace: "2 GiB"}).artifacts
-    without = limits_from_environment({job: "0", namespace: "None"}).artifacts
+    by_default = artifact_quotas_from_environment({})
+    set_both = artifact_quotas_from_environment({job: "512M", namespace: "2 GiB"})
+    without = artifact_quotas_from_environment({job: "0", namespace: "None"})
 
     assert (by_default.job_bytes, by_default.namespace_bytes) == (2**30, 100 * 2**30)
     assert (set_both.job_bytes, set_both.namespace_bytes) == (2**29, 2**31)
@@ -181,7 +182,7 @@ def test_artifact_quotas_come_from_the_environment_and_errors_name_the_variable(
     for variable in (job, namespace):
         for wrong in ("much", "-1", "1.5G", "1P"):
             with pytest.raises(InvalidInput, match=variable):
-                limits_from_environment({variable: wrong})
+                artifact_quotas_from_environment({variable: wrong})
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def refuse(*_: object, **__: object) -> None:
     raise RuntimeError("no coordinator today")
 
 
-@pytest.mark.parametrize("opening", [open_coordinator, open_administration, open_link])
+@pytest.mark.parametrize("opening", [open_coordinator, open_coordination, open_link])
 def test_a_store_is_closed_if_no_coordinator_can_be_made_over_it(
     opening: Callable[[str], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,11 @@
-"""Ports: everything the outside gives. Production and tests in virtual time differ only here.
+"""Ports: what the parts of Tenure ask of each other and of the outside.
+
+`Coordination` decides about jobs. `JobStore` is how everybody else reads, near or over HTTP. The
+other protocols say what one caller each needs of a store; `Store` is all of them together.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
-revision still matches, and it says which changes stuck. Every method takes many. Instants are
-the store's own; nobody else's clock is ever written.
+revision still matches, and it says which changes stuck. Instants are the store's own; nobody
+else's clock is ever written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +34,7 @@ from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.leases import HeldLease, LeaseRow
+from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
@@ -88,12 +91,12 @@ class Saved(msgspec.Struct, frozen=True):
     stuck: frozenset[JobId]
 
 
-class Bite(msgspec.Struct, frozen=True):
-    """How much a step of retention deleted, and whether it looked at all that it was allowed to:
-    then there may be more where it stopped. [G4]"""
+class PruneResult(msgspec.Struct, frozen=True):
+    """How much a step of retention deleted. If it hit its limit, there may be more to delete where
+    it stopped. [G4]"""
 
-    gone: int
-    is_full: bool
+    deleted: int
+    hit_limit: bool
 
 
 class DedupeKey(msgspec.Struct, frozen=True):
@@ -165,6 +168,13 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             check_correlation_id("correlation_id", self.correlation_id)
         if self.id_prefix is not None:
             check_job_id_prefix("id_prefix", self.id_prefix)
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter and what became of it."""
+
+    job: Job
+    resolution: Resolution | None
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,24 +252,12 @@ class Observer(Protocol):
         """A sweep is over; the longest overdue job it found had been so for this long."""
 
 
-class Coordination(Protocol):
-    """What clients and workers need of a coordinator, in this process or far away.
+class JobStore(Protocol):
+    """What clients, workers, operators and servers read of a store, and the few writes that decide
+    nothing about a job. Every store is one, and so is a server's, over HTTP."""
 
-    Futures fail with `StoreUnavailable` when nothing can be said; sending the same request id
-    again is always safe.
-    """
-
-    def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
-        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
-
-    def submit_claim(
-        self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
-    ) -> "Future[ClaimAnswer]":
-        """Ask for work. A coordinator that is far away may hold the claim open for `wait_us` until
-        there is some; one that is near answers at once."""
-
-    def end_waits(self) -> None:
-        """Let claims that are held open end now, without an answer; they can be repeated."""
+    def now(self) -> Instant:
+        """The store's clock."""
 
     def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs; unknown ones are missing."""
@@ -267,63 +265,24 @@ class Coordination(Protocol):
     def load_events(self, job_id: JobId) -> list[Event]:
         """A job's history in order of seq; empty for an unknown job."""
 
-    def now(self) -> Instant:
-        """The store's clock, for display and for ids."""
-
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        """Leave a file with the attempt; it is seen once the attempt has succeeded. [B7] [B8]
-        Raises `InvalidInput` for what is over a limit."""
-
-    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
-        """The artifacts of the attempt that succeeded, by name."""
-
-    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
-        """One of them with its body; None if there is none of this name."""
-
-    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep what a handler wrote; None, or why it was not kept. [B20]
-        Raises `InvalidInput` for what is over a limit."""
-
-    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of the latest attempts, in order. [B26]"""
-
-    def look(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """Which of an actor's leases deserve a heartbeat now, in this order. Changes nothing.
-        [C2]"""
-
-    def see_worker(self, process: WorkerProcess) -> bool:
-        """A worker's sign of life, every ten seconds or so; whether it is to drain. [B12]"""
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter and what became of it."""
-
-    job: Job
-    resolution: Resolution | None
-
-
-class Administration(Coordination, Protocol):
-    """What operators need besides: lists, queues, workers. Decides about no job."""
-
-    def execute(self, command: Command) -> Answer:
-        """Submit one command and wait."""
-
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """A page of jobs, newest first; their bodies may be left out."""
+        """A page of jobs, newest first; a server leaves out their bodies."""
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
-        """A page of dead letters, newest first; their bodies may be left out."""
+        """A page of dead letters, newest first; a server leaves out their bodies."""
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters; an unresolved one is missing."""
 
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
-        """Every queue that has jobs or settings, with its live leases, by name."""
+        """Every queue that has jobs or settings, with its live leases, by name; a queue that had
+        jobs once may be among them."""
 
     def put_queue(
         self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
     ) -> QueueState:
-        """Pause or resume a queue (None: as it is) and set its limit (None: as it is; 0: none)."""
+        """Pause or resume a queue (None: as it is) and set its limit (None: as it is; 0: none).
+        When this returns no claim that ignores it can commit. [Z2]"""
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
@@ -331,54 +290,75 @@ class Administration(Coordination, Protocol):
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
 
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """Remember that this worker lives, or forget it if it says that it ends; whether it was
+        asked to drain. [B12] [B13]"""
 
-class TokenStore(Protocol):
-    """Where the tokens of a server are kept. [H20]"""
+    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of an actor's leases deserve a heartbeat now, in this order. Decides and changes
+        nothing. [C2]"""
 
-    def create_token(self, new: NewToken) -> Token:
-        """Keep a token; its instants are the store's."""
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Keep an artifact iff its job's current lease is the upload's, the clock is before the
+        lease's end and the quotas have room; the same name in the same attempt replaces. Deletes
+        the artifacts of the job's earlier attempts. [B7] [B28]"""
 
-    def load_token(self, token_id: TokenId) -> LoadedToken:
-        """The token of this id, if there is one, and when it was read."""
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name; none before it has. [B8]"""
 
-    def list_tokens(self) -> list[Token]:
-        """Every token, oldest first; expired and revoked ones too."""
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body."""
 
-    def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good; whether there is one."""
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep the output of the attempt that this lease was issued for, unless it has some of the
+        same or a higher part already; None, or why it was not kept. [B20]"""
 
-    def use_token(self, token_id: TokenId) -> None:
-        """Remember that it was used now."""
-
-    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
-        """How many leases a principal has, expired ones included until they are swept."""
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of the latest attempts, in order. [B26]"""
 
 
-class Store(TokenStore, Protocol):
-    """What a coordinator needs of a database. `tenure.conformance` tests every sentence of it."""
+class Coordination(Protocol):
+    """What clients, workers and operators need of a coordinator, in this process or on a server.
+
+    It decides; everything that decides nothing is asked of its `store`. Futures fail with
+    `StoreUnavailable` when nothing can be said; sending the same request id again is always safe.
+    """
+
+    @property
+    def store(self) -> JobStore:
+        """The jobs it decides about."""
+
+    def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
+        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
+
+    def execute(self, command: Command) -> Answer:
+        """Submit one command and wait."""
+
+    def submit_claim(
+        self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
+    ) -> "Future[ClaimAnswer]":
+        """Ask for work. A server may hold the claim open for `wait_us` until there is some; a
+        coordinator in this process answers at once."""
+
+    def end_waits(self) -> None:
+        """Let claims that are held open end now, without an answer; they can be repeated."""
+
+
+class DecisionStore(Protocol):
+    """What deciding needs of a store: `Coordinator` for commands and claims."""
 
     @property
     def parallelism(self) -> int:
         """How many calls make progress at once: 1 for SQLite, the pool's size for PostgreSQL."""
 
-    def now(self) -> Instant:
-        """The store's clock."""
-
     def load(self, ids: Sequence[JobId]) -> Loaded:
         """The rows of these jobs, and when they were read."""
-
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
-        bodies may be megabytes each."""
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The live jobs that hold these dedupe keys."""
 
     def load_leased(self, session: SessionKey) -> Loaded:
         """The claimed and running jobs of a worker session, expired ones included."""
-
-    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
-        """What these jobs' rows say of their leases; unknown jobs are missing."""
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq; an unknown job has none."""
@@ -418,9 +398,6 @@ class Store(TokenStore, Protocol):
     def observe(self, observations: Sequence[Observation]) -> None:
         """Keep refused results, at most ten per lease. [U1]"""
 
-    def load_observations(self, job_id: JobId) -> list[Observation]:
-        """What was observed beside a job's history, oldest first."""
-
     def claim(
         self,
         scope: ClaimScope,
@@ -432,22 +409,12 @@ class Store(TokenStore, Protocol):
         each queue in claim order, let `plan` decide, write what it says. Claimers pass each
         other's locked jobs; queues with a limit serialise theirs. [Z1]–[Z4] [Q1]"""
 
-    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        """Look at `limit` sessions, from where the last call stopped, and forget those that hold
-        no lease and received nothing for this long; how many. [Q7]"""
+
+class SweepStore(Protocol):
+    """What the sweeper needs of a store besides."""
 
     def due(self, *, limit: int) -> Loaded:
         """Claimed and running jobs whose `due_at` has come, longest overdue first."""
-
-    def put_queue(
-        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
-    ) -> QueueState:
-        """Pause or resume a queue (None: as it is) and set its limit (None: as it is; 0: none).
-        When this returns no claim that ignores it can commit. [Z2]"""
-
-    def queues(self, namespace: Namespace) -> list[QueueState]:
-        """Every queue that has jobs or settings, with its live leases, by name; a queue that had
-        jobs once may be among them."""
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
@@ -458,73 +425,45 @@ class Store(TokenStore, Protocol):
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
 
-    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget outages that ended longer ago than this and before every claim of a job that is
-        still leased; how many. [O4]"""
 
-    def raise_epoch(self) -> Epoch:
-        """Begin a new epoch: every lease of an earlier one is lost. [A5]"""
+class RetentionStore(Protocol):
+    """What retention needs of a store. Each call looks at `limit` rows at most. [G4]"""
 
-    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
-        """Keep an artifact iff its job's current lease is the upload's, the clock is before the
-        lease's end and the quotas have room; the same name in the same attempt replaces. Deletes
-        the artifacts of the job's earlier attempts. [B7] [B28]"""
-
-    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
-        """The artifacts of the attempt that succeeded, by name; none before it has. [B8]"""
-
-    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
-        """One of them with its body."""
-
-    def collect_artifacts(self, *, limit: int) -> Bite:
-        """Look at `limit` artifacts, from where the last call stopped, and delete those of ended
-        attempts that did not succeed. [B10]"""
-
-    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep the output of the attempt that this lease was issued for, unless it has some of the
-        same or a higher part already; None, or why it was not kept. [B20]"""
-
-    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of the latest attempts, in order. [B26]"""
-
-    def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives, or forget it if it says that it ends; whether it was
-        asked to drain. [B12] [B13]"""
-
-    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
-        """The workers that were seen lately, by name."""
-
-    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
-        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
-
-    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long; how many. [B13]"""
-
-    def prune_renewals(self, *, limit: int) -> Bite:
+    def prune_renewals(self, *, limit: int) -> PruneResult:
         """Look at up to `limit` renewals, from where the last call stopped, and delete those of
         ended attempts; those of live ones may be passed by. [G1]"""
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations; how many went. [G2]"""
 
+    def collect_artifacts(self, *, limit: int) -> PruneResult:
+        """Look at `limit` artifacts, from where the last call stopped, and delete those of ended
+        attempts that did not succeed. [B10]"""
+
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete terminal jobs that finished longer ago than this, with everything of theirs;
         how many went. [T26]"""
 
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """A page of jobs, newest first."""
+    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Look at `limit` sessions, from where the last call stopped, and forget those that hold
+        no lease and received nothing for this long; how many. [Q7]"""
 
-    def list_events(self, wanted: EventFilter) -> list[Event]:
-        """A page of events, oldest first."""
+    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget outages that ended longer ago than this and before every claim of a job that is
+        still leased; how many. [O4]"""
 
-    def count_events(self, span: EventSpan) -> EventCounts:
-        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
-        them, or all of one instant; the answer says where counting stopped. [B31]"""
+    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Forget workers that were not seen for this long; how many. [B13]"""
 
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events of all jobs in the order in which they were committed, each job's in
-        order of seq. Whoever goes on from the last position misses none: an event is not shown
-        while one that comes before it may still be committed. [E5]"""
+
+class RecordSource(Protocol):
+    """What `verify` needs of a store: reading, and nothing that could write."""
+
+    def now(self) -> Instant:
+        """The store's clock."""
+
+    def load(self, ids: Sequence[JobId]) -> Loaded:
+        """The rows of these jobs, read together."""
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; bounded memory however many there are."""
@@ -535,13 +474,66 @@ class Store(TokenStore, Protocol):
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order, likewise."""
 
-    def health(self) -> list[HealthFact]:
-        """What is true of the store now, and what to do about it. [B14]"""
+
+class TokenStore(Protocol):
+    """Where the tokens of a server are kept. [H20]"""
+
+    def create_token(self, new: NewToken) -> Token:
+        """Keep a token; its instants are the store's."""
+
+    def load_token(self, token_id: TokenId) -> LoadedToken:
+        """The token of this id, if there is one, and when it was read."""
+
+    def list_tokens(self) -> list[Token]:
+        """Every token, oldest first; expired and revoked ones too."""
+
+    def revoke_token(self, token_id: TokenId) -> bool:
+        """End a token for good; whether there is one."""
+
+    def use_token(self, token_id: TokenId) -> None:
+        """Remember that it was used now."""
+
+    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
+        """How many leases a principal has, expired ones included until they are swept."""
+
+
+class Store(
+    JobStore, DecisionStore, SweepStore, RetentionStore, RecordSource, TokenStore, Protocol
+):
+    """All of it: what a database has to do. `tenure.conformance` tests every sentence."""
+
+    artifact_quotas: ArtifactQuotas
+    """What `stage_artifact` keeps to; whoever opens the store sets it. [J9]"""
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
+        bodies may be megabytes each."""
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What was observed beside a job's history, oldest first."""
+
+    def list_events(self, wanted: EventFilter) -> list[Event]:
+        """A page of events, oldest first."""
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events of all jobs in the order in which they were committed, each job's in
+        order of seq. Whoever goes on from the last position misses none: an event is not shown
+        while one that comes before it may still be committed. [E5]"""
+
+    def count_events(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
+        them, or all of one instant; the answer says where counting stopped. [B31]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full it is, or this namespace of it: so many queues, chosen by `core.measuring`, and
         of each at most so many jobs of a sort; likewise dead letters, the newest of each namespace.
         Cheap however many jobs there are. [B27]"""
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the store now, and what to do about it. [B14]"""
+
+    def raise_epoch(self) -> Epoch:
+        """Begin a new epoch: every lease of an earlier one is lost. [A5]"""
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""

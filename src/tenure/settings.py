@@ -105,7 +105,7 @@ def shown_url(url: str) -> str:
 
 def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limits:
     """The coordinator's limits, where the environment says others than the usual ones."""
-    return Limits(lease=_lease_bounds(environment), artifacts=_artifact_quotas(environment))
+    return Limits(lease=_lease_bounds(environment))
 
 
 def _lease_bounds(environment: Mapping[str, str]) -> LeaseBounds:
@@ -127,7 +127,9 @@ def _lease_bounds(environment: Mapping[str, str]) -> LeaseBounds:
     return bounds
 
 
-def _artifact_quotas(environment: Mapping[str, str]) -> ArtifactQuotas:
+def artifact_quotas_from_environment(
+    environment: Mapping[str, str] = os.environ,
+) -> ArtifactQuotas:
     """By `TENURE_ARTIFACT_QUOTA_PER_JOB` and `TENURE_ARTIFACT_QUOTA_PER_NAMESPACE`, sizes as in
     `512M`; 0 and `none` are no quota. [J9]"""
     by_default = ArtifactQuotas()

@@ -32,8 +32,9 @@ from tenure.own_transaction.jobs import (
     enqueue_within,
     transaction_on,
 )
-from tenure.ports import Administration, Store
+from tenure.ports import Coordination, Store
 from tenure.settings import (
+    artifact_quotas_from_environment,
     is_new,
     is_server,
     limits_from_environment,
@@ -157,9 +158,9 @@ def open_remote(
 
 
 @contextmanager
-def open_administration(
+def open_coordination(
     url: str, *, create: bool = False, token: str | None = None
-) -> Iterator[Administration]:
+) -> Iterator[Coordination]:
     """What operators ask: of a coordinator in this process over the store that a URL names, or of
     the server that it names, under `token` or else `TENURE_TOKEN`."""
     if is_server(url):
@@ -184,6 +185,7 @@ def open_coordinator(
     """A coordinator in this process over the store that a URL names. Both are closed in the end,
     whatever becomes of them before. `counts` are told of everything that it commits. [OB24]"""
     limits = limits_from_environment()  # before a store is made that nobody will use
+    quotas = artifact_quotas_from_environment()
     timeout_s = store_timeout_from_environment()
     with (
         closing(open_store(url, create=create, accept_restored=accept_restored)) as store,
@@ -191,6 +193,7 @@ def open_coordinator(
             Coordinator(store, limits=limits, observer=counts, timeout_s=timeout_s)
         ) as coordinator,
     ):
+        store.artifact_quotas = quotas
         yield coordinator
 
 
@@ -199,11 +202,11 @@ def open_link(url: str, *, token: str | None = None, counts: Counts | None = Non
     are told of what the former commits."""
     if is_server(url):
         remote = open_remote(url, token=token)
-        why = partial(why_waiting, remote)
+        why = partial(why_waiting, remote.store)
         return Link(coordination=remote, close=remote.close, tries=1, why_waiting=why)
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url, counts=counts))
-    store, why = coordinator.unwatched_store, partial(why_waiting, coordinator)
+    store, why = coordinator.unwatched_store, partial(why_waiting, coordinator.store)
     if isinstance(store, MemoryStore):
         return Link(coordination=coordinator, close=opened.close, why_waiting=why)
     return Link(
@@ -234,7 +237,7 @@ def run_worker(
     if is_server(url):
         remote = open_remote(url)
         try:
-            remote.now()  # a wrong address or token is said now, not with every claim
+            remote.store.now()  # a wrong address or token is said now, not with every claim
             _log.info("server %s", shown_url(url))
             with _exposed(expose, Metrics(worker=lambda: counts_of(stats))):
                 return work(remote, import_string, options, stats=stats, made=_introduce)

@@ -91,7 +91,7 @@ class LimitWatch:
     def _watch(self) -> None:
         store = open_store(self._url)
         while not self._over.is_set():
-            for state in store.queues(DEFAULT_NAMESPACE):
+            for state in store.list_queues(DEFAULT_NAMESPACE):
                 self.highest = max(self.highest, state.live)
         store.close()
 

@@ -88,7 +88,7 @@ class Process:
         policy = Policy(
             lease_us=seconds(self._lease_s), max_attempts=1, backoff=Backoff(cap_us=seconds(0.5))
         )
-        now = self.coordinator.now()
+        now = self.coordinator.store.now()
         commands = [
             Enqueue(
                 job_id=new_job_id(now, os.urandom(16)),

@@ -109,7 +109,7 @@ def test_an_attempt_whose_worker_was_lost_is_told_too() -> None:
     job = world.running(policy=Policy(max_attempts=2)).job_id
     world.clock.advance(120)
     world.coordinator.execute(Sweep(job_id=job))
-    events = world.coordinator.load_events(job)
+    events = world.coordinator.store.load_events(job)
     world.coordinator.close()
 
     lines = lost_attempts(events, after=0, now=events[-1].ts)

@@ -27,7 +27,7 @@ def job_id(run: Run, serving: Coordinator) -> str:
     """A job that succeeded and left a file and some output behind."""
     run("enqueue", "mail")
     grant = claimed(serving)
-    serving.stage_artifact(
+    serving.store.stage_artifact(
         ArtifactUpload(
             job_id=grant.job_id,
             lease_id=grant.lease_id,
@@ -36,7 +36,7 @@ def job_id(run: Run, serving: Coordinator) -> str:
             body=b"\x00\xff\x1b[31m",
         )
     )
-    serving.put_attempt_log(
+    serving.store.put_attempt_log(
         AttemptOutput(
             job_id=grant.job_id,
             lease_id=grant.lease_id,
@@ -124,7 +124,7 @@ def test_a_pruned_renewal_is_shown_as_one_and_as_its_workers(
     run("jobs", "cancel", grant.job_id)
     serving.execute(Heartbeat(**held, hb_seq=1))
     serving.execute(Complete(**held, request_id=RequestId("done"), result=b"1"))
-    assert serving.store.prune_renewals(limit=10).gone == 1
+    assert serving.store.prune_renewals(limit=10).deleted == 1
 
     shown = [line.split() for line in run("jobs", "events", grant.job_id).stdout.splitlines()]
 
@@ -139,7 +139,7 @@ def test_a_job_that_waits_says_what_for(run: Run, serving: Coordinator) -> None:
         assert told is None or told in run("jobs", "show", job_id).stdout
         return told
 
-    serving.see_worker(PROCESS)
+    serving.store.see_worker(PROCESS)
     serving.store.put_queue(DEFAULT_NAMESPACE, QueueName("b"), paused=True, limit=None)
     served, stranger = waiting("mail", "-q", "a"), waiting("telex", "-q", "a")
     elsewhere, paused = waiting("mail", "-q", "c"), waiting("mail", "-q", "b")
@@ -156,7 +156,7 @@ def test_a_job_that_waits_says_what_for(run: Run, serving: Coordinator) -> None:
 
 
 def test_a_queue_at_its_limit_is_named(run: Run, serving: Coordinator) -> None:
-    serving.see_worker(PROCESS)
+    serving.store.see_worker(PROCESS)
     serving.store.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=None, limit=1)
     run("enqueue", "mail")
     claimed(serving)
@@ -166,12 +166,12 @@ def test_a_queue_at_its_limit_is_named(run: Run, serving: Coordinator) -> None:
 
 
 def test_workers_are_listed_and_drained(run: Run, serving: Coordinator) -> None:
-    before = serving.see_worker(PROCESS)
+    before = serving.store.see_worker(PROCESS)
 
     drained = run("workers", "drain", "w-1")
 
     (view,) = json.loads(run("workers", "ls", "--json").stdout)
-    assert (before, drained.exit_code, serving.see_worker(PROCESS)) == (False, 0, True)
+    assert (before, drained.exit_code, serving.store.see_worker(PROCESS)) == (False, 0, True)
     assert (view["worker"], view["state"], view["queues"]) == ("w-1", "draining", ["a", "b"])
     assert "host-1" in run("workers", "ls").stdout
 

@@ -23,6 +23,7 @@ from tenure.client.app import Application
 from tenure.client.channel import MAX_TRIES, Link
 from tenure.core.commands import Command
 from tenure.core.verdicts import Answer
+from tenure.ports import JobStore
 from tests.client.scene import Scene
 
 
@@ -95,14 +96,25 @@ def test_async_requests_are_as_patient(scene: Scene) -> None:
 
 
 class Away:
-    """The scene's coordinator, which cannot be read for a number of calls."""
+    """The scene's coordinator, whose store cannot be read for a number of calls."""
 
     def __init__(self, scene: Scene, failures: int) -> None:
         self._coordinator = scene.world.coordinator
+        self.store = AwayStore(self._coordinator.store, failures)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._coordinator, name)
+
+
+class AwayStore:
+    """A store that fails a number of reads."""
+
+    def __init__(self, store: JobStore, failures: int) -> None:
+        self._store = store
         self._failures = failures
 
     def __getattr__(self, name: str) -> object:
-        found = getattr(self._coordinator, name)
+        found = getattr(self._store, name)
         if not name.startswith(("load_", "list_")):
             return found
 
@@ -257,4 +269,4 @@ def test_a_memory_application_is_one_store_of_its_own() -> None:
         job = one.enqueue("work", {})
 
         assert one.get(job.id).status == "queued"
-        assert other.coordination.load_jobs([job.id]) == {}
+        assert other.coordination.store.load_jobs([job.id]) == {}

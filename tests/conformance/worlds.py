@@ -193,7 +193,7 @@ def _in_use(store: Store, used: set[QueueName]) -> list[QueueState]:
     """The queues that every store must list: those with jobs or settings."""
     return [
         state
-        for state in store.queues(DEFAULT_NAMESPACE)
+        for state in store.list_queues(DEFAULT_NAMESPACE)
         if state.name in used or state != QueueState(name=state.name)
     ]
 

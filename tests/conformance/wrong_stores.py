@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from tenure.conformance.harness import MemoryFactory
-from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, ArtifactUsage, Staging
+from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, Staging
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
 from tenure.core.commands import Outage
@@ -20,7 +20,7 @@ from tenure.core.resolutions import Resolution
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.core.workers import WorkerProcess
-from tenure.ports import Bite, Clock, HealthFact, Loaded, Locked, Measures, Saved, Store
+from tenure.ports import Clock, HealthFact, Loaded, Locked, Measures, PruneResult, Saved, Store
 from tenure.stores.memory.store import MemoryStore
 
 
@@ -125,7 +125,7 @@ class KeepsEveryObservation(MemoryStore):
 class PrunesTransitions(MemoryStore):
     """Takes a start for a renewal. [E3]"""
 
-    def prune_renewals(self, *, limit: int) -> Bite:
+    def prune_renewals(self, *, limit: int) -> PruneResult:
         for events in self._events.values():
             events[:] = [event for event in events if event.type is not EventType.STARTED]
         return super().prune_renewals(limit=limit)
@@ -134,19 +134,19 @@ class PrunesTransitions(MemoryStore):
 class PrunesTheLiving(MemoryStore):
     """Prunes renewals while their attempt is live. [G1]"""
 
-    def prune_renewals(self, *, limit: int) -> Bite:
+    def prune_renewals(self, *, limit: int) -> PruneResult:
         pruned = 0
         for events in self._events.values():
             kept = [event for event in events if event.event_class is EventClass.TRANSITION]
             pruned += len(events) - len(kept)
             events[:] = kept
-        return Bite(pruned, is_full=False)
+        return PruneResult(pruned, hit_limit=False)
 
 
 class PrunesOnlyTheFirstPage(MemoryStore):
     """Begins from the first renewal every time; behind a page of live ones nothing goes. [G4]"""
 
-    def prune_renewals(self, *, limit: int) -> Bite:
+    def prune_renewals(self, *, limit: int) -> PruneResult:
         self._last_renewal = None
         return super().prune_renewals(limit=limit)
 
@@ -270,11 +270,11 @@ class ShowsWhatIsOnlyStaged(MemoryStore):
 class StagesAfterTheEnd(MemoryStore):
     """Takes an artifact of a lease that has just ended. [B7]"""
 
-    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         clock = self._clock
         self._clock = lambda: Instant(clock() - 1)
         try:
-            return super().stage_artifact(upload, quotas)
+            return super().stage_artifact(upload)
         finally:
             self._clock = clock
 

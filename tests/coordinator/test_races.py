@@ -53,7 +53,7 @@ def coordinators(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[l
 
 
 def _enqueued(coordinator: Coordinator, name: str) -> JobId:
-    job_id = new_job_id(coordinator.now(), name.encode().ljust(16, b"."))
+    job_id = new_job_id(coordinator.store.now(), name.encode().ljust(16, b"."))
     coordinator.execute(
         Enqueue(
             job_id=job_id,

@@ -76,7 +76,7 @@ def test_a_full_page_is_followed_by_the_next_whatever_was_in_it() -> None:
     world = World()
     grants = _five_running(world)
     for grant in grants:
-        world.coordinator.stage_artifact(
+        world.coordinator.store.stage_artifact(
             ArtifactUpload(
                 job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, name="a", body=b""
             )

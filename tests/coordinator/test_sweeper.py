@@ -428,7 +428,7 @@ def test_every_call_of_the_process_counts(
     with monkeypatch.context() as patched:
         patched.setattr(world.store, asked, hang)
         with suppress(StoreUnavailable):
-            world.claim() if asked == "claim" else world.coordinator.load_jobs([grant.job_id])
+            world.claim() if asked == "claim" else world.coordinator.store.load_jobs([grant.job_id])
     report = sweeping.sweep_once()
 
     assert report.outage is not None

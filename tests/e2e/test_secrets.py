@@ -64,7 +64,7 @@ def test_a_handler_cannot_read_its_workers_token_from_proc(tmp_path: Path) -> No
     )
     try:
         with open_coordinator(url) as coordinator:
-            job_id = new_job_id(coordinator.now(), os.urandom(16))
+            job_id = new_job_id(coordinator.store.now(), os.urandom(16))
             coordinator.execute(
                 Enqueue(
                     job_id=job_id,
@@ -77,10 +77,10 @@ def test_a_handler_cannot_read_its_workers_token_from_proc(tmp_path: Path) -> No
             )
 
             def has_ended() -> bool:
-                return coordinator.load_jobs([job_id])[job_id].status.is_terminal
+                return coordinator.store.load_jobs([job_id])[job_id].status.is_terminal
 
             until(has_ended, "the spy is back", within_s=120)
-            job = coordinator.load_jobs([job_id])[job_id]
+            job = coordinator.store.load_jobs([job_id])[job_id]
     finally:
         worker.terminate()
         code = worker.wait(120)

@@ -41,6 +41,7 @@ class OverHttp:
 
     def __init__(self, near: Coordinator, url: str) -> None:
         self._near = near
+        self.store = StoreOverHttp(self, near.store)
         self._url = url
         self._callers: dict[tuple[Actor, Namespace], RemoteCoordinator] = {}
 
@@ -125,16 +126,25 @@ class OverHttp:
             assert grant.lease_id == row.lease_id
         return replace(grant, job=row)
 
-    # --- beside the log
+
+class StoreOverHttp:
+    """The store of a server: what workers leave there travels, tests read it directly."""
+
+    def __init__(self, far: OverHttp, near: Store) -> None:
+        self._far = far
+        self._near = near
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._near, name)
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        return self.of(upload.actor).stage_artifact(upload)
+        return self._far.of(upload.actor).store.stage_artifact(upload)
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        return self.of(output.actor).put_attempt_log(output)
+        return self._far.of(output.actor).store.put_attempt_log(output)
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        return self.of(process.actor, process.namespace).see_worker(process)
+        return self._far.of(process.actor, process.namespace).store.see_worker(process)
 
 
 def _is_coordinators_own(command: Command) -> bool:
@@ -172,13 +182,13 @@ class RemoteKit(Kit):
 
     def _put(self, queue: QueueName, *, paused: bool | None, limit: int | None) -> QueueState:
         operator = self.far.of(OPERATOR)
-        return operator.put_queue(DEFAULT_NAMESPACE, queue, paused=paused, limit=limit)
+        return operator.store.put_queue(DEFAULT_NAMESPACE, queue, paused=paused, limit=limit)
 
     def reload(self, job: Job) -> Job:
         """The row; what a client is shown of it is the same, but for the lease's id and the place
         it was claimed from."""
         row = super().reload(job)
-        [shown] = self.far.of(OPERATOR, row.namespace).load_jobs([row.id]).values()
+        [shown] = self.far.of(OPERATOR, row.namespace).store.load_jobs([row.id]).values()
         assert replace(shown, lease_id=row.lease_id, claimed_run_at=row.claimed_run_at) == row
         return row
 
@@ -189,5 +199,5 @@ class RemoteKit(Kit):
 
     def exists(self, job_id: JobId) -> bool:
         found = super().exists(job_id)
-        assert bool(self.far.of(OPERATOR).load_jobs([job_id])) == found
+        assert bool(self.far.of(OPERATOR).store.load_jobs([job_id])) == found
         return found

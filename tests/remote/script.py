@@ -146,7 +146,7 @@ class World:
             kept = [(a.name, a.sha256) for a in self.store.list_artifacts(record.job_id)]
             logs = [log.text for log in self.store.load_attempt_logs(record.job_id)]
             shown[record.job_id] = (row, events, kept, logs)
-        queues = self.store.queues(DEFAULT_NAMESPACE)
+        queues = self.store.list_queues(DEFAULT_NAMESPACE)
         return shown | {"queues": queues, "workers": self.store.list_workers(DEFAULT_NAMESPACE)}
 
 
@@ -237,7 +237,7 @@ class Script:
 
     def run(self) -> None:
         """Everything once."""
-        self.worker.see_worker(_process())
+        self.worker.store.see_worker(_process())
         self._enqueue(1)
         self._enqueue(2, 3, 4)
         self._work()
@@ -259,13 +259,13 @@ class Script:
             body=b"text",
             media_type="text/plain",
         )
-        assert self.worker.stage_artifact(upload).cause is None
+        assert self.worker.store.stage_artifact(upload).cause is None
         output = AttemptOutput(
             job_id=grant.job_id, lease_id=grant.lease_id, actor=NOBODY, text="said"
         )
-        assert self.worker.put_attempt_log(output) is None
+        assert self.worker.store.put_attempt_log(output) is None
         assert self._report(grant, Complete, result=b'"done"') is VerdictKind.COMMITTED
-        assert self.client.load_artifact(grant.job_id, "report/a.txt") is not None
+        assert self.client.store.load_artifact(grant.job_id, "report/a.txt") is not None
 
     def _fail_and_release(self) -> None:
         failing, released = self._grant(2)
@@ -285,8 +285,8 @@ class Script:
         self.bury(5)
         self.discard(5)
         for paused, limit in ((True, None), (False, None), (None, 7)):
-            self.operator.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=limit)
-        assert self.operator.request_drain(DEFAULT_NAMESPACE, WORKER)
+            self.operator.store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=limit)
+        assert self.operator.store.request_drain(DEFAULT_NAMESPACE, WORKER)
 
 
 def _process() -> WorkerProcess:

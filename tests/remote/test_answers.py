@@ -187,7 +187,7 @@ def test_nobody_there_is_not_an_unknown_outcome() -> None:
 @spec("H2")
 def test_a_question_is_asked_again_the_same_until_it_is_answered() -> None:
     with asking(b"", problem(503, "closed", verdict=None), NOW) as (remote, puppet):
-        assert remote.now() == 1_735_689_600_000_000
+        assert remote.store.now() == 1_735_689_600_000_000
 
         assert len(puppet.heard) == 3
         assert len(set(puppet.heard)) == 1
@@ -196,7 +196,7 @@ def test_a_question_is_asked_again_the_same_until_it_is_answered() -> None:
 def test_asking_again_has_an_end() -> None:
     with asking(problem(503, "not_ready", verdict=None)) as (remote, puppet):
         with pytest.raises(StoreUnavailable, match="503"):
-            remote.now()
+            remote.store.now()
 
         assert len(puppet.heard) == QUICK.tries
 
@@ -213,7 +213,7 @@ def test_asking_again_has_an_end() -> None:
 def test_a_refusal_is_final(says: bytes, error: type[Exception]) -> None:
     with asking(says) as (remote, puppet):
         with pytest.raises(error) as caught:
-            remote.now()
+            remote.store.now()
 
         assert len(puppet.heard) == 1
         assert "bbbb" not in str(caught.value)
@@ -303,7 +303,7 @@ def test_a_closed_one_says_so() -> None:
         with pytest.raises(Closed):
             remote.submit_many([START])
         with pytest.raises(Closed):
-            remote.now()
+            remote.store.now()
 
 
 def test_a_call_after_the_end_is_not_an_unknown_outcome_however_it_would_wait() -> None:
@@ -402,10 +402,10 @@ def test_a_certificate_of_nobody_we_trust_is_refused_at_once() -> None:
 
     stranger = open_remote(url, environment={}, token=TOKEN)
     with pytest.raises(StoreUnavailable, match="TENURE_CA_FILE"):
-        stranger.now()
+        stranger.store.now()
     friend = open_remote(url, environment={"TENURE_CA_FILE": str(CERTIFICATE)}, token=TOKEN)
 
-    assert friend.now() > 0
+    assert friend.store.now() > 0
     assert len(asked) == 1
     server.join(30)
     stranger.close()

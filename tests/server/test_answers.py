@@ -544,7 +544,7 @@ def test_a_job_that_was_purged_under_the_request_is_unknown(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = replace(stage.job(stage.enqueue()), id=JobId(JOB.format(2)))
-    monkeypatch.setattr(stage.coordinator, "load_jobs", lambda ids: {found.id: found})
+    monkeypatch.setattr(stage.coordinator.store, "load_jobs", lambda ids: {found.id: found})
 
     answer = stage.call("cancel", {"request_id": "r"}, role=C, job_id=found.id)
 

@@ -230,7 +230,7 @@ def test_the_stores_clock_is_read_now_and_then(
         readings.append(stage.clock())
         return stage.clock()
 
-    monkeypatch.setattr(stage.coordinator, "now", read)
+    monkeypatch.setattr(stage.coordinator.store, "now", read)
     shown = []
     for passes_s in (0, 9, 1, 1, 9):
         stage.clock.advance(passes_s)

@@ -155,7 +155,7 @@ def test_who_may_not_ask_changes_nothing(stage: Stage, route: Route) -> None:
     send(stage, route, token=None)
 
     assert (stage.job(job_id), stage.events(job_id)) == before
-    assert len(stage.store.queues(before[0].namespace)) == 1
+    assert len(stage.store.list_queues(before[0].namespace)) == 1
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)

@@ -16,4 +16,4 @@ def test_a_queue_that_was_lost_is_made_known_again(hand: ForeignHand) -> None:
     saved = store.save(enqueue_changes(store, 1), epoch=Epoch(2))
 
     assert len(saved.stuck) == 1
-    assert [state.name for state in store.queues(DEFAULT_NAMESPACE)] == [QUEUE]
+    assert [state.name for state in store.list_queues(DEFAULT_NAMESPACE)] == [QUEUE]

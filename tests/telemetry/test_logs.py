@@ -183,7 +183,7 @@ def test_a_failed_request_is_logged_with_its_id_and_trace(
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(stage.coordinator, "now", fail)
+    monkeypatch.setattr(stage.coordinator.store, "now", fail)
     headers = {"traceparent": TRACEPARENT, "x-request-id": "request-1"}
     answer = stage.ask("GET", "/v1/time", token=stage.of(Role.CLIENT), headers=headers)
     stage.close()

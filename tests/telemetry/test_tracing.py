@@ -401,7 +401,7 @@ def test_a_servers_line_within_a_request_has_the_ids_that_the_request_named(
         found = json.loads(caplog.text.strip().splitlines()[-1])
         return {name: found[name] for name in found if name.startswith(("trace", "correlation"))}
 
-    monkeypatch.setattr(stage.coordinator, "now", fail)
+    monkeypatch.setattr(stage.coordinator.store, "now", fail)
     one, several = Labels(TRACEPARENT, "order,7"), Labels(OTHER, "Größe")
 
     alone, together = line(one), line(one, several)

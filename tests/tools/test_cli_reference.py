@@ -99,7 +99,7 @@ def _work(coordinator: Coordinator) -> None:
         version="1",
         uptime_us=Duration(0),
     )
-    coordinator.see_worker(process)
+    coordinator.store.see_worker(process)
     request = ClaimRequest(
         namespace=DEFAULT_NAMESPACE,
         worker=WorkerId("w"),
@@ -111,8 +111,8 @@ def _work(coordinator: Coordinator) -> None:
     )
     [grant] = coordinator.claim(request).grants
     lease: Any = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": actor}
-    coordinator.stage_artifact(ArtifactUpload(name="report.txt", body=b"done", **lease))
-    coordinator.put_attempt_log(AttemptOutput(text="hello\n", left_out_bytes=0, **lease))
+    coordinator.store.stage_artifact(ArtifactUpload(name="report.txt", body=b"done", **lease))
+    coordinator.store.put_attempt_log(AttemptOutput(text="hello\n", left_out_bytes=0, **lease))
     coordinator.execute(Complete(request_id=RequestId("complete"), result=b"7", **lease))
 
 

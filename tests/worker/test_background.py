@@ -40,7 +40,7 @@ def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
     shop.wait(job_id)
     shop.stop(worker)
 
-    [log] = shop.coordinator.load_attempt_logs(job_id)
+    [log] = shop.coordinator.store.load_attempt_logs(job_id)
     assert log.attempt == 1
     assert "line 1" in log.text
 

@@ -21,7 +21,7 @@ from tenure.core.ids import JobId
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import TenureError
-from tenure.ports import Administration, JobFilter
+from tenure.ports import Coordination, JobFilter
 from tenure.protocol.records import ResolutionRecord, resolution_record
 
 MAX_JOBS = 100_000
@@ -75,7 +75,7 @@ def many_options(function: _F) -> _F:
 
 
 def select(
-    serving: Administration,
+    serving: Coordination,
     selection: Selection,
     *,
     verb: str,
@@ -101,7 +101,7 @@ def select(
 
 
 def _all_ids(
-    serving: Administration,
+    serving: Coordination,
     wanted: JobFilter,
     without: Callable[[Sequence[JobId]], Container[JobId]],
 ) -> tuple[list[JobId], bool]:
@@ -109,7 +109,7 @@ def _all_ids(
     wanted = msgspec.structs.replace(wanted, limit=PER_PAGE, bodies=False)
     found: list[JobId] = []
     for _ in range(MAX_JOBS // PER_PAGE):
-        page = [job.id for job in serving.list_jobs(wanted)]
+        page = [job.id for job in serving.store.list_jobs(wanted)]
         left_out = without(page)
         found += [job_id for job_id in page if job_id not in left_out]
         if len(page) < PER_PAGE:
@@ -119,7 +119,7 @@ def _all_ids(
 
 
 def execute_all(
-    serving: Administration,
+    serving: Coordination,
     commands: Sequence[Command],
     *,
     as_json: bool,
@@ -158,9 +158,7 @@ def execute_all(
         raise click.exceptions.Exit(REFUSED)
 
 
-def _answers(
-    serving: Administration, commands: Sequence[Command]
-) -> Iterator[tuple[Command, Reply]]:
+def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tuple[Command, Reply]]:
     progress = ProgressLine()
     try:
         for start in range(0, len(commands), PER_BATCH):

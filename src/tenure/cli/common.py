@@ -28,9 +28,9 @@ from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.core.job import Job
 from tenure.core.sizes import parse_size
 from tenure.errors import InvalidInput, TenureError, UnknownJob
-from tenure.ports import Administration, JobFilter
+from tenure.ports import Coordination, JobFilter
 from tenure.settings import is_new, shown_url, url_from_environment
-from tenure.wiring import open_administration, open_coordinator
+from tenure.wiring import open_coordination, open_coordinator
 
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
 
@@ -204,12 +204,12 @@ def coordinator(
 @contextmanager
 def administration(
     url: str | None, *, create: bool = False, token: str | None = None
-) -> Iterator[Administration]:
+) -> Iterator[Coordination]:
     """The coordinator of the chosen store or server."""
     with reported_errors(), ExitStack() as stack:
         chosen = url or url_from_environment()
         with _told_if_created(chosen, create):
-            opened = open_administration(chosen, create=create, token=token)
+            opened = open_coordination(chosen, create=create, token=token)
             serving = stack.enter_context(opened)
         yield serving
 
@@ -265,7 +265,7 @@ def job_argument(function: _F) -> _F:
     )(function)
 
 
-def find_job_id(serving: Administration, text: str, namespace: str, *, field: str = "ID") -> JobId:
+def find_job_id(serving: Coordination, text: str, namespace: str, *, field: str = "ID") -> JobId:
     """The id that was typed, whole or shortened; ends the command unless it means one job.
 
     A whole id is taken as it is, so that it needs no look-up. A shortened one is looked up in one
@@ -278,7 +278,7 @@ def find_job_id(serving: Administration, text: str, namespace: str, *, field: st
     if len(typed) < SHORTEST_PREFIX:
         hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
         raise InvalidInput(field, f"{text!a} is too short", hint=hint)
-    found = serving.list_jobs(
+    found = serving.store.list_jobs(
         JobFilter(
             namespace=Namespace(namespace), id_prefix=typed, limit=MAX_CANDIDATES + 1, bodies=False
         )
@@ -286,7 +286,7 @@ def find_job_id(serving: Administration, text: str, namespace: str, *, field: st
     if not found:
         refuse(f"no job in namespace {namespace} has an id that begins with {typed}")
     if len(found) > 1:
-        _refuse_ambiguous(typed, found, serving.now())
+        _refuse_ambiguous(typed, found, serving.store.now())
     return found[0].id
 
 
@@ -299,10 +299,10 @@ def _refuse_ambiguous(typed: str, found: Sequence[Job], now: Instant) -> NoRetur
     refuse(f"{many} jobs have an id that begins with {typed}; give more of it:", lines)
 
 
-def find_job(serving: Administration, text: str, namespace: str = "default") -> Job:
+def find_job(serving: Coordination, text: str, namespace: str = "default") -> Job:
     """The job of this id, whole or shortened; ends the command if there is none."""
     job_id = find_job_id(serving, text, namespace)
-    job = serving.load_jobs([job_id]).get(job_id)
+    job = serving.store.load_jobs([job_id]).get(job_id)
     if job is None:
         refuse(str(UnknownJob(job_id)))
     return job

@@ -43,7 +43,7 @@ from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
-from tenure.ports import Administration, DeadLetter, JobFilter
+from tenure.ports import Coordination, DeadLetter, JobFilter
 from tenure.protocol.fields import iso, optional_moment
 from tenure.protocol.records import JobRecord, ResolutionRecord, job_record, resolution_record
 
@@ -161,10 +161,10 @@ def list_dead_letters(
             wanted = msgspec.structs.replace(wanted, before=last)
         if by is not None:
             groups = _by_error(_all_dead_letters(serving, wanted))[:limit]
-            _show_groups(groups, now=serving.now(), as_json=as_json)
+            _show_groups(groups, now=serving.store.now(), as_json=as_json)
             return
-        found = serving.list_dead_letters(msgspec.structs.replace(wanted, limit=limit))
-        now = serving.now()
+        found = serving.store.list_dead_letters(msgspec.structs.replace(wanted, limit=limit))
+        now = serving.store.now()
     if as_json:
         print_json([_line(letter) for letter in found])
         return
@@ -224,10 +224,10 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     example_id: str
 
 
-def _all_dead_letters(serving: Administration, wanted: JobFilter) -> Iterator[Job]:
+def _all_dead_letters(serving: Coordination, wanted: JobFilter) -> Iterator[Job]:
     wanted = msgspec.structs.replace(wanted, limit=PER_PAGE)
     for _ in range(MAX_JOBS // PER_PAGE):
-        page = serving.list_jobs(wanted)
+        page = serving.store.list_jobs(wanted)
         yield from page
         if len(page) < PER_PAGE:
             return
@@ -291,9 +291,9 @@ def show_dead_letter(
         job = find_job(serving, job_id, namespace)
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
-        found = serving.load_resolutions([job.id]).get(job.id)
-        hidden = bodies and hides_bodies(job, serving.load_events(job.id))
-        now = serving.now()
+        found = serving.store.load_resolutions([job.id]).get(job.id)
+        hidden = bodies and hides_bodies(job, serving.store.load_events(job.id))
+        now = serving.store.now()
         shown = job_record(job, now=now, bodies=bodies and not hidden)
     if as_json:
         print_json(DeadLetterShown(job=shown, resolution=resolution_record(found)))

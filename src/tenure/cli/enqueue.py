@@ -39,7 +39,7 @@ from tenure.core.verdicts import Reply
 from tenure.errors import InvalidInput
 from tenure.handlers.options import as_option
 from tenure.handlers.registry import DEFAULT_QUEUE
-from tenure.ports import Administration
+from tenure.ports import Coordination
 from tenure.protocol.records import JobRecord, job_record
 from tenure.settings import project_settings
 from tenure.telemetry.unclaimed import why_waiting
@@ -145,7 +145,7 @@ def enqueue(
             job = wait_for_end(serving, reply.job, timeout)
             show_end(serving, job, as_json=as_json)
         elif as_json:
-            print_json(job_record(reply.job, now=serving.now(), bodies=False))
+            print_json(job_record(reply.job, now=serving.store.now(), bodies=False))
         else:
             click.echo(reply.job.id)
 
@@ -176,9 +176,9 @@ def _naming_flags() -> Iterator[None]:
         raise InvalidInput(flag, wrong.problem, hint=wrong.hint) from wrong
 
 
-def _say_why_waiting(serving: Administration, job: Job) -> None:
+def _say_why_waiting(serving: Coordination, job: Job) -> None:
     """Tell a person who may have mistyped a kind or a queue, or not started a worker."""
-    why = why_waiting(serving, job)
+    why = why_waiting(serving.store, job)
     if why is not None:
         say(f"it waits: {why}")
 
@@ -209,7 +209,7 @@ def _refuse_kind(kind: str, named: str, app: Application) -> Never:
     )
 
 
-def _command(serving: Administration, options: EnqueueOptions, app: Application | None) -> Enqueue:
+def _command(serving: Coordination, options: EnqueueOptions, app: Application | None) -> Enqueue:
     if app is not None and Kind(options.kind) in app.registry.kinds():
         return _of_application(options, app)
     if app is not None:
@@ -221,7 +221,7 @@ def _command(serving: Administration, options: EnqueueOptions, app: Application 
     return Enqueue(
         job_id=JobId(options.job_id)
         if options.job_id
-        else new_job_id(serving.now(), os.urandom(16)),
+        else new_job_id(serving.store.now(), os.urandom(16)),
         namespace=Namespace(options.namespace or namespace),
         queue=QueueName(options.queue or DEFAULT_QUEUE),
         kind=Kind(options.kind),

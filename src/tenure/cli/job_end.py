@@ -11,7 +11,7 @@ from tenure.core.events import Event
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
-from tenure.ports import Administration
+from tenure.ports import Coordination
 from tenure.protocol.records import job_record
 from tenure.telemetry.unclaimed import why_waiting
 
@@ -44,7 +44,7 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
     return lines
 
 
-def wait_for_end(serving: Administration, job: Job, timeout: Duration | None) -> Job:
+def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     """The job once it has ended. Failed attempts are reported on stderr meanwhile."""
     give_up_at = None
     if timeout is not None:
@@ -53,8 +53,8 @@ def wait_for_end(serving: Administration, job: Job, timeout: Duration | None) ->
     while not job.status.is_terminal:
         if job.failures > failures:
             failures = job.failures
-            events = serving.load_events(job.id)
-            for line in lost_attempts(events, after=told, now=serving.now()):
+            events = serving.store.load_events(job.id)
+            for line in lost_attempts(events, after=told, now=serving.store.now()):
                 say(line)
             told = events[-1].seq
         if give_up_at is not None and time.monotonic() >= give_up_at:
@@ -64,20 +64,20 @@ def wait_for_end(serving: Administration, job: Job, timeout: Duration | None) ->
     return job
 
 
-def _give_up(serving: Administration, job: Job) -> None:
+def _give_up(serving: Coordination, job: Job) -> None:
     reasons = []
     if job.failures and job.last_error is not None:
         spent = f"{job.failures} of {job.policy.max_attempts} attempts failed"
         reasons.append(f"{spent}, the last with {job.last_error.headline}")
-    why = why_waiting(serving, job)
+    why = why_waiting(serving.store, job)
     reasons += [] if why is None else [why]
     refuse(f"job {job.id} is still {job.status}" + ": " * bool(reasons) + "; ".join(reasons))
 
 
-def show_end(serving: Administration, job: Job, *, as_json: bool) -> None:
+def show_end(serving: Coordination, job: Job, *, as_json: bool) -> None:
     """Print the result, or the whole job; end the command if the job did not succeed."""
     if as_json:
-        print_json(job_record(job, now=serving.now(), bodies=True))
+        print_json(job_record(job, now=serving.store.now(), bodies=True))
     elif job.result is not None:
         click.echo(printable(job.result.decode()))
     elif job.status is JobStatus.SUCCEEDED:

@@ -52,7 +52,7 @@ from tenure.core.vocabulary import (
     Stage,
     parse_status,
 )
-from tenure.ports import Administration, JobFilter
+from tenure.ports import Coordination, JobFilter
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
@@ -172,8 +172,8 @@ def list_jobs(
         if before is not None:
             last = find_job_id(serving, before, wanted.namespace, field="--before")
             wanted = msgspec.structs.replace(wanted, before=last)
-        found = serving.list_jobs(wanted)
-        now = serving.now()
+        found = serving.store.list_jobs(wanted)
+        now = serving.store.now()
     if as_json:
         print_json([job_record(job, now=now, bodies=False) for job in found])
         return
@@ -217,11 +217,11 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
     """Show a job, why it waits, its history and its error."""
     with administration(url) as serving:
         job = find_job(serving, job_id, namespace)
-        events = serving.load_events(job.id)
+        events = serving.store.load_events(job.id)
         hidden = bodies and hides_bodies(job, events)
-        now = serving.now()
+        now = serving.store.now()
         shown = job_record(job, now=now, bodies=bodies and not hidden)
-        waiting = why_waiting(serving, job)
+        waiting = why_waiting(serving.store, job)
     if as_json:
         history = [event_record(event) for event in events]
         print_json(JobShown(job=shown, waiting=waiting, events=history))
@@ -240,7 +240,7 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
 def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> None:
     """Show every event of a job's history."""
     with administration(url) as serving:
-        events = serving.load_events(find_job(serving, job_id, namespace).id)
+        events = serving.store.load_events(find_job(serving, job_id, namespace).id)
     if as_json:
         print_json([event_record(event) for event in events])
     else:
@@ -277,8 +277,8 @@ def job_artifacts(
         if name is not None:
             _fetch_artifact(serving, job, name, output)
             return
-        found = serving.list_artifacts(job.id)
-        now = serving.now()
+        found = serving.store.list_artifacts(job.id)
+        now = serving.store.now()
     if as_json:
         print_json([artifact_record(each) for each in found])
         return
@@ -288,8 +288,8 @@ def job_artifacts(
     )
 
 
-def _fetch_artifact(serving: Administration, job: Job, name: str, output: Path | None) -> None:
-    stored = serving.load_artifact(job.id, name)
+def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | None) -> None:
+    stored = serving.store.load_artifact(job.id, name)
     if stored is None:
         refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")
     if output is not None:
@@ -318,7 +318,7 @@ def job_logs(
         job = find_job(serving, job_id, namespace)
         logs = [
             log
-            for log in serving.load_attempt_logs(job.id)
+            for log in serving.store.load_attempt_logs(job.id)
             if attempt is None or log.attempt == attempt
         ]
     if as_json:
@@ -460,7 +460,7 @@ def rerun_jobs(
             old_ids = {redriven_id(command(job_id)): job_id for job_id in page}
             new_ids, found = list(old_ids), set()
             for start in range(0, len(new_ids), LOADED_AT_ONCE):
-                loaded = serving.load_jobs(new_ids[start : start + LOADED_AT_ONCE])
+                loaded = serving.store.load_jobs(new_ids[start : start + LOADED_AT_ONCE])
                 found |= {old_ids[new_id] for new_id in loaded}
             return found
 
@@ -517,7 +517,7 @@ def _retry(job: Job, request_id: RequestId) -> Command:
     return Redrive(job_id=job.id, actor=operator(), request_id=request_id, cause=cause)
 
 
-def _instead_of_retry(serving: Administration, reply: Reply) -> str | None:
+def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
     job = reply.job
     if reply.cause is Cause.ALREADY_RESOLVED and job is not None:
         return f"`tenure jobs rerun --again {job.id}` makes another job of it"
@@ -528,12 +528,12 @@ def _instead_of_retry(serving: Administration, reply: Reply) -> str | None:
             f"worker {job.owner} has it: wait for its end, or `tenure jobs cancel {job.id}` and"
             " then retry it"
         )
-    if job.run_at is not None and job.run_at > serving.now():
+    if job.run_at is not None and job.run_at > serving.store.now():
         return (
-            f"it runs {ago(job.run_at, serving.now())}; to run it now, `tenure jobs cancel"
+            f"it runs {ago(job.run_at, serving.store.now())}; to run it now, `tenure jobs cancel"
             f" {job.id}` and then retry it"
         )
-    return why_waiting(serving, job) or "a worker will claim it soon"
+    return why_waiting(serving.store, job) or "a worker will claim it soon"
 
 
 @jobs.command(name="requeue")

@@ -14,7 +14,7 @@ from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
-from tenure.ports import Administration, QueueMeasure
+from tenure.ports import Coordination, QueueMeasure
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -50,7 +50,7 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
     """List queues with the number of waiting and running jobs."""
     with administration(url) as serving:
         check_name("namespace", namespace)
-        found = serving.list_queues(Namespace(namespace))
+        found = serving.store.list_queues(Namespace(namespace))
         lines = _lines(serving, Namespace(namespace), found)
     if as_json:
         print_json(lines)
@@ -72,9 +72,7 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
     )
 
 
-def _lines(
-    serving: Administration, namespace: Namespace, found: list[QueueState]
-) -> list[QueueLine]:
+def _lines(serving: Coordination, namespace: Namespace, found: list[QueueState]) -> list[QueueLine]:
     # A server counts for its /metrics only; no route returns the number of jobs in a queue.
     if not isinstance(serving, Coordinator):
         return [_line(queue, None, None) for queue in found]
@@ -126,10 +124,12 @@ def _put(
     with administration(url) as serving:
         check_name("namespace", namespace)
         check_name("QUEUE", name)
-        known = [queue.name for queue in serving.list_queues(Namespace(namespace))]
+        known = [queue.name for queue in serving.store.list_queues(Namespace(namespace))]
         if name not in known and not create:
             _refuse_unknown(name, known)
-        return serving.put_queue(Namespace(namespace), QueueName(name), paused=paused, limit=limit)
+        return serving.store.put_queue(
+            Namespace(namespace), QueueName(name), paused=paused, limit=limit
+        )
 
 
 def _refuse_unknown(name: str, known: Sequence[str]) -> NoReturn:

@@ -175,7 +175,7 @@ def create_token(
 def list_tokens(url: str | None, as_json: bool) -> None:
     """List tokens, oldest first, without their secrets."""
     with coordinator(url) as serving:
-        now = serving.now()
+        now = serving.store.now()
         found = serving.store.list_tokens()
     views = [_view(token, now) for token in found]
     if as_json:

@@ -72,7 +72,7 @@ class Queues:
 
     def _listing(self) -> Operation[list[QueueRecord]]:
         namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda near: near.list_queues(namespace))
+        found = yield from self._channel.asking(lambda store: store.list_queues(namespace))
         return [_queue_record(state) for state in found]
 
     def _setting(
@@ -85,7 +85,7 @@ class Queues:
             _refuse_unknown(name, [each.name for each in known])
         namespace = self._channel.namespace
         state = yield from self._channel.asking(
-            lambda near: near.put_queue(namespace, name, paused=paused, limit=limit)
+            lambda store: store.put_queue(namespace, name, paused=paused, limit=limit)
         )
         return _queue_record(state)
 
@@ -142,15 +142,17 @@ class Workers:
 
     def _listing(self) -> Operation[list[WorkerRecord]]:
         namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda near: near.list_workers(namespace))
-        now = yield from self._channel.asking(lambda near: near.now())
+        found = yield from self._channel.asking(lambda store: store.list_workers(namespace))
+        now = yield from self._channel.asking(lambda store: store.now())
         return [worker_record(seen, now=now) for seen in found]
 
     def _draining(self, worker: str) -> Operation[None]:
         name = WorkerId(plain(worker))
         check_name("worker", name)
         namespace = self._channel.namespace
-        is_there = yield from self._channel.asking(lambda near: near.request_drain(namespace, name))
+        is_there = yield from self._channel.asking(
+            lambda store: store.request_drain(namespace, name)
+        )
         if not is_there:
             raise InvalidInput(
                 "worker", f"there is no worker {name}", hint="app.workers.ls() lists them"
@@ -235,7 +237,7 @@ class DeadLetters:
             before=before,
             limit=limit,
         )
-        found = yield from self._channel.asking(lambda near: near.list_dead_letters(wanted))
+        found = yield from self._channel.asking(lambda store: store.list_dead_letters(wanted))
         return [
             DeadLetterRecord(
                 job=record_of(letter.job, now=letter.job.updated_at, bodies=False),

@@ -271,8 +271,8 @@ class Application:
             before=before,
             limit=limit,
         )
-        found = yield from self.channel.asking(lambda near: near.list_jobs(wanted))
-        now = yield from self.channel.asking(lambda near: near.now())
+        found = yield from self.channel.asking(lambda store: store.list_jobs(wanted))
+        now = yield from self.channel.asking(lambda store: store.now())
         return [record_of(job, now=now, bodies=False) for job in found]
 
 

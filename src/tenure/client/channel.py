@@ -31,7 +31,7 @@ from tenure.core.policy import Backoff
 from tenure.core.retry import Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
-from tenure.ports import Administration, Entropy
+from tenure.ports import Coordination, Entropy, JobStore
 from tenure.protocol.fields import iso
 
 MAX_TRIES = 5
@@ -81,7 +81,7 @@ async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -
 class Link(msgspec.Struct, kw_only=True):
     """An open connection to a coordinator; tests replace its clock and its pauses."""
 
-    coordination: Administration
+    coordination: Coordination
     close: Callable[[], None]
     tries: int = MAX_TRIES
     """How often a request without an answer is sent; 1 where the coordination itself repeats it."""
@@ -132,7 +132,7 @@ class Channel:
             with self._lock:
                 if self._link is None:
                     opened = self._connect()
-                    self._skew_us = opened.coordination.now() - _host_us()
+                    self._skew_us = opened.coordination.store.now() - _host_us()
                     self._link = opened
                 link = self._link
         return link
@@ -212,10 +212,10 @@ class Channel:
         answers: list[Answer] = yield from self._repeating(wait)
         return answers
 
-    def asking(self, question: Callable[[Administration], _T]) -> Operation[_T]:
-        """Ask the coordinator something that may be asked again."""
+    def asking(self, question: Callable[[JobStore], _T]) -> Operation[_T]:
+        """Ask the store something that may be asked again."""
         answer: _T = yield from self._repeating(
-            lambda link: in_thread(lambda: question(link.coordination))
+            lambda link: in_thread(lambda: question(link.coordination.store))
         )
         return answer
 
@@ -240,7 +240,7 @@ class Channel:
 
     def loading(self, job_id: JobId) -> Operation[Job]:
         """A job of this namespace; `UnknownJob` if there is none."""
-        found = yield from self.asking(lambda coordination: coordination.load_jobs([job_id]))
+        found = yield from self.asking(lambda store: store.load_jobs([job_id]))
         job = found.get(job_id)
         if job is None or job.namespace != self.namespace:
             raise UnknownJob(job_id)

@@ -31,7 +31,7 @@ from tenure.errors import (
     UnknownJob,
     WaitTimeout,
 )
-from tenure.ports import Administration
+from tenure.ports import JobStore
 from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
@@ -88,7 +88,7 @@ class Job(Generic[R_co]):
         job = yield from self._loading()
         now = job.updated_at
         if job.lease_expires_at is not None:  # whether a worker is suspect depends on the time
-            now = yield from self._channel.asking(lambda coordination: coordination.now())
+            now = yield from self._channel.asking(lambda store: store.now())
         return record_of(job, now=now, bodies=True)
 
     def _loading(self) -> Operation[StoredJob]:
@@ -135,7 +135,7 @@ class Job(Generic[R_co]):
         return await arun(self._listing_events())
 
     def _listing_events(self) -> Operation[list[EventRecord]]:
-        events = yield from self._asking(lambda coordination: coordination.load_events(self.id))
+        events = yield from self._asking(lambda store: store.load_events(self.id))
         return [event_record(event) for event in events]
 
     def artifacts(self) -> list[ArtifactRecord]:
@@ -147,7 +147,7 @@ class Job(Generic[R_co]):
         return await arun(self._listing_artifacts())
 
     def _listing_artifacts(self) -> Operation[list[ArtifactRecord]]:
-        found = yield from self._asking(lambda coordination: coordination.list_artifacts(self.id))
+        found = yield from self._asking(lambda store: store.list_artifacts(self.id))
         return [artifact_record(artifact) for artifact in found]
 
     def artifact(self, name: str) -> bytes | None:
@@ -160,12 +160,10 @@ class Job(Generic[R_co]):
 
     def _loading_artifact(self, name: str) -> Operation[bytes | None]:
         wanted = plain(name)
-        stored = yield from self._asking(
-            lambda coordination: coordination.load_artifact(self.id, wanted)
-        )
+        stored = yield from self._asking(lambda store: store.load_artifact(self.id, wanted))
         return None if stored is None else stored.body
 
-    def _asking(self, question: Callable[[Administration], _T]) -> Operation[_T]:
+    def _asking(self, question: Callable[[JobStore], _T]) -> Operation[_T]:
         """Ask about this job, which must be one of the application's namespace."""
         yield from self._channel.loading(self.id)
         return (yield from self._channel.asking(question))

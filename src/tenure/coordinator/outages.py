@@ -6,7 +6,7 @@ while its holder waits for an answer ended in the outage. [O5] Records nothing i
 does, before it expires a lease. [O6]
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, cast
@@ -15,7 +15,9 @@ from tenure.clock import Monotonic
 from tenure.coordinator.estimate import LATEST_READING
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.commands import Outage
+from tenure.core.ids import JobId
 from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.job import Job
 from tenure.errors import StoreUnavailable
 from tenure.ports import Loaded, Saved, Store
 
@@ -26,10 +28,11 @@ UNWATCHED = frozenset(
         # Slow on a large store that is perfectly well.
         *(
             "list_jobs",
+            "list_dead_letters",
             "list_events",
             "count_events",
             "list_workers",
-            "queues",
+            "list_queues",
             "measure",
             "health",
         ),
@@ -119,6 +122,12 @@ class _Watched:
             return found
         timed = {"claim": self._claim, "tick": self._tick}.get(name, self._call)
         return partial(timed, found)
+
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """As `load`, whose answer shows the store's clock: a late one can be told from a process
+        that stood still."""
+        loaded: Loaded = self._call(self._store.load, ids)
+        return loaded.jobs
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         asked_us = self._watch.asked()

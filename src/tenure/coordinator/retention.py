@@ -17,7 +17,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
-from tenure.ports import Bite, Store
+from tenure.ports import PruneResult, Store
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
@@ -34,7 +34,7 @@ INTERVAL = seconds(30)
 RUN_WITHIN_S = 120.0
 """Nobody waits for it, so it may take longer than a call. [K6]"""
 
-NOTHING = Bite(0, is_full=False)
+NOTHING = PruneResult(0, hit_limit=False)
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +122,8 @@ class Retention:
             "outages_forgotten": store.forget_outages(older_than_us=EXCUSING, limit=page),
         }
         return RetentionReport(
-            is_behind=renewals.is_full or artifacts.is_full or page in counted.values(),
-            renewals_pruned=renewals.gone,
-            artifacts_collected=artifacts.gone,
+            is_behind=renewals.hit_limit or artifacts.hit_limit or page in counted.values(),
+            renewals_pruned=renewals.deleted,
+            artifacts_collected=artifacts.deleted,
             **counted,
         )

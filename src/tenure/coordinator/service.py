@@ -19,9 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
-from tenure.coordinator.administering import Administered
 from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit, late
-from tenure.coordinator.beside import BesideTheLog
 from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.outages import OutageWatch, watched
 from tenure.coordinator.writability import Writability
@@ -36,9 +34,8 @@ from tenure.core.claims import (
     wanted,
 )
 from tenure.core.commands import Command, Enqueue
-from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, JobId
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
@@ -216,7 +213,7 @@ class OverdueCalls:
                     self._open.discard(call)
 
 
-class Coordinator(BesideTheLog, Administered):
+class Coordinator:
     """Decides for everybody who shares this store. Thread-safe; close it when done."""
 
     def __init__(
@@ -331,18 +328,6 @@ class Coordinator(BesideTheLog, Administered):
         )
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
-
-    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs; unknown ones are missing."""
-        return self.store.load(ids).jobs
-
-    def load_events(self, job_id: JobId) -> list[Event]:
-        """A job's history in order of seq."""
-        return self.store.load_histories([job_id])[job_id]
-
-    def now(self) -> Instant:
-        """The store's clock."""
-        return self.store.now()
 
     def close(self) -> None:
         """Finish what was submitted, then stop. The store stays open: it is its owner's. A flight

@@ -176,7 +176,7 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     cancel_requested_at: Instant | None
 
 
-def lease_news(row: LeaseRow | None, lease_id: LeaseId, actor: Actor) -> LeaseNews:
+def lease_news(row: LeaseRow | Job | None, lease_id: LeaseId, actor: Actor) -> LeaseNews:
     """What `actor` should ask about. Only the answer to a heartbeat decides anything. [C2]"""
     if row is None or (row.lease_id, row.principal) != (lease_id, actor):
         return LeaseNews.LOST

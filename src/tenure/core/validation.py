@@ -10,7 +10,6 @@ from typing import assert_never
 
 import msgspec
 
-from tenure.core.artifacts import ArtifactQuotas
 from tenure.core.checks import (
     MAX_COUNT,
     MAX_DEDUPE_KEY,
@@ -92,7 +91,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 64
     claim_limit: int = 1000
     lease: LeaseBounds = LeaseBounds()
-    artifacts: ArtifactQuotas = ArtifactQuotas()
     bodies_are_ijson: bool = False
     """Whether bodies were parsed and found to be I-JSON before: only size and depth are checked."""
 

@@ -150,7 +150,7 @@ class Call:
     async def jobs(self, ids: Sequence[JobId], *, bodies: bool) -> list[Job]:
         """Those of these jobs that the caller may see, in this order. [H45]"""
         at_once = JOBS_WITH_BODIES_AT_ONCE if bodies else JOBS_AT_ONCE
-        load = self.coordinator.load_jobs if bodies else self.store.load_without_bodies
+        load = self.coordinator.store.load_jobs if bodies else self.store.load_without_bodies
         seen: list[Job] = []
         for begin in range(0, len(ids), at_once):
             some = ids[begin : begin + at_once]

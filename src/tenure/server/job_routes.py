@@ -285,7 +285,9 @@ async def events(call: Call) -> Response:
 async def logs(call: Call) -> Response:
     """Read what its attempts wrote."""
     await call.job()
-    found = await call.services.blocking(lambda: call.coordinator.load_attempt_logs(call.job_id))
+    found = await call.services.blocking(
+        lambda: call.coordinator.store.load_attempt_logs(call.job_id)
+    )
     call.held.read(sum(len(log.text) for log in found))
     return await call.large_answer(lambda: LogsReply(logs=tuple(found)))
 
@@ -293,7 +295,7 @@ async def logs(call: Call) -> Response:
 async def artifacts(call: Call) -> Response:
     """List a job's artifacts."""
     await call.job()
-    found = await call.services.blocking(lambda: call.coordinator.list_artifacts(call.job_id))
+    found = await call.services.blocking(lambda: call.coordinator.store.list_artifacts(call.job_id))
     digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: ArtifactsReply(
@@ -306,7 +308,9 @@ async def artifact(call: Call) -> Response:
     """Download an artifact: bytes of a stranger's making, so nothing may run or show them."""
     await call.job()
     name = call.path["name"]
-    found = await call.services.blocking(lambda: call.coordinator.load_artifact(call.job_id, name))
+    found = await call.services.blocking(
+        lambda: call.coordinator.store.load_artifact(call.job_id, name)
+    )
     if found is None:
         raise Refused(404, Word.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}")
     headers = {

@@ -54,7 +54,7 @@ def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
             f"{options.host} can be reached from other machines",
             hint="leave --no-auth out, or listen on 127.0.0.1",
         )
-    now = coordinator.now()
+    now = coordinator.store.now()
     if not any(token.is_valid(now) for token in coordinator.store.list_tokens()):
         raise InvalidInput(
             "--host",

@@ -51,7 +51,7 @@ class Services:
     async def now(self) -> Instant:
         """The store's clock, near enough for display and for ids."""
         if self._reading is None or self._monotonic() - self._reading[1] > READ_CLOCK_EVERY:
-            read = await self.blocking(self.coordinator.now)
+            read = await self.blocking(self.coordinator.store.now)
             self._reading = (read, self._monotonic())
         at, read_at = self._reading
         return Instant(at + self._monotonic() - read_at)

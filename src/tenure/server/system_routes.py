@@ -22,7 +22,7 @@ from tenure.telemetry.metrics import CONTENT_TYPE
 async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
     namespace = call.namespace()
-    found = await call.services.listing(lambda: call.store.queues(namespace))
+    found = await call.services.listing(lambda: call.store.list_queues(namespace))
     return await call.large_answer(
         lambda: QueuesReply(
             queues=tuple(queue for queue in found if call.principal.sees_any_queue([queue.name]))
@@ -73,7 +73,7 @@ async def drain(call: Call) -> Response:
 
 async def time(call: Call) -> Response:
     """Read the store's clock."""
-    now = await call.services.blocking(call.coordinator.now)
+    now = await call.services.blocking(call.coordinator.store.now)
     return answer(TimeReply(now=moment(now)))
 
 

@@ -278,7 +278,7 @@ async def upload_artifact(call: Call) -> Response:
         body=call.raw_body,
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
-    staging = await call.services.blocking(lambda: call.coordinator.stage_artifact(upload))
+    staging = await call.services.blocking(lambda: call.coordinator.store.stage_artifact(upload))
     await _check_known(call, call.job_id, upload.lease_id, staging.cause)
     return answer(staging_reply(staging))
 
@@ -287,7 +287,7 @@ async def output(call: Call) -> Response:
     """Leave what a handler wrote. [B20]"""
     sent = attempt_output(call.message(OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
-    cause = await call.services.blocking(lambda: call.coordinator.put_attempt_log(kept))
+    cause = await call.services.blocking(lambda: call.coordinator.store.put_attempt_log(kept))
     await _check_known(call, sent.job_id, sent.lease_id, cause)
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
@@ -297,7 +297,9 @@ async def look(call: Call) -> Response:
     held = [held_lease(each) for each in call.message(LookMessage).leases]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
-    news = await call.services.blocking(lambda: call.coordinator.look(leases, call.actor))
+    news = await call.services.blocking(
+        lambda: call.coordinator.store.peek_leases(leases, call.actor)
+    )
     return answer(LookReply(news=tuple(news)))
 
 
@@ -312,7 +314,7 @@ async def alive(call: Call) -> Response:
         actor=call.actor,
         namespace=call.namespace(),
     )
-    drain = await call.services.blocking(lambda: call.coordinator.see_worker(process))
+    drain = await call.services.blocking(lambda: call.coordinator.store.see_worker(process))
     return answer(AliveReply(drain=drain))
 
 

@@ -7,36 +7,36 @@ worker that never sends a sign of life is not known here.
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.errors import RequestRefused
-from tenure.ports import Administration
+from tenure.ports import JobStore
 from tenure.protocol.fields import iso
 
 
-def why_waiting(serving: Administration, job: Job) -> str | None:
+def why_waiting(store: JobStore, job: Job) -> str | None:
     """Why no worker claims this queued job; None if no reason is known."""
     if job.status is not JobStatus.QUEUED:
         return None
-    now = serving.now()
+    now = store.now()
     if job.not_before is not None and job.not_before > now:
         return f"it is not due before {iso(job.not_before)}"
     try:
-        for queue in serving.list_queues(job.namespace):
+        for queue in store.list_queues(job.namespace):
             if queue.name == job.queue and queue.paused:
                 return f"queue {job.queue} is paused"
             if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
                 return f"queue {job.queue} is at its limit of {queue.limit}"
-        if not _takers(serving, job):
+        if not _takers(store, job):
             return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
     except RequestRefused:  # a client's token sees neither queues nor workers
         return None
     return None
 
 
-def _takers(serving: Administration, job: Job) -> list[str]:
+def _takers(store: JobStore, job: Job) -> list[str]:
     """The live workers that claim such jobs; one that names no kinds claims all of them."""
-    now = serving.now()
+    now = store.now()
     return [
         seen.worker
-        for seen in serving.list_workers(job.namespace)
+        for seen in store.list_workers(job.namespace)
         if seen.state(now) is WorkerState.ALIVE
         and job.queue in seen.queues
         and (not seen.kinds or job.kind in seen.kinds)

@@ -184,7 +184,7 @@ class Inline:
 
     def _claim(self) -> Grant | None:
         kinds = self._app.registry.kinds()
-        queues = [state.name for state in self.store.queues(self._app.namespace)]
+        queues = [state.name for state in self.store.list_queues(self._app.namespace)]
         if not kinds or not queues:
             return None
         for start in range(0, len(queues), MAX_CLAIM_QUEUES):
@@ -286,7 +286,7 @@ class Inline:
     def _next_instant(self) -> Instant | None:
         """When something happens next: a job becomes ready, or a lease ends without a report."""
         kinds = self._app.registry.kinds()
-        paused = {each.name for each in self.store.queues(self._app.namespace) if each.paused}
+        paused = {each.name for each in self.store.list_queues(self._app.namespace) if each.paused}
         instants = [
             job.run_at if job.due_at is None else job.due_at
             for job in self._stored()

@@ -129,7 +129,7 @@ def store_artifact(
             body=artifact.body,
             media_type=artifact.media_type,
         )
-        staging = coordination.stage_artifact(upload)
+        staging = coordination.store.stage_artifact(upload)
     except InvalidInput as wrong:
         return ArtifactAnswer(artifact.run, artifact.number, problem=str(wrong))
     except TenureError as failure:

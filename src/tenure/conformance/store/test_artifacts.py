@@ -21,7 +21,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, ErrorClass, OnLost
 from tenure.errors import InvalidInput
-from tenure.ports import Bite
+from tenure.ports import PruneResult
 
 
 def _upload(job: Job, name: str = "report.txt", body: bytes = b"done", **fields: Any) -> Any:
@@ -30,7 +30,7 @@ def _upload(job: Job, name: str = "report.txt", body: bytes = b"done", **fields:
 
 
 def _stage(kit: Kit, job: Job, *words: Any, **fields: Any) -> Staging:
-    return kit.coordinator.stage_artifact(_upload(job, *words, **fields))
+    return kit.coordinator.store.stage_artifact(_upload(job, *words, **fields))
 
 
 def _names(kit: Kit, job: Job) -> list[str]:
@@ -219,7 +219,8 @@ def _stage_within(
 ) -> tuple[Cause | None, int | None]:
     """Stage so many bytes: why it was refused, and how many bytes were in use then."""
     upload = _upload(job, name, bytes(size), actor=job.principal)
-    staging = kit.store.stage_artifact(upload, ArtifactQuotas(**quotas))
+    kit.store.artifact_quotas = ArtifactQuotas(**quotas)
+    staging = kit.store.stage_artifact(upload)
     assert (staging.artifact is None) == (staging.cause is not None)
     return staging.cause, staging.used_bytes
 
@@ -277,10 +278,12 @@ def test_the_artifacts_of_a_namespace_have_a_quota(kit: Kit) -> None:
 @spec("B28")
 def test_a_refusal_names_the_quota_and_changes_nothing(kit: Kit) -> None:
     job = kit.running_job()
-    kit.store.stage_artifact(_upload(job, "a", b"kept"), ArtifactQuotas())
+    kit.store.stage_artifact(_upload(job, "a", b"kept"))
 
-    of_job = kit.store.stage_artifact(_upload(job, "b"), ArtifactQuotas(job_bytes=7))
-    of_namespace = kit.store.stage_artifact(_upload(job, "b"), ArtifactQuotas(namespace_bytes=6))
+    kit.store.artifact_quotas = ArtifactQuotas(job_bytes=7)
+    of_job = kit.store.stage_artifact(_upload(job, "b"))
+    kit.store.artifact_quotas = ArtifactQuotas(namespace_bytes=6)
+    of_namespace = kit.store.stage_artifact(_upload(job, "b"))
 
     assert (of_job.used_bytes, of_job.quota_bytes) == (4, 7)
     assert of_job.problem is not None
@@ -307,7 +310,7 @@ def test_a_retry_has_all_of_its_jobs_quota(kit: Kit) -> None:
 
     assert taken == (None, None)
     assert _used_bytes(kit) == 10
-    assert kit.store.collect_artifacts(limit=10).gone == 0
+    assert kit.store.collect_artifacts(limit=10).deleted == 0
 
 
 @spec("B28")
@@ -349,7 +352,7 @@ def test_the_bytes_are_counted_right_when_many_stage_and_collect_at_once(kit: Ki
 
     for each in staging:
         each.result()
-    assert sum(bite.gone for bite in collected.result()) == 30
+    assert sum(each.deleted for each in collected.result()) == 30
     assert _used_bytes(kit) == 4 * sum(range(10, 20))
 
 
@@ -371,8 +374,8 @@ def test_leftovers_are_collected_and_nothing_else_is(kit: Kit) -> None:
     kit.advance_to(held.due_at)
     kit.sweep(held)
 
-    assert kit.store.collect_artifacts(limit=100) == Bite(2, is_full=False)
-    assert kit.store.collect_artifacts(limit=100) == Bite(0, is_full=False)
+    assert kit.store.collect_artifacts(limit=100) == PruneResult(2, hit_limit=False)
+    assert kit.store.collect_artifacts(limit=100) == PruneResult(0, hit_limit=False)
 
     kit.complete(live)
     assert (_names(kit, live), _names(kit, good)) == (["live"], ["good"])
@@ -386,7 +389,7 @@ def test_an_earlier_attempt_is_collected_while_the_next_one_lives(kit: Kit) -> N
     kit.advance(seconds=60)
     (second,) = kit.claimed()
 
-    assert kit.store.collect_artifacts(limit=100).gone == 1
+    assert kit.store.collect_artifacts(limit=100).deleted == 1
 
     _stage(kit, second, "second")
     kit.complete(second)
@@ -402,11 +405,11 @@ def test_a_collection_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
         kit.fail(job, ErrorClass.PERMANENT)
     kit.complete(jobs[0])
 
-    bites = [kit.store.collect_artifacts(limit=2) for _ in range(3)]
+    steps = [kit.store.collect_artifacts(limit=2) for _ in range(3)]
 
-    assert [bite.is_full for bite in bites] == [True, True, False]
-    assert sum(bite.gone for bite in bites) == 4
-    assert max(bite.gone for bite in bites) == 2
+    assert [each.hit_limit for each in steps] == [True, True, False]
+    assert sum(each.deleted for each in steps) == 4
+    assert max(each.deleted for each in steps) == 2
     assert _names(kit, jobs[0]) == ["report.txt"]
 
 
@@ -420,4 +423,4 @@ def test_a_purge_takes_artifacts_along(kit: Kit) -> None:
     assert kit.store.purge(older_than_us=DAY, limit=10) == 1
 
     assert _names(kit, job) == []
-    assert kit.store.collect_artifacts(limit=10).gone == 0
+    assert kit.store.collect_artifacts(limit=10).deleted == 0

@@ -21,7 +21,7 @@ from tenure.errors import InvalidInput
 
 def _put(kit: Kit, job: Job, text: str = "hello", **fields: Any) -> Cause | None:
     lease: dict[str, Any] = {"job_id": job.id, "lease_id": job.lease_id, "actor": WORKER}
-    return kit.coordinator.put_attempt_log(AttemptOutput(text=text, **(lease | fields)))
+    return kit.coordinator.store.put_attempt_log(AttemptOutput(text=text, **(lease | fields)))
 
 
 @spec("B20")

@@ -8,7 +8,7 @@ import pytest
 
 from tenure.conformance.harness import BEGINNING, CLIENT, KIND, QUEUE, WORKER, WORKER_ID, Kit
 from tenure.conformance.spec import spec
-from tenure.core.artifacts import ArtifactQuotas, ArtifactUpload
+from tenure.core.artifacts import ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
@@ -23,6 +23,7 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Duration
+from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
@@ -70,7 +71,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "load_without_bodies": lambda store: store.load_without_bodies([JOB]),
     "load_holders": lambda store: store.load_holders([KEY]),
     "load_leased": lambda store: store.load_leased(SESSION),
-    "load_leases": lambda store: store.load_leases([JOB]),
+    "load_jobs": lambda store: store.load_jobs([JOB]),
+    "load_events": lambda store: store.load_events(JOB),
+    "peek_leases": lambda store: store.peek_leases([HeldLease(JOB, LEASE)], WORKER),
     "load_decision_histories": lambda store: store.load_decision_histories([JOB]),
     "load_histories": lambda store: store.load_histories([JOB]),
     "save_locked": lambda store: store.save_locked(
@@ -84,13 +87,13 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "forget_sessions": lambda store: store.forget_sessions(older_than_us=DAY, limit=1),
     "due": lambda store: store.due(limit=1),
     "put_queue": lambda store: store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None),
-    "queues": lambda store: store.queues(DEFAULT_NAMESPACE),
+    "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
     "tick": lambda store: store.tick(),
     "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),
     "outages": lambda store: store.outages(since=BEGINNING),
     "forget_outages": lambda store: store.forget_outages(older_than_us=DAY, limit=1),
     "raise_epoch": lambda store: store.raise_epoch(),
-    "stage_artifact": lambda store: store.stage_artifact(UPLOAD, ArtifactQuotas()),
+    "stage_artifact": lambda store: store.stage_artifact(UPLOAD),
     "list_artifacts": lambda store: store.list_artifacts(JOB),
     "load_artifact": lambda store: store.load_artifact(JOB, "a"),
     "collect_artifacts": lambda store: store.collect_artifacts(limit=1),
@@ -104,6 +107,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "expire_observations": lambda store: store.expire_observations(older_than_us=DAY, limit=1),
     "purge": lambda store: store.purge(older_than_us=DAY, limit=1),
     "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
+    "list_dead_letters": lambda store: store.list_dead_letters(
+        JobFilter(namespace=DEFAULT_NAMESPACE)
+    ),
     "list_events": lambda store: store.list_events(EventFilter()),
     "count_events": lambda store: store.count_events(SPAN),
     "tail_events": lambda store: store.tail_events(after=None, limit=1),

@@ -159,7 +159,7 @@ def test_queues_with_jobs_or_settings_are_listed_by_name(kit: Kit) -> None:
     kit.pause(QueueName("d"))
     kit.enqueue(queue=QueueName("z"), namespace=Namespace("elsewhere"))
 
-    assert kit.store.queues(DEFAULT_NAMESPACE) == [
+    assert kit.store.list_queues(DEFAULT_NAMESPACE) == [
         QueueState(name=QueueName("a"), limit=7),
         QueueState(name=QueueName("b")),
         QueueState(name=QueueName("c"), live=1),
@@ -173,7 +173,10 @@ def test_a_queue_is_listed_when_its_first_enqueue_met_a_new_epoch(kit: Kit) -> N
 
     kit.enqueue(queue=OTHER_QUEUE)
 
-    assert [state.name for state in kit.store.queues(DEFAULT_NAMESPACE)] == [QUEUE, OTHER_QUEUE]
+    assert [state.name for state in kit.store.list_queues(DEFAULT_NAMESPACE)] == [
+        QUEUE,
+        OTHER_QUEUE,
+    ]
 
 
 def test_setting_one_thing_of_a_queue_leaves_the_other(kit: Kit) -> None:
@@ -189,6 +192,6 @@ def test_settings_are_seen_by_every_handle(kit: Kit) -> None:
     kit.pause()
     kit.limit(2)
 
-    seen = kit.factory.reopen().queues(DEFAULT_NAMESPACE)
+    seen = kit.factory.reopen().list_queues(DEFAULT_NAMESPACE)
 
     assert seen == [QueueState(name=QUEUE, paused=True, limit=2)]

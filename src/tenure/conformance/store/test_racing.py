@@ -51,7 +51,7 @@ def test_racing_claimers_never_pass_a_limit(kit: Kit) -> None:
                 for number, rival in enumerate(rivals)
             )
         )
-        (state,) = kit.store.queues(DEFAULT_NAMESPACE)
+        (state,) = kit.store.list_queues(DEFAULT_NAMESPACE)
         assert state.live == sum(len(answer.grants) for answer in answers) <= 5, round_
         for answer in answers:
             for grant in answer.grants:

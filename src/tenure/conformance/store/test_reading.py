@@ -5,7 +5,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
-from tenure.ports import Bite, DedupeKey, EventFilter, JobFilter, Record
+from tenure.ports import DedupeKey, EventFilter, JobFilter, PruneResult, Record
 
 ALL = JobFilter(namespace=DEFAULT_NAMESPACE)
 
@@ -261,10 +261,10 @@ def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
     assert list(store.records(page_size=10)) == []
     assert list(store.live_keys()) == []
     assert list(store.lease_holders()) == []
-    assert store.queues(DEFAULT_NAMESPACE) == []
+    assert store.list_queues(DEFAULT_NAMESPACE) == []
     assert store.due(limit=10).jobs == {}
     assert store.outages(since=Instant(0)) == []
-    assert store.prune_renewals(limit=10) == Bite(0, is_full=False)
+    assert store.prune_renewals(limit=10) == PruneResult(0, hit_limit=False)
     assert kit.claimed(queues=(QUEUE,)) == []
     assert kit.cancel(kit.change(kit.new(actor=CLIENT)).job).job is None
 

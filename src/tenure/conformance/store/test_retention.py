@@ -20,7 +20,7 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 from tenure.errors import InvalidInput
-from tenure.ports import Bite, DedupeKey, EventFilter
+from tenure.ports import DedupeKey, EventFilter, PruneResult
 
 MOST_BITES = 100
 
@@ -47,12 +47,12 @@ def test_renewals_of_an_ended_attempt_are_pruned_and_its_end_sums_them_up(kit: K
 
     pruned = kit.store.prune_renewals(limit=100)
 
-    assert pruned == Bite(4, is_full=False)
+    assert pruned == PruneResult(4, hit_limit=False)
     kept = kit.events(job)
     assert kept == [event for event in before if event.type not in RENEWALS]
     assert (kept[-1].payload.renewals, kept[-1].payload.hb_seq) == (4, 9)
     assert kept[-1].payload.progress == Progress(done=1)
-    assert kit.store.prune_renewals(limit=100).gone == 0
+    assert kit.store.prune_renewals(limit=100).deleted == 0
 
 
 @spec("G1")
@@ -60,7 +60,7 @@ def test_renewals_of_a_live_attempt_stay(kit: Kit) -> None:
     job = _renewed(kit)
     before = kit.events(job)
 
-    assert kit.store.prune_renewals(limit=100).gone == 0
+    assert kit.store.prune_renewals(limit=100).deleted == 0
     assert kit.events(job) == before
 
 
@@ -72,7 +72,7 @@ def test_renewals_of_a_lost_attempt_go_while_the_next_one_lives(kit: Kit) -> Non
     (second,) = kit.claimed()
     kit.heartbeat(second)
 
-    assert kit.store.prune_renewals(limit=100).gone == 3
+    assert kit.store.prune_renewals(limit=100).deleted == 3
 
     renewals = [event for event in kit.events(second) if event.type in RENEWALS]
     assert [event.lease_id for event in renewals] == [second.lease_id]
@@ -87,7 +87,7 @@ def test_a_stalled_jobs_renewals_may_go(kit: Kit) -> None:
     kit.advance_to(kit.reload(job).due_at)
     kit.sweep(job)
 
-    assert kit.store.prune_renewals(limit=100).gone == 1
+    assert kit.store.prune_renewals(limit=100).deleted == 1
 
 
 @spec("G1")
@@ -96,18 +96,22 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
     for job in jobs:
         kit.complete(job)
 
-    bites = [kit.store.prune_renewals(limit=4) for _ in range(3)]
+    steps = [kit.store.prune_renewals(limit=4) for _ in range(3)]
 
-    assert bites == [Bite(4, is_full=True), Bite(2, is_full=False), Bite(0, is_full=False)]
+    assert steps == [
+        PruneResult(4, hit_limit=True),
+        PruneResult(2, hit_limit=False),
+        PruneResult(0, hit_limit=False),
+    ]
 
 
-def _pruned(kit: Kit, limit: int) -> list[Bite]:
+def _pruned(kit: Kit, limit: int) -> list[PruneResult]:
     """What goes until a bite finds the end."""
-    bites = [kit.store.prune_renewals(limit=limit)]
-    while bites[-1].is_full:
-        assert len(bites) < MOST_BITES, "the end is never found"
-        bites.append(kit.store.prune_renewals(limit=limit))
-    return bites
+    steps = [kit.store.prune_renewals(limit=limit)]
+    while steps[-1].hit_limit:
+        assert len(steps) < MOST_BITES, "the end is never found"
+        steps.append(kit.store.prune_renewals(limit=limit))
+    return steps
 
 
 @spec("G1", "G4")
@@ -118,10 +122,10 @@ def test_pruning_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
 
     first, *others = _pruned(kit, limit=2)
 
-    assert first == Bite(0, is_full=True)
-    assert sum(bite.gone for bite in others) == 1
+    assert first == PruneResult(0, hit_limit=True)
+    assert sum(each.deleted for each in others) == 1
     kit.complete(live[0])
-    assert sum(bite.gone for bite in _pruned(kit, limit=2)) == 1
+    assert sum(each.deleted for each in _pruned(kit, limit=2)) == 1
 
 
 @spec("G1", "G4")
@@ -137,13 +141,13 @@ def test_what_lives_is_passed_by_whatever_the_page(kit: Kit, limit: int) -> None
         kit.heartbeat(again, hb_seq=beat)
     kit.complete(jobs[4])
 
-    bites = _pruned(kit, limit)
+    steps = _pruned(kit, limit)
 
-    assert sum(bite.gone for bite in bites) == 9
-    assert all(bite.gone <= limit for bite in bites)
+    assert sum(each.deleted for each in steps) == 9
+    assert all(each.deleted <= limit for each in steps)
     left = {job.id: sum(event.type in RENEWALS for event in kit.events(job)) for job in jobs}
     assert list(left.values()) == [3, 3, 0, 3, 0]
-    assert sum(bite.gone for bite in _pruned(kit, limit)) == 0
+    assert sum(each.deleted for each in _pruned(kit, limit)) == 0
 
 
 @spec("E3", "G1")

@@ -25,7 +25,7 @@ def _see(kit: Kit, *, uptime_s: float = 0, **fields: Any) -> bool:
         "version": "0.1.0",
     }
     process = WorkerProcess(uptime_us=seconds(uptime_s), **(defaults | fields))
-    return kit.coordinator.see_worker(process)
+    return kit.coordinator.store.see_worker(process)
 
 
 def _names(kit: Kit) -> list[str]:

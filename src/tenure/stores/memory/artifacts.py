@@ -15,7 +15,7 @@ from tenure.core.artifacts import (
 )
 from tenure.core.ids import JobId
 from tenure.core.job import Job
-from tenure.ports import Bite
+from tenure.ports import PruneResult
 from tenure.stores.memory.part import MemoryPart
 
 _ArtifactKey = tuple[JobId, int, str]
@@ -26,10 +26,11 @@ class MemoryArtifacts(MemoryPart):
 
     def __init__(self) -> None:
         super().__init__()
+        self.artifact_quotas = ArtifactQuotas()
         self._artifacts: dict[_ArtifactKey, StoredArtifact] = {}
         self._last_looked_at: _ArtifactKey | None = None
 
-    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact if its lease is valid now and the quotas have room."""
         with self._lock:
             self._open()
@@ -40,7 +41,7 @@ class MemoryArtifacts(MemoryPart):
                 now=self._clock(),
                 epoch=self._epoch,
                 usage=self._artifact_usage(job, upload.name),
-                quotas=quotas,
+                quotas=self.artifact_quotas,
             )
             made = staging.artifact
             if made is not None:
@@ -93,18 +94,18 @@ class MemoryArtifacts(MemoryPart):
                     return self._artifacts[job_id, artifact.attempt, name]
             return None
 
-    def collect_artifacts(self, *, limit: int) -> Bite:
+    def collect_artifacts(self, *, limit: int) -> PruneResult:
         """Delete artifacts that nobody will ever see, among the next `limit` ones."""
         with self._lock:
             self._open()
             after = self._last_looked_at
             keys = sorted(key for key in self._artifacts if after is None or key > after)[:limit]
-            is_full = len(keys) == limit
-            self._last_looked_at = keys[-1] if is_full else None
+            hit_limit = len(keys) == limit
+            self._last_looked_at = keys[-1] if hit_limit else None
             leftover = [key for key in keys if self._is_leftover(key)]
             for key in leftover:
                 del self._artifacts[key]
-            return Bite(len(leftover), is_full)
+            return PruneResult(len(leftover), hit_limit)
 
     def _is_leftover(self, key: _ArtifactKey) -> bool:
         job = self._jobs[key[0]]

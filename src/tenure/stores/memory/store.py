@@ -24,17 +24,17 @@ from tenure.core.claims import (
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
-from tenure.core.leases import LeaseRow
+from tenure.core.leases import HeldLease, lease_news
 from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import RENEWALS, EventClass
+from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
-    Bite,
     Clock,
+    DeadLetter,
     DedupeKey,
     EventFilter,
     EventPosition,
@@ -42,6 +42,7 @@ from tenure.ports import (
     JobFilter,
     Loaded,
     Locked,
+    PruneResult,
     Record,
     Saved,
     TailedEvent,
@@ -157,15 +158,18 @@ class MemoryStore(
             }
             return Loaded(self._clock(), self._epoch, found)
 
-    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
-        """What these jobs' rows say of their leases."""
-        with self._lock:
-            self._open()
-            jobs = [self._jobs[job_id] for job_id in ids if job_id in self._jobs]
-            return {
-                job.id: LeaseRow(job.lease_id, job.principal, job.cancel_requested_at)
-                for job in jobs
-            }
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs."""
+        return self.load(ids).jobs
+
+    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of these leases deserve a heartbeat now."""
+        jobs = self.load_jobs([lease.job_id for lease in leases])
+        return [lease_news(jobs.get(lease.job_id), lease.lease_id, actor) for lease in leases]
+
+    def load_events(self, job_id: JobId) -> list[Event]:
+        """A job's history in order of seq."""
+        return self.load_histories([job_id])[job_id]
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq."""
@@ -370,7 +374,7 @@ class MemoryStore(
             self._queues[(namespace, name)] = state
             return self._queue(namespace, name)
 
-    def queues(self, namespace: Namespace) -> list[QueueState]:
+    def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue that has jobs or settings."""
         with self._lock:
             self._open()
@@ -408,7 +412,7 @@ class MemoryStore(
 
     # --- retention -----------------------------------------------------------------------------
 
-    def prune_renewals(self, *, limit: int) -> Bite:
+    def prune_renewals(self, *, limit: int) -> PruneResult:
         """Delete renewals of ended attempts, among the next `limit` ones."""
         with self._lock:
             self._open()
@@ -420,9 +424,9 @@ class MemoryStore(
                 if event.event_class is EventClass.RENEWAL
                 and (after is None or (job_id, event.seq) > after)
             )[:limit]
-            is_full = len(keys) == limit
-            self._last_renewal = keys[-1] if is_full else None
-            return Bite(sum(self._prune(*key) for key in keys), is_full)
+            hit_limit = len(keys) == limit
+            self._last_renewal = keys[-1] if hit_limit else None
+            return PruneResult(sum(self._prune(*key) for key in keys), hit_limit)
 
     def _prune(self, job_id: JobId, seq: int) -> bool:
         """Delete this renewal unless its attempt lives; whether it went."""
@@ -550,6 +554,12 @@ class MemoryStore(
                 for (queue, kind, type_), events in sorted(counted.items())
             )
             return EventCounts(until=until, counts=tuple(counts))
+
+    def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+        """A page of dead letters, newest first."""
+        with self._lock:
+            jobs = self.list_jobs(wanted)
+            return [DeadLetter(job, self._resolutions.get(job.id)) for job in jobs]
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""

@@ -19,7 +19,7 @@ from tenure.core.failover import is_settling
 from tenure.core.ids import Epoch, JobId, Namespace
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import JobStatus
-from tenure.ports import Bite
+from tenure.ports import PruneResult
 from tenure.stores.sql.rows import Row, job_from
 from tenure.stores.sql.statements import Asked, Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -42,13 +42,14 @@ class Artifacts(Transactional):
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
+        self.artifact_quotas = ArtifactQuotas()
         self._last_looked_at: Row | None = None  # where the collection of artifacts goes on
 
-    def stage_artifact(self, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact if its lease is valid now and the quotas have room. [B7] [B28]"""
-        return self._write(lambda tx: self._stage(tx, upload, quotas))
+        return self._write(lambda tx: self._stage(tx, upload))
 
-    def _stage(self, tx: Transaction, upload: ArtifactUpload, quotas: ArtifactQuotas) -> Staging:
+    def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
         # The row is locked first: when the attempt has succeeded, nothing is added any more.
         rows, [(now, epoch, settling_since)], [used] = tx.fetch(
             self._ask("lock_job", job_id=upload.job_id),
@@ -63,7 +64,7 @@ class Artifacts(Transactional):
             now=Instant(now),
             epoch=Epoch(epoch),
             usage=usage,
-            quotas=quotas,
+            quotas=self.artifact_quotas,
             is_settling=is_settling(settling_since, Instant(now)),
         )
         if job is not None and staging.artifact is not None:
@@ -107,7 +108,7 @@ class Artifacts(Transactional):
             return []
         return self._rows(self._ask(statement, job_id=job_id, attempt=attempt, **more))
 
-    def collect_artifacts(self, *, limit: int) -> Bite:
+    def collect_artifacts(self, *, limit: int) -> PruneResult:
         """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
         after = self._last_looked_at
         job_id, attempt, name = after or (None, None, None)
@@ -120,11 +121,11 @@ class Artifacts(Transactional):
             limit=limit,
         )
         rows = self._rows(asked)
-        is_full = len(rows) == limit
+        hit_limit = len(rows) == limit
         leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
-        gone = self._write(lambda tx: self._delete_artifacts(tx, leftover)) if leftover else 0
-        self._last_looked_at = rows[-1][:3] if is_full else None
-        return Bite(gone, is_full)
+        deleted = self._write(lambda tx: self._delete_artifacts(tx, leftover)) if leftover else 0
+        self._last_looked_at = rows[-1][:3] if hit_limit else None
+        return PruneResult(deleted, hit_limit)
 
     def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Asked]) -> int:
         deleted = list(chain.from_iterable(tx.fetch(*deletions)))

@@ -6,13 +6,15 @@ from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ResolutionKind
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.ports import DeadLetter, JobFilter
+from tenure.stores.sql.queries import Reading
+from tenure.stores.sql.transactions import Transaction
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
 COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
 
 
-class Resolutions(Transactional):
+class Resolutions(Reading):
     """The part of `tenure.ports.Store` about resolutions."""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
@@ -50,6 +52,12 @@ class Resolutions(Transactional):
                 unresolved.remove(change.resolution.job_id)  # one change for each dead letter
             first.append(change)
         return first
+
+    def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+        """A page of dead letters, newest first."""
+        jobs = self.list_jobs(wanted)
+        resolutions = self.load_resolutions([job.id for job in jobs])
+        return [DeadLetter(job, resolutions.get(job.id)) for job in jobs]
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""

@@ -5,7 +5,7 @@ without a lock, and writes only what it found.
 """
 
 from tenure.core.instants import Duration
-from tenure.ports import Bite
+from tenure.ports import PruneResult
 from tenure.stores.sql.artifacts import count_artifact_bytes
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Shape, Statements
@@ -43,7 +43,7 @@ class Forgetting(Transactional):
         self._last_renewal: Row = (None, None)  # where pruning goes on
         self._last_session: Row | None = None  # where forgetting sessions goes on
 
-    def prune_renewals(self, *, limit: int) -> Bite:
+    def prune_renewals(self, *, limit: int) -> PruneResult:
         """Delete renewals of ended attempts, among the next `limit` that are looked at. [G1]"""
         job_id, seq = self._last_renewal
         shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
@@ -52,9 +52,9 @@ class Forgetting(Transactional):
         ended = {job_id: seq for job_id, seq, is_ended in rows if is_ended}
         asked = [self._ask("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()]
         gone = self._write(lambda tx: tx.fetch(*asked, last=True)) if asked else []
-        is_full = len(rows) == limit
-        self._last_renewal = rows[-1][:2] if is_full else (None, None)
-        return Bite(sum(map(len, gone)), is_full)
+        hit_limit = len(rows) == limit
+        self._last_renewal = rows[-1][:2] if hit_limit else (None, None)
+        return PruneResult(sum(map(len, gone)), hit_limit)
 
     def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget sessions that hold no lease and received nothing for this long. [Q7]"""

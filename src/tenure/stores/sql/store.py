@@ -18,19 +18,19 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Outage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.leases import LeaseRow
+from tenure.core.leases import HeldLease, LeaseRow, lease_news
 from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
 from tenure.core.outcomes import Change
+from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
 from tenure.stores.sql.measures import Measuring
-from tenure.stores.sql.queries import Reading
 from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import Forgetting
 from tenure.stores.sql.rows import (
@@ -91,7 +91,6 @@ class SqlStore(
     Workers,
     Tokens,
     Measuring,
-    Reading,
     Forgetting,
 ):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
@@ -188,10 +187,20 @@ class SqlStore(
             )
         )
 
-    def load_leases(self, ids: Sequence[JobId]) -> dict[JobId, LeaseRow]:
-        """What these jobs' rows say of their leases."""
-        rows = self._rows(self._ask("load_leases", ids=self._pack(ids)))
-        return {JobId(str(job_id)): LeaseRow(*said) for job_id, *said in rows}
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs."""
+        return self.load(ids).jobs
+
+    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of these leases deserve a heartbeat now."""
+        ids = self._pack([lease.job_id for lease in leases])
+        rows = self._rows(self._ask("load_leases", ids=ids))
+        found = {str(job_id): LeaseRow(*said) for job_id, *said in rows}
+        return [lease_news(found.get(lease.job_id), lease.lease_id, actor) for lease in leases]
+
+    def load_events(self, job_id: JobId) -> list[Event]:
+        """A job's history in order of seq."""
+        return self.load_histories([job_id])[job_id]
 
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq."""
@@ -442,7 +451,7 @@ class SqlStore(
         self._unusual_queues[namespace, name] = state
         return state
 
-    def queues(self, namespace: Namespace) -> list[QueueState]:
+    def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue that ever had jobs or settings, with its live leases."""
         settings, counts = self._read(
             lambda tx: tx.fetch(

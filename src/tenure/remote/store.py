@@ -1,0 +1,240 @@
+"""A server's store over HTTP: everything that decides nothing about a job.
+
+The calling thread waits for the answer. Lists never ask for bodies.
+"""
+
+from collections.abc import Sequence
+
+from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
+from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.checks import check_job_id, check_name
+from tenure.core.claims import QueueState
+from tenure.core.events import Event
+from tenure.core.ids import Actor, JobId, Namespace, QueueName, WorkerId
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.leases import HeldLease
+from tenure.core.resolutions import Resolution
+from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
+from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.errors import InvalidInput
+from tenure.ports import DeadLetter, JobFilter
+from tenure.protocol import LEASE_HEADER
+from tenure.protocol.fields import instant
+from tenure.protocol.records import (
+    ResolutionRecord,
+    artifact_of,
+    event_of,
+    job_of,
+    resolution_of,
+    worker_of,
+)
+from tenure.protocol.replies import (
+    AliveReply,
+    ArtifactsReply,
+    DeadLetterPage,
+    DrainReply,
+    EventsReply,
+    JobPage,
+    KeptReply,
+    LogsReply,
+    LookReply,
+    QueuesReply,
+    StagingReply,
+    TimeReply,
+    WorkersReply,
+    staging_of,
+)
+from tenure.protocol.requests import (
+    MAX_PAGE,
+    DeadLettersQuery,
+    EventsQuery,
+    JobsQuery,
+    LimitMessage,
+    LookupMessage,
+    NamespaceQuery,
+    alive_message,
+    look_messages,
+    output_message,
+)
+from tenure.remote.answers import NotFound
+from tenure.remote.caller import Call, Caller
+from tenure.remote.commands import load_jobs
+
+
+class RemoteStore:
+    """`tenure.ports.JobStore` of a server. Thread-safe."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The records of these jobs, without the ids of their leases. [H7]"""
+        return load_jobs(self._caller, ids)
+
+    def load_events(self, job_id: JobId) -> list[Event]:
+        """A job's history in order of seq, asked for page by page."""
+        found: list[Event] = []
+        after_seq: int | None = 0
+        try:
+            while after_seq is not None:
+                query = EventsQuery(after_seq=after_seq)
+                call = Call(name="events", parts={"job_id": job_id}, query=query)
+                page = self._caller.ask(call, EventsReply)
+                found += [event_of(record) for record in page.events]
+                after_seq = page.next_after_seq
+        except NotFound:
+            return []
+        return found
+
+    def now(self) -> Instant:
+        """The store's clock."""
+        return instant(self._caller.ask(Call(name="time"), TimeReply).now)
+
+    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name."""
+        check_job_id("job_id", job_id)
+        call = Call(name="artifacts", parts={"job_id": job_id})
+        try:
+            found = self._caller.ask(call, ArtifactsReply).artifacts
+        except NotFound:
+            return []
+        return [artifact_of(record) for record in found]
+
+    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One of them with its body: those of an ended job do not change between two looks."""
+        check_name("name", name)
+        for artifact in self.list_artifacts(job_id):
+            if artifact.name == name:
+                call = Call(name="artifact", parts={"job_id": job_id, "name": name})
+                return StoredArtifact(artifact, self._caller.fetch(call))
+        return None
+
+    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of the latest attempts, in order."""
+        check_job_id("job_id", job_id)
+        call = Call(name="logs", parts={"job_id": job_id})
+        try:
+            return list(self._caller.ask(call, LogsReply).logs)
+        except NotFound:
+            return []
+
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        """Leave a file with the attempt; the same name again replaces it."""
+        call = Call(
+            name="upload-artifact",
+            parts={"job_id": upload.job_id, "name": upload.name},
+            body=upload.body,
+            headers={LEASE_HEADER: upload.lease_id, "Content-Type": upload.media_type},
+        )
+        try:
+            return staging_of(self._caller.ask(call, StagingReply))
+        except NotFound:
+            return Staging(cause=Cause.UNKNOWN_JOB)
+
+    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep what a handler wrote; None, or why it was not kept."""
+        call = Call(name="output", message=output_message(output))
+        try:
+            return self._caller.ask(call, KeptReply).cause
+        except NotFound:
+            return Cause.UNKNOWN_JOB
+
+    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of this worker's leases deserve a heartbeat now, in this order."""
+        found: list[LeaseNews] = []
+        for message in look_messages(leases):
+            found += self._caller.ask(Call(name="look", message=message), LookReply).news
+        return found
+
+    def see_worker(self, process: WorkerProcess) -> bool:
+        """A worker's sign of life; whether it is to drain."""
+        call = Call(name="alive", parts={"worker": process.worker}, message=alive_message(process))
+        return self._caller.ask(call, AliveReply).drain
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """A page of jobs, newest first, without their bodies."""
+        if _is_about_dead_letters(wanted):
+            return [letter.job for letter in self.list_dead_letters(wanted)]
+        query = JobsQuery(
+            status=wanted.statuses,
+            queue=wanted.queue,
+            kind=wanted.kind,
+            correlation_id=wanted.correlation_id,
+            id_prefix=wanted.id_prefix,
+            before=wanted.before,
+            limit=wanted.limit,
+            namespace=wanted.namespace,
+        )
+        page = self._caller.ask(Call(name="jobs", query=query), JobPage)
+        return [job_of(record) for record in page.jobs]
+
+    def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+        """A page of dead letters, newest first, without their bodies."""
+        is_more = wanted.correlation_id is not None or wanted.id_prefix is not None
+        if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
+            raise InvalidInput("status", "a server lists these filters for dead letters only")
+        query = DeadLettersQuery(
+            queue=wanted.queue,
+            kind=wanted.kind,
+            reason_code=wanted.reason_code,
+            stage=wanted.stage,
+            resolved=bool(wanted.resolved),
+            before=wanted.before,
+            limit=wanted.limit,
+            namespace=wanted.namespace,
+        )
+        page = self._caller.ask(Call(name="dead-letters", query=query), DeadLetterPage)
+        return [
+            DeadLetter(job_of(letter.job), resolution_of(letter.resolution))
+            for letter in page.dead_letters
+        ]
+
+    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
+        """What became of these dead letters."""
+        found: list[ResolutionRecord] = []
+        for start in range(0, len(ids), MAX_PAGE):
+            message = LookupMessage(job_ids=tuple(ids[start : start + MAX_PAGE]))
+            page = self._caller.ask(Call(name="lookup", message=message), JobPage)
+            found += page.resolutions
+        return {record.job_id: resolution_of(record) for record in found}
+
+    def list_queues(self, namespace: Namespace) -> list[QueueState]:
+        """Every queue within the token's scope."""
+        call = Call(name="queues", query=NamespaceQuery(namespace=namespace))
+        return list(self._caller.ask(call, QueuesReply).queues)
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Pause, resume or limit a queue: one request for each of the two that is given."""
+        query = NamespaceQuery(namespace=namespace)
+        parts = {"queue": str(name)}
+        calls = []
+        if paused is not None:
+            word = "pause" if paused else "resume"
+            calls.append(Call(name=word, parts=parts, query=query))
+        if limit is not None:
+            message = LimitMessage(limit=limit)
+            calls.append(Call(name="limit", parts=parts, query=query, message=message))
+        if not calls:
+            raise InvalidInput("queue", "nothing is to be set")
+        return [self._caller.ask(call, QueueState) for call in calls][-1]
+
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """The workers within the token's scope."""
+        call = Call(name="workers", query=NamespaceQuery(namespace=namespace))
+        return [worker_of(record) for record in self._caller.ask(call, WorkersReply).workers]
+
+    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+        """Ask a worker to finish and stop; whether there is one."""
+        query = NamespaceQuery(namespace=namespace)
+        try:
+            self._caller.ask(Call(name="drain", parts={"worker": worker}, query=query), DrainReply)
+        except NotFound:
+            return False
+        return True
+
+
+def _is_about_dead_letters(wanted: JobFilter) -> bool:
+    return (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None)
