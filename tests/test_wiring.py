@@ -22,11 +22,11 @@ from tenure.settings import (
     project_settings,
     retention_of,
     shown_url,
-    sqlite_path,
     store_timeout_from_environment,
     url_from_environment,
 )
 from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.path import sqlite_path
 from tenure.wiring import open_coordination, open_coordinator, open_link, open_store
 from tenure.worker.environment import WITHHELD_URL
 
@@ -127,7 +127,7 @@ def test_memory_urls_open_a_memory_store() -> None:
     ],
 )
 def test_sqlite_urls_name_a_relative_or_absolute_file(url: str, path: str) -> None:
-    assert sqlite_path(url) == path
+    assert sqlite_path(url) == Path(path)
 
 
 @pytest.mark.parametrize(

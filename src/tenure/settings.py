@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tenure.core.validation import Limits
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import InvalidInput, UnknownStoreUrl
 from tenure.protocol import URL_VARIABLE
+from tenure.stores.sqlite.path import is_missing_or_empty, sqlite_path
 
 DEFAULT_URL = "sqlite:///tenure.db"
 PROJECT_FILE = "pyproject.toml"
@@ -68,26 +69,8 @@ def is_server(url: str) -> bool:
 
 def is_new(url: str) -> bool:
     """Whether to open this store is to create it, as with a SQLite file that is not there yet."""
-    if url.partition(":")[0].lower() != "sqlite":
-        return False
-    path = Path(sqlite_path(url))
-    return not (path.is_file() and path.stat().st_size)
-
-
-def sqlite_path(url: str) -> str:
-    """The file of a `sqlite:///relative` or `sqlite:////absolute` URL."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as wrong:  # such as a bracket that is never closed
-        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db") from wrong
-    if parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
-        raise UnknownStoreUrl("a SQLite URL is sqlite:///file.db or sqlite:////absolute/file.db")
-    if parts.query or parts.fragment:
-        raise UnknownStoreUrl("a SQLite URL takes no options")
-    path = unquote(parts.path[1:])
-    if "\x00" in path:
-        raise UnknownStoreUrl("a file's name cannot contain NUL")
-    return path
+    is_file = url.partition(":")[0].lower() == "sqlite"
+    return is_file and is_missing_or_empty(sqlite_path(url))
 
 
 def shown_url(url: str) -> str:
@@ -95,7 +78,7 @@ def shown_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         if parts.scheme.lower() == "sqlite":
-            return f"sqlite:///{Path(sqlite_path(url)).absolute()}"
+            return f"sqlite:///{sqlite_path(url).absolute()}"
         user = "" if parts.username is None else f"{parts.username}@"
         place = parts.netloc.rpartition("@")[2]
     except (ValueError, UnknownStoreUrl):

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ from tenure.errors import (
     SchemaTooOld,
     StoreError,
     StoreUnavailable,
-    UnknownStoreUrl,
 )
 from tenure.own_transaction.jobs import (
     aenqueue_within,
@@ -39,10 +37,11 @@ from tenure.settings import (
     is_server,
     limits_from_environment,
     shown_url,
-    sqlite_path,
     store_timeout_from_environment,
 )
 from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.path import sqlite_path
+from tenure.stores.urls import StoreOptions, open_url
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import (
     MAX_COUNTED,
@@ -76,59 +75,26 @@ def open_store(
     accept_restored: bool = False,
     timeout_s: float | None = None,
 ) -> Store:
-    """The store a URL names; with `migrate`, its schema is brought up to date first.
-
-    Without `create`, a SQLite file that is missing is an error: a mistyped path must not look
-    like a store in which nothing ever happened. A PostgreSQL database that was restored is refused
-    without `accept_restored`. [A12] A call waits for `timeout_s` at most, else for as long as the
-    environment says. [K6]
-    """
-    if timeout_s is None:
-        timeout_s = store_timeout_from_environment()
-    try:
-        return _open_store(
-            url,
-            migrate=migrate,
-            create=create,
-            accept_restored=accept_restored,
-            timeout_s=timeout_s,
+    """The store a URL names; see `StoreOptions`. A call waits for `timeout_s` at most, else for as
+    long as the environment says. [K6]"""
+    if is_server(url):
+        raise not_through_a_server()
+    if url == WITHHELD_URL:
+        raise StoreError(
+            "the worker keeps the password of its TENURE_URL from its handlers",
+            hint="read the application's URL from a variable of its own, as in"
+            ' Tenure(os.environ["SHOP_DATABASE"])',
         )
+    options = StoreOptions(
+        migrate=migrate,
+        create=create,
+        accept_restored=accept_restored,
+        timeout_s=store_timeout_from_environment() if timeout_s is None else timeout_s,
+    )
+    try:
+        return open_url(url, options)
     except SchemaTooOld as old:
         raise SchemaTooOld(found=old.found, needed=old.needed, url=shown_url(url)) from old
-
-
-def _open_store(
-    url: str, *, migrate: bool, create: bool, accept_restored: bool, timeout_s: float
-) -> Store:
-    scheme = url.partition(":")[0].lower()
-    match scheme:
-        case "memory":
-            return MemoryStore()
-        case "sqlite":
-            from tenure.stores.sqlite.store import SqliteStore
-
-            path = Path(sqlite_path(url))
-            if not create and is_new(url):
-                hint = "give --url or set TENURE_URL"
-                raise StoreError(f"there is no store in {path}", hint=hint)
-            return SqliteStore(path, migrate=migrate, timeout_s=timeout_s)
-        case "postgresql" | "postgres":
-            from tenure.stores.postgres.store import PostgresStore
-
-            return PostgresStore(
-                url, migrate=migrate, accept_restored=accept_restored, timeout_s=timeout_s
-            )
-        case "http" | "https":
-            raise not_through_a_server()
-        case _ if url == WITHHELD_URL:
-            raise StoreError(
-                "the worker keeps the password of its TENURE_URL from its handlers",
-                hint="read the application's URL from a variable of its own, as in"
-                ' Tenure(os.environ["SHOP_DATABASE"])',
-            )
-        case _:
-            # Never the whole URL: it may hold a password.
-            raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")
 
 
 def not_through_a_server() -> StoreError:
@@ -346,7 +312,7 @@ def run_server(
 
     require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"
-    with sole_server(Path(sqlite_path(url))) if is_file else nullcontext():
+    with sole_server(sqlite_path(url)) if is_file else nullcontext():
         created = ", created" if is_new(url) else ""
         counts = _counts()
         with open_coordinator(url, counts=counts) as coordinator, _kept(coordinator, keeping):

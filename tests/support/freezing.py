@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tenure.settings import sqlite_path
+from tenure.stores.sqlite.path import sqlite_path
 from tests.support.waiting import until
 
 PATIENCE_S = 120.0

@@ -3,26 +3,13 @@
 Exit codes: 0 up to date, 1 `--check` found it out of date, 2 it could not be done.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-
 import click
-import msgspec
 
 from tenure.cli.common import REFUSED, reported_errors, url_option
-from tenure.errors import SchemaTooNew, UnknownStoreUrl
-from tenure.settings import sqlite_path, url_from_environment
-from tenure.stores.sql.migrations import migrations, newest_version
+from tenure.errors import SchemaTooNew
+from tenure.settings import is_server, url_from_environment
+from tenure.stores.urls import schema_at
 from tenure.wiring import not_through_a_server
-
-
-class _Target(msgspec.Struct, frozen=True):
-    """A database with a schema, of any dialect."""
-
-    package: str
-    version: Callable[[], int]
-    migrate: Callable[[], int]
-    script: Callable[[], str]
 
 
 @click.command()
@@ -40,11 +27,14 @@ def migrate(url: str | None, schema: str, print_sql: bool, check: bool) -> None:
     It is safe to run again, and from several machines at the same time.
     """
     with reported_errors():
-        target = _target(url or url_from_environment(), schema)
+        chosen = url or url_from_environment()
+        if is_server(chosen):
+            raise not_through_a_server()
+        target = schema_at(chosen, schema)
         if print_sql:
             click.echo(target.script(), nl=False)
             return
-        found, needed = target.version(), newest_version(target.package)
+        found, needed = target.version(), target.needed
         if found > needed:
             raise SchemaTooNew(found=found, needed=needed)
         if check:
@@ -62,61 +52,3 @@ def _say_whether_current(found: int, needed: int) -> None:
         return
     click.echo(f"schema version {found}, needed {needed}; run `tenure migrate`", err=True)
     raise click.exceptions.Exit(REFUSED)
-
-
-def _target(url: str, schema: str) -> _Target:
-    match url.partition(":")[0].lower():
-        case "sqlite":
-            return _sqlite(Path(sqlite_path(url)))
-        case "postgresql" | "postgres":
-            return _postgres(url, schema)
-        case "memory":
-            raise UnknownStoreUrl("a store in memory has no schema")
-        case "http" | "https":
-            raise not_through_a_server()
-        case scheme:
-            raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")
-
-
-def _sqlite(path: Path) -> _Target:
-    from tenure.stores.sqlite import file as sqlite_file
-
-    def run() -> int:
-        prepared = sqlite_file.prepare_file(path, allow_network_filesystem=False)
-        with sqlite_file.translated(path):
-            return sqlite_file.migrate(prepared)
-
-    def version() -> int:
-        if not path.exists():
-            return 0
-        with sqlite_file.translated(path):
-            return sqlite_file.schema_version(path)
-
-    return _Target(
-        sqlite_file.PACKAGE,
-        version,
-        run,
-        lambda: _transaction(
-            [sqlite_file.script(each) for each in migrations(sqlite_file.PACKAGE)]
-        ),
-    )
-
-
-def _postgres(url: str, schema: str) -> _Target:
-    from tenure.stores.postgres import schema as postgres_schema
-
-    return _Target(
-        postgres_schema.PACKAGE,
-        lambda: postgres_schema.schema_version(url, schema=schema),
-        lambda: postgres_schema.migrate(url, schema=schema),
-        lambda: _transaction(
-            [
-                postgres_schema.script(each, schema=schema)
-                for each in migrations(postgres_schema.PACKAGE)
-            ]
-        ),
-    )
-
-
-def _transaction(scripts: list[str]) -> str:
-    return "".join(f"BEGIN;\n\n{script}\nCOMMIT;\n" for script in scripts)

@@ -35,3 +35,8 @@ def migrations(package: str) -> list[Migration]:
 def newest_version(package: str) -> int:
     """The schema version this code was written for. [Y3]"""
     return migrations(package)[-1].version
+
+
+def transaction(scripts: list[str]) -> str:
+    """Scripts as somebody would run them by hand, each in a transaction."""
+    return "".join(f"BEGIN;\n\n{script}\nCOMMIT;\n" for script in scripts)

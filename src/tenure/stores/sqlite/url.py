@@ -1,0 +1,47 @@
+"""`sqlite:///file.db`: a store in one file."""
+
+from tenure.errors import StoreError
+from tenure.stores.sql.migrations import migrations, newest_version, transaction
+from tenure.stores.sqlite.file import (
+    PACKAGE,
+    migrate,
+    prepare_file,
+    schema_version,
+    script,
+    translated,
+)
+from tenure.stores.sqlite.path import is_missing_or_empty, sqlite_path
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.stores.urls import StoreOptions, StoreSchema
+
+
+def open_store(url: str, options: StoreOptions) -> SqliteStore:
+    """The store in the file. Without `create` a missing file is an error: a mistyped path must not
+    look like a store in which nothing ever happened."""
+    path = sqlite_path(url)
+    if not options.create and is_missing_or_empty(path):
+        raise StoreError(f"there is no store in {path}", hint="give --url or set TENURE_URL")
+    return SqliteStore(path, migrate=options.migrate, timeout_s=options.timeout_s)
+
+
+def schema_of(url: str, _name: str) -> StoreSchema:
+    """The schema of the file, which has no name of its own."""
+    path = sqlite_path(url)
+
+    def run() -> int:
+        prepared = prepare_file(path, allow_network_filesystem=False)
+        with translated(path):
+            return migrate(prepared)
+
+    def version() -> int:
+        if not path.exists():
+            return 0
+        with translated(path):
+            return schema_version(path)
+
+    return StoreSchema(
+        needed=newest_version(PACKAGE),
+        version=version,
+        migrate=run,
+        script=lambda: transaction([script(each) for each in migrations(PACKAGE)]),
+    )
