@@ -14,7 +14,7 @@ from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
 from tenure.handlers.context import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
-from tenure.worker.follow_ups import FollowUpRequest, FollowUps, answer_to, command_of, submit
+from tenure.worker.follow_ups import FollowUpRequest, FollowUps, enqueue_follow_up
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer, connect, new_token
@@ -46,9 +46,13 @@ def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueue
         assert isinstance(message, FollowUpWanted)
         assert parent.lease_id is not None
         assert parent.principal is not None
-        asked = FollowUpRequest(wanted=message, job_id=parent.id, lease_id=parent.lease_id)
-        command = command_of(asked, actor=parent.principal, namespace=DEFAULT_NAMESPACE)
-        submit(worker, command, lambda heard: handler.heard(answer_to(asked, heard)))
+        enqueue_follow_up(
+            worker,
+            FollowUpRequest(wanted=message, job_id=parent.id, lease_id=parent.lease_id),
+            actor=parent.principal,
+            namespace=DEFAULT_NAMESPACE,
+            answer=handler.heard,
+        )
 
     handler = FollowUps(1, parent.id, send, still_mine=lambda: True, limits=Limits())
     call: Call[object] = Call(JobSpec(kind=KIND, queue=queue, payload=b"1"), UNUSED_ID)

@@ -46,7 +46,7 @@ def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
 
 
 @spec("B12")
-def test_a_worker_is_seen_and_drains_when_asked(shop: Shop) -> None:
+def test_a_worker_gives_signs_of_life_and_drains_when_asked(shop: Shop) -> None:
     worker = shop.start(worker_id=WorkerId("w1"), sign_interval_us=OFTEN)
     wait_until(lambda: shop.store.list_workers(DEFAULT_NAMESPACE), "the first sign of life")
     [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
@@ -61,7 +61,7 @@ def test_a_worker_is_seen_and_drains_when_asked(shop: Shop) -> None:
     assert shop.job(running).status is JobStatus.SUCCEEDED
 
 
-def test_a_drain_is_said_once_however_many_signs_of_life_are_answered_with_it(
+def test_a_drain_request_is_logged_once(
     shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = tmp_path / "go_on"
@@ -83,7 +83,7 @@ def test_a_drain_is_said_once_however_many_signs_of_life_are_answered_with_it(
     assert caplog.text.count("asked this worker to drain") == 1
 
 
-def test_a_worker_says_who_it_is_and_what_it_has_done(
+def test_a_worker_logs_what_it_serves_and_what_it_has_done(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="tenure.worker")
@@ -98,7 +98,7 @@ def test_a_worker_says_who_it_is_and_what_it_has_done(
     assert last.startswith("worker w1 stopped: 1 started, 1 succeeded")
 
 
-def test_output_that_no_store_would_take_is_made_to_fit() -> None:
+def test_output_is_cleaned_and_cut_to_fit_the_store() -> None:
     output = AttemptOutput(
         job_id=JobId("01900000-0000-7000-8000-000000000000"),
         attempt=1,
@@ -116,7 +116,7 @@ def test_output_that_no_store_would_take_is_made_to_fit() -> None:
     assert kept.left_out_bytes > 2 * MAX_ATTEMPT_LOG_BYTES
 
 
-def test_a_store_that_stands_still_never_holds_up_the_supervisor(
+def test_a_store_that_hangs_never_blocks_the_supervisor(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
@@ -141,11 +141,11 @@ def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop
     body = bytes(MAX_ARTIFACT_BYTES)
     most = MAX_WAITING_ARTIFACT_BYTES // MAX_ARTIFACT_BYTES
     for number in range(most + 1):
-        background.store_artifact(_received(number, body), ACTOR, answers.append)
+        background.store_artifact(_received(number, body), answers.append)
     refused_at_once = list(answers)
     go_on.set()
     wait_until(lambda: len(answers) == most + 1, "the others to be answered")
-    background.store_artifact(_received(99, body), ACTOR, answers.append)
+    background.store_artifact(_received(99, body), answers.append)
     background.close()
 
     assert [(each.number, each.failure) for each in refused_at_once] == [
@@ -154,7 +154,7 @@ def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop
     assert {each.failure for each in answers if each.number != most} == {""}
 
 
-def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
+def test_failed_signs_of_life_are_not_logged_while_the_silence_is_reported(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     signs, is_away = Signs(), threading.Event()
@@ -174,7 +174,7 @@ def test_signs_of_life_add_nothing_to_a_silence_that_was_said(
     assert caplog.messages == ["storing the output of job 7 failed: the store is away"]
 
 
-def test_nobody_says_goodbye_to_a_coordinator_that_is_gone(shop: Shop) -> None:
+def test_no_last_sign_of_life_is_sent_to_a_coordinator_that_is_gone(shop: Shop) -> None:
     signs = Signs()
     background = _background(shop, signs, is_silence_reported=lambda: True)
     background.start()
@@ -211,6 +211,7 @@ def _background(
     return BackgroundTasks(
         shop.coordinator,
         describe,
+        actor=ACTOR,
         drain=lambda: None,
         is_silence_reported=is_silence_reported,
         interval_s=interval_s,

@@ -1,4 +1,4 @@
-"""What a handler is told of a job that it enqueues."""
+"""The errors of a handler whose job could not be enqueued."""
 
 import pytest
 

@@ -33,7 +33,7 @@ from tenure.stores.memory.store import MemoryStore
 from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
 from tenure.worker.execution import Execution
-from tenure.worker.follow_ups import FollowUpRequest, answer_to, command_of, submit
+from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
 from tenure.worker.messages import (
     ArtifactEnd,
     ArtifactPart,
@@ -242,18 +242,17 @@ class Inline:
         if isinstance(said, ArtifactPart):
             parts.add(said)
         elif isinstance(said, ArtifactEnd):
-            left = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
-            execution.context.artifact_answered(store_artifact(self._coordinator, left, ACTOR))
+            artifact = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
+            execution.context.artifact_answered(store_artifact(self._coordinator, artifact, ACTOR))
         elif isinstance(said, FollowUpWanted):
-            asked = FollowUpRequest(
-                wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
-            )
-            command = command_of(asked, actor=ACTOR, namespace=self._app.namespace)
-            context = execution.context
-            submit(
+            enqueue_follow_up(
                 self._coordinator,
-                command,
-                lambda heard: context.follow_up_answered(answer_to(asked, heard)),
+                FollowUpRequest(
+                    wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
+                ),
+                actor=ACTOR,
+                namespace=self._app.namespace,
+                answer=execution.context.follow_up_answered,
             )
         elif isinstance(said, LeaseWanted):
             execution.context.lease_lent(Authority(attempt.grant.lease_id, ACTOR))

@@ -63,12 +63,14 @@ class BackgroundTasks:
         coordination: Coordination,
         describe: Callable[[], WorkerProcess],
         *,
+        actor: Actor,
         drain: Callable[[], None],
         is_silence_reported: Callable[[], bool],
         interval_s: float,
     ) -> None:
         self._coordination = coordination
         self._describe = describe
+        self._actor = actor
         self._drain = drain
         self._is_silence_reported = is_silence_reported
         self._interval_s = interval_s
@@ -93,18 +95,18 @@ class BackgroundTasks:
             return False
         return True
 
-    def store_output(self, output: AttemptOutput, actor: Actor) -> None:
+    def store_output(self, output: AttemptOutput) -> None:
         """Store what a handler printed. If many tasks wait, the output of running attempts is
         skipped: the store is slow, and more will come."""
         if not output.is_last and self._tasks.qsize() >= MAX_WAITING_WITH_EARLY_OUTPUT:
             return
-        kept = storable(output, actor)
+        kept = storable(output, self._actor)
         if kept is not None:
             what = f"storing the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.store.put_attempt_log(kept))
 
     def store_artifact(
-        self, artifact: ReceivedArtifact, actor: Actor, answer: Callable[[ArtifactAnswer], None]
+        self, artifact: ReceivedArtifact, answer: Callable[[ArtifactAnswer], None]
     ) -> None:
         """Store an artifact, then answer."""
 
@@ -113,7 +115,7 @@ class BackgroundTasks:
         def work() -> None:
             staged = ArtifactAnswer(artifact.run, artifact.number, failure="it could not be stored")
             try:
-                staged = store_artifact(self._coordination, artifact, actor)
+                staged = store_artifact(self._coordination, artifact, self._actor)
             finally:
                 self._artifact_bytes.free(size_bytes)
                 answer(staged)
@@ -125,15 +127,13 @@ class BackgroundTasks:
             self._artifact_bytes.free(size_bytes)
         answer(ArtifactAnswer(artifact.run, artifact.number, failure="the store is too slow"))
 
-    def poll_leases(
-        self, poll: PollLeases, actor: Actor, answer: Callable[[LeasesPolled], None]
-    ) -> None:
+    def poll_leases(self, poll: PollLeases, answer: Callable[[LeasesPolled], None]) -> None:
         """Ask which leases have news, then answer."""
 
         def work() -> None:
             found = LeasesPolled(None)
             try:
-                news = self._coordination.store.peek_leases(list(poll.leases.values()), actor)
+                news = self._coordination.store.peek_leases(list(poll.leases.values()), self._actor)
                 found = LeasesPolled(dict(zip(poll.leases, news, strict=True)))
             finally:
                 answer(found)

@@ -151,7 +151,7 @@ class FollowUpRequest(msgspec.Struct, frozen=True, kw_only=True):
         return follow_up_id(self.job_id, kind=self.wanted.call.kind, step=self.wanted.step)
 
 
-def command_of(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) -> FollowUp:
+def _command(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) -> FollowUp:
     """The command for a handler's request."""
     call, step = request.wanted.call, request.wanted.step
     return FollowUp(
@@ -163,8 +163,13 @@ def command_of(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) 
     )
 
 
-def submit(
-    coordination: Coordination, command: FollowUp, answer: Callable[[Answer | Exception], None]
+def enqueue_follow_up(
+    coordination: Coordination,
+    request: FollowUpRequest,
+    *,
+    actor: Actor,
+    namespace: Namespace,
+    answer: Callable[[FollowUpAnswer], None],
 ) -> None:
     """Send it without waiting; `answer` is called once, in whatever thread."""
 
@@ -172,14 +177,15 @@ def submit(
         try:
             [answered] = future.result()
         except Exception as failure:  # handed to the handler that waits, never swallowed
-            answer(failure)
+            answer(answer_to(request, failure))
         else:
-            answer(answered)
+            answer(answer_to(request, answered))
 
+    command = _command(request, actor=actor, namespace=namespace)
     try:
         coordination.submit_many([command]).add_done_callback(heard)
     except Exception as failure:  # a field is wrong, or the transport failed at once
-        answer(failure)
+        answer(answer_to(request, failure))
 
 
 def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:

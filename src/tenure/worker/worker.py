@@ -23,9 +23,9 @@ from tenure.worker.application import load_registry
 from tenure.worker.background import BackgroundTasks
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.confinement import hide_from_other_processes
-from tenure.worker.follow_ups import FollowUpRequest, answer_to, command_of, submit
+from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
 from tenure.worker.messages import FollowUpAnswer
-from tenure.worker.options import AttemptOutput, WorkerOptions
+from tenure.worker.options import WorkerOptions
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment
@@ -73,6 +73,7 @@ class Worker:
         self._background = BackgroundTasks(
             coordination,
             self._describe,
+            actor=self.actor,
             drain=self.drain,
             is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
@@ -83,15 +84,15 @@ class Worker:
             session,
             options
             if options.output_sink
-            else replace(options, output_sink=self._store_output, sends_output_early=True),
+            else replace(
+                options, output_sink=self._background.store_output, sends_output_early=True
+            ),
             app=app,
             environment=host_environment(options.url),
             counts=counts,
-            store_artifact=lambda artifact, answer: self._background.store_artifact(
-                artifact, self.actor, answer
-            ),
+            store_artifact=self._background.store_artifact,
             enqueue_follow_up=self._enqueue_follow_up,
-            poll_leases=lambda poll, answer: self._background.poll_leases(poll, self.actor, answer),
+            poll_leases=self._background.poll_leases,
         )
 
     def _claim_settings(self, registry: Registry, options: WorkerOptions) -> ClaimSettings:
@@ -141,14 +142,13 @@ class Worker:
             words = " ".join(f"-q {name}" for name in sorted({each.queue for each in elsewhere}))
             _log.warning("this worker does not serve the queues of %s; %s adds them", kinds, words)
 
-    def _store_output(self, output: AttemptOutput) -> None:
-        self._background.store_output(output, self.actor)
-
     def _enqueue_follow_up(
         self, request: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]
     ) -> None:
-        command = command_of(request, actor=self.actor, namespace=self._options.namespace)
-        submit(self._coordination, command, lambda heard: answer(answer_to(request, heard)))
+        namespace = self._options.namespace
+        enqueue_follow_up(
+            self._coordination, request, actor=self.actor, namespace=namespace, answer=answer
+        )
 
     def _describe(self) -> WorkerProcess:
         return WorkerProcess(
