@@ -1,4 +1,4 @@
-"""A handler that leaves a paper behind and then ends in one of the ways attempts end."""
+"""A handler that stores an artifact and then ends in one of the ways attempts end."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When artifacts of real workers are seen, by the command that people use for it."""
+"""When artifacts of real workers are visible on the command line."""
 
 import signal
 from pathlib import Path

@@ -63,7 +63,7 @@ def test_the_next_attempt_goes_on_where_the_last_one_was_and_output_is_kept(site
     site.until(lambda: site.tenure("jobs", "logs", job_id).stdout == wanted, "its output is kept")
 
 
-def test_what_ended_badly_is_undone(site: Site) -> None:
+def test_jobs_that_ended_badly_are_compensated(site: Site) -> None:
     job_id = site.call("charge", amount=40)
     site.start("worker")
     assert site.until_ended(job_id).status is JobStatus.FAILED

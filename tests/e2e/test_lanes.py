@@ -133,7 +133,7 @@ def peak_kib(pid: int) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def test_a_handler_killed_from_outside_as_the_kernel_kills_for_memory_is_named_and_goes_first(
+def test_a_handler_killed_as_for_lack_of_memory_is_named_and_is_killed_first(
     site: Site, tmp_path: Path
 ) -> None:
     """The signal is the test's: a machine that runs out of memory would take the tests with it."""

@@ -83,7 +83,7 @@ def test_workers_live_and_die_as_the_narrow_role(narrow_site: Site) -> None:
     assert site.tenure("queues", "pause", "default").returncode == 0
 
 
-def test_everything_is_forgotten_as_the_narrow_role(narrow_site: Site) -> None:
+def test_retention_and_purge_work_as_the_narrow_role(narrow_site: Site) -> None:
     store = narrow_site.store
     ended = narrow_site.enqueue("add", one=1, two=2)
     narrow_site.cancel(ended, CancelMode.HARD)
@@ -118,7 +118,7 @@ def test_the_narrow_role_cannot_change_the_log_tokens_or_the_schema(narrow_url: 
                 connection.execute(statement.encode())
 
 
-def test_the_narrow_role_makes_no_tokens_and_uses_those_there_are(
+def test_the_narrow_role_cannot_make_tokens_but_can_use_them(
     narrow_url: str, postgres_url: str
 ) -> None:
     new = NewToken(id=TokenId("a" * 16), secret_sha256="0" * 64, name="fleet", role=Role.WORKER)

@@ -39,7 +39,7 @@ def test_the_output_of_a_running_job_can_be_read(site: Site, tmp_path: Path) -> 
     assert ended.stderr == b"attempt 1\n"
 
 
-def test_where_there_is_no_output_it_is_said_why(site: Site, tmp_path: Path) -> None:
+def test_missing_output_is_explained(site: Site, tmp_path: Path) -> None:
     note = tmp_path / "note"
     job_id = site.enqueue("write", how="waits", note=str(note))
 
@@ -62,7 +62,7 @@ def test_where_there_is_no_output_it_is_said_why(site: Site, tmp_path: Path) -> 
 @spec("OB23")
 @pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_what_handlers_write_at_once_is_shown_in_whole_lines(
+def test_output_of_concurrent_handlers_is_shown_in_whole_lines(
     site: Site, tmp_path: Path, form: str
 ) -> None:
     note, talk = tmp_path / "note", tmp_path / "talk"

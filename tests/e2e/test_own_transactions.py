@@ -38,7 +38,7 @@ def test_the_entry_and_the_success_are_committed_together(books: Site, kind: str
 
 
 @WITH_AND_WITHOUT_DJANGO
-def test_a_block_that_raises_leaves_neither(books: Site, kind: str) -> None:
+def test_a_block_that_raises_rolls_both_back(books: Site, kind: str) -> None:
     job_id = books.enqueue(kind, entry="rent", how="raises")
     books.start("worker")
 

@@ -16,7 +16,7 @@ from tests.e2e.workers import Site, is_gone
 pytestmark = pytest.mark.process
 
 
-def test_a_soft_cancel_reaches_every_kind_of_handler_and_ends_the_deaf(
+def test_a_soft_cancel_reaches_every_kind_of_handler_and_kills_those_that_ignore_it(
     site: Site, tmp_path: Path
 ) -> None:
     site.start("worker", concurrency=3)

@@ -80,7 +80,7 @@ def test_a_frozen_workers_handler_is_gone_before_its_job_runs_elsewhere(
 # Not on PostgreSQL: jobs that vanish a second after they were acknowledged prove a lossy failover
 # there, and the worker hears CANCELLED (epoch_changed). [A8]
 @pytest.mark.parametrize("site", ["sqlite"], indirect=True)
-def test_what_is_rejected_is_stopped_said_counted_and_never_sent_again(
+def test_a_rejected_attempt_is_stopped_logged_counted_and_never_reported_again(
     site: Site, tmp_path: Path
 ) -> None:
     """Two jobs that are gone from the store when their worker has something to say about them."""
@@ -202,7 +202,7 @@ def test_a_hard_cancel_ends_an_infinite_loop(site: Site, tmp_path: Path) -> None
     assert site.until_ended(after).status is JobStatus.SUCCEEDED
 
 
-def test_a_store_that_is_away_longer_than_the_lease_costs_no_budget(
+def test_an_outage_longer_than_the_lease_costs_no_budget(
     durable_postgres: PostgresCluster,
 ) -> None:
     site = Site(durable_postgres.create_database())

@@ -1,4 +1,4 @@
-"""What handlers leave behind, and when it is seen."""
+"""Artifacts of handlers, and when they are visible."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_wrong_artifact_is_a_permanent_failure_of_the_output(shop: Shop) -> No
 
 
 @spec("B7")
-def test_a_lost_attempt_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
+def test_an_attempt_that_lost_its_lease_stores_no_artifact(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     shop.start()
     policy = replace(POLICY, max_attempts=1)
@@ -119,7 +119,7 @@ def test_a_supervisor_that_never_answers_is_a_lost_lease() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("", 1), ("a\nb", 1), ("large", MAX_ARTIFACT_BYTES + 1)]
 )
-def test_what_is_out_of_bounds_is_not_even_sent(name: str, size: int) -> None:
+def test_an_artifact_out_of_bounds_is_not_sent(name: str, size: int) -> None:
     sent: list[ToSupervisor] = []
     uploads = ArtifactUploads(1, sent.append, lambda: True)
 
@@ -135,7 +135,7 @@ def test_what_is_neither_bytes_nor_text_is_refused(data: Any) -> None:
         file_of(data, None)
 
 
-def test_a_supervisor_keeps_no_more_than_is_allowed() -> None:
+def test_a_supervisor_buffers_no_more_of_an_artifact_than_is_allowed() -> None:
     parts = ArtifactParts()
     for _ in range(2 * MAX_ARTIFACT_BYTES // PART_BYTES):
         parts.add(ArtifactPart(1, bytes(PART_BYTES)))

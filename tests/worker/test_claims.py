@@ -1,4 +1,4 @@
-"""When a worker asks for work, and for which."""
+"""When a worker claims jobs, and which."""
 
 from collections import Counter
 
@@ -35,7 +35,7 @@ def answered(each: Claimer, *, free: int = 1, grants: int | None = None) -> tupl
     return request.queues
 
 
-def test_under_a_backlog_queues_are_asked_by_weight() -> None:
+def test_under_a_backlog_queues_are_claimed_by_weight() -> None:
     each = claimer({HIGH: 3, LOW: 1})
     answered(each)
 
@@ -59,13 +59,13 @@ def test_an_idle_limited_kind_does_not_hide_the_backlog_of_the_others() -> None:
     assert asked == {HIGH: 300, LOW: 100}
 
 
-def test_without_a_backlog_all_queues_are_asked_together() -> None:
+def test_without_a_backlog_all_queues_are_claimed_together() -> None:
     each = claimer({HIGH: 3, LOW: 1})
 
     assert [set(answered(each, grants=0)) for _ in range(3)] == [{HIGH, LOW}] * 3
 
 
-def test_an_empty_favourite_is_followed_by_all_queues_at_once() -> None:
+def test_after_an_empty_favoured_queue_all_queues_are_claimed_at_once() -> None:
     each = claimer({HIGH: 3, LOW: 1})
     answered(each)
     assert answered(each, grants=0) == (HIGH,)
@@ -80,7 +80,7 @@ def test_equal_weights_need_no_turns() -> None:
     assert {answered(each) for _ in range(5)} == {(HIGH, LOW)}
 
 
-def test_a_limited_kind_is_asked_for_alone_and_only_while_it_has_room() -> None:
+def test_a_limited_kind_is_claimed_alone_and_only_while_it_has_room() -> None:
     each = claimer(kinds={PLAIN: None, SCARCE: 2})
 
     seen = []
@@ -96,7 +96,7 @@ def test_a_limited_kind_is_asked_for_alone_and_only_while_it_has_room() -> None:
     assert request.kinds == (PLAIN,)
 
 
-def test_the_worker_rests_only_after_every_group_was_empty() -> None:
+def test_the_worker_pauses_only_after_every_group_was_empty() -> None:
     each = claimer(kinds={PLAIN: None, SCARCE: 2})
 
     answered(each, grants=0)

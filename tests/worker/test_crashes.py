@@ -66,7 +66,7 @@ def test_a_handler_that_takes_too_much_memory_fails_alone(shop: Shop, tmp_path: 
     assert shop.stop(worker).succeeded == 2
 
 
-def test_a_child_goes_before_its_supervisor_and_leaves_no_image_of_its_memory(shop: Shop) -> None:
+def test_the_kernel_kills_a_child_before_its_supervisor_and_writes_no_core_dump(shop: Shop) -> None:
     shop.start(child_memory_bytes=2**30)
 
     result = shop.wait(shop.enqueue("standing")).result
@@ -78,7 +78,7 @@ def test_a_child_goes_before_its_supervisor_and_leaves_no_image_of_its_memory(sh
     assert standing["oom"] == max(ours, OOM_SCORE)
 
 
-def test_what_a_handler_leaves_in_its_process_does_not_hit_the_next(shop: Shop) -> None:
+def test_what_a_handler_changes_in_its_process_is_reset_for_the_next(shop: Shop) -> None:
     shop.start(concurrency=1)
 
     left = shop.wait(shop.enqueue("litter", policy=ONCE)).result

@@ -152,7 +152,7 @@ def test_output_is_kept_with_its_attempt_bounded_and_never_blocks(shop: Shop) ->
     assert sum(output.left_out_bytes for output in shop.outputs) > 8_000_000
 
 
-def test_a_handler_may_leave_no_output_behind(shop: Shop) -> None:
+def test_a_handler_may_remove_its_output_streams(shop: Shop) -> None:
     worker = shop.start()
 
     job = shop.wait(shop.enqueue("mute", policy=ONCE))
@@ -161,7 +161,7 @@ def test_a_handler_may_leave_no_output_behind(shop: Shop) -> None:
     assert shop.stop(worker).crashes == 0
 
 
-def test_kinds_nobody_registered_are_left_alone(shop: Shop) -> None:
+def test_jobs_of_unregistered_kinds_are_not_claimed(shop: Shop) -> None:
     shop.start()
     unknown = shop.enqueue("written_in_go")
 

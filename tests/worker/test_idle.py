@@ -1,4 +1,4 @@
-"""How soon a worker without work finds some, in virtual time."""
+"""How soon an idle worker claims a new job, in virtual time."""
 
 import pytest
 

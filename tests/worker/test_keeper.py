@@ -1,4 +1,4 @@
-"""The keeper: kills what its supervisor cannot kill, is replaced when it dies, and goes in time."""
+"""The keeper: kills what its supervisor cannot, is replaced when it dies, and exits in time."""
 
 import os
 import selectors
@@ -62,7 +62,7 @@ def far() -> Boot:
     return Boot(boot_now() + FAR)
 
 
-def test_a_group_that_is_left_is_killed_and_one_that_was_forgotten_is_not(
+def test_a_watched_group_is_killed_with_the_supervisor_and_a_forgotten_one_is_not(
     group: Callable[[], Group],
 ) -> None:
     left, forgotten = group(), group()
@@ -93,7 +93,7 @@ def test_a_group_is_killed_when_its_deadline_passes_without_an_extension(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_keeper_that_died_or_does_not_listen_is_replaced_and_its_successor_knows_all(
+def test_a_keeper_that_died_or_does_not_read_is_replaced_by_one_that_knows_all_groups(
     group: Callable[[], Group], number: signal.Signals
 ) -> None:
     late, left = group(), group()

@@ -1,4 +1,4 @@
-"""Looks between heartbeats: a cancel is heard soon, and a look alone ends nothing."""
+"""Lease polls between heartbeats: a cancel is heard soon, and a poll alone ends nothing."""
 
 from tenure.conformance.spec import spec
 from tenure.core.commands import Heartbeat
@@ -9,7 +9,7 @@ from tenure.worker.outbox import POLL_AFTER_FAILURE, POLL_ANSWER_WITHIN, POLL_IN
 from tests.worker.drive import Drive
 
 
-def test_a_soft_cancel_is_heard_within_two_looks() -> None:
+def test_a_soft_cancel_is_heard_within_two_polls() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     drive.advance(3)
@@ -23,7 +23,7 @@ def test_a_soft_cancel_is_heard_within_two_looks() -> None:
     assert drive.status(job_id) is JobStatus.RUNNING  # asked to stop, no more than that
 
 
-def test_a_hard_cancel_stops_the_handler_within_two_looks() -> None:
+def test_a_hard_cancel_stops_the_handler_within_two_polls() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     drive.advance(3)
@@ -48,7 +48,7 @@ def test_a_hard_cancel_after_a_soft_one_is_heard_as_soon() -> None:
 
 
 @spec("C2")
-def test_a_look_without_news_costs_no_heartbeat() -> None:
+def test_a_poll_without_news_costs_no_heartbeat() -> None:
     drive = Drive().begin()
     drive.running()
     before = len(drive.commands(Heartbeat))
@@ -60,7 +60,7 @@ def test_a_look_without_news_costs_no_heartbeat() -> None:
 
 
 @spec("C2")
-def test_a_look_alone_ends_nothing_and_is_believed_once() -> None:
+def test_a_poll_ends_nothing_and_causes_one_heartbeat() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     before = len(drive.commands(Heartbeat))
@@ -73,7 +73,7 @@ def test_a_look_alone_ends_nothing_and_is_believed_once() -> None:
     assert drive.status(job_id) is JobStatus.RUNNING
 
 
-def test_a_worker_of_quick_jobs_never_looks() -> None:
+def test_a_worker_of_quick_jobs_never_polls() -> None:
     drive = Drive().begin()
     for _ in range(5):
         job_id = drive.enqueue()
@@ -85,7 +85,7 @@ def test_a_worker_of_quick_jobs_never_looks() -> None:
     assert drive.wanted(PollLeases) == []
 
 
-def test_a_look_that_failed_is_not_repeated_at_once() -> None:
+def test_a_poll_that_failed_is_not_repeated_at_once() -> None:
     drive = Drive().begin()
     drive.running()
     drive.network.cut()
@@ -96,7 +96,7 @@ def test_a_look_that_failed_is_not_repeated_at_once() -> None:
     assert 1 <= len(drive.wanted(PollLeases)) - before <= 2
 
 
-def test_a_look_that_never_comes_back_is_given_up() -> None:
+def test_a_poll_that_is_never_answered_is_given_up() -> None:
     drive = Drive().begin()
     drive._poll_leases = lambda action: None  # type: ignore[method-assign]  # nobody answers
     drive.running()

@@ -46,7 +46,9 @@ def test_a_soft_cancel_reaches_check_and_is_acknowledged(shop: Shop, tmp_path: P
     assert (stats.acknowledged_cancels, stats.kills) == (1, 0)
 
 
-def test_a_soft_cancel_that_is_not_heard_kills_after_its_grace(shop: Shop, tmp_path: Path) -> None:
+def test_a_handler_that_ignores_a_soft_cancel_is_killed_after_its_grace(
+    shop: Shop, tmp_path: Path
+) -> None:
     worker = shop.start()
     file = tmp_path / "pids"
     policy = replace(POLICY, grace_us=seconds(1))

@@ -44,7 +44,9 @@ from tests.worker.sample import app
 
 
 @given(pieces=st.lists(st.binary(max_size=50), max_size=50), limit=st.integers(2, 60))
-def test_output_keeps_its_ends_and_counts_its_middle(pieces: list[bytes], limit: int) -> None:
+def test_output_keeps_its_beginning_and_end_and_counts_the_rest(
+    pieces: list[bytes], limit: int
+) -> None:
     output = BoundedOutput(limit)
     for piece in pieces:
         output.write(piece)
@@ -114,7 +116,7 @@ class Unspeakable(Exception):
         raise RuntimeError("not even that")
 
 
-def test_an_exception_that_cannot_speak_still_has_a_message() -> None:
+def test_an_exception_whose_str_fails_still_has_a_message() -> None:
     assert "RuntimeError" in message_of(Unspeakable())
     assert "Unspeakable" in traceback_of(Unspeakable(), skip=1)
 
@@ -245,7 +247,7 @@ def test_cancelled_counts_only_when_somebody_asked() -> None:
     assert lost.perform() == Stopped()
 
 
-def test_groups_are_looked_into() -> None:
+def test_exception_groups_are_unpacked() -> None:
     alone = ExceptionGroup("one", [PermanentError("inside")])
     assert Child(raising(alone)).error().error_class is ErrorClass.PERMANENT
 
@@ -291,7 +293,7 @@ def test_a_coroutine_in_a_process_of_its_own_is_cancelled_too() -> None:
     child.context.ask_to_stop("again")  # its loop is gone: nothing to wake
 
 
-def test_a_context_speaks_only_what_can_travel() -> None:
+def test_a_context_sends_only_what_a_job_can_store() -> None:
     def it(ctx: Context) -> Any:
         ctx.progress(-5, 10, note="a\x00b")
         ctx.progress(3)
@@ -326,7 +328,7 @@ def test_a_lease_that_ran_out_is_noticed_without_the_supervisor() -> None:
     assert child.perform() == Stopped()
 
 
-def test_a_conflict_is_passed_on() -> None:
+def test_a_lease_conflict_is_an_outcome_of_its_own() -> None:
     assert Child(raising(LeaseConflictError("newer"))).perform() == Conflicted()
 
 
@@ -336,18 +338,18 @@ def test_a_conflict_is_passed_on() -> None:
 @pytest.mark.parametrize(
     "name", ["", "json", "json:", ":app", "json:nothing", "json:dumps", ".json:app", "../json:app"]
 )
-def test_an_application_that_is_none_is_refused_by_name(name: str) -> None:
+def test_what_is_not_an_application_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"module:app|myapp.jobs:app"):
         load_registry(name)
 
 
 @pytest.mark.parametrize("name", ["no_such_thing", "no_such_thing.jobs", "json.no_such_thing"])
-def test_a_module_that_is_not_there_is_refused_by_name(name: str) -> None:
+def test_a_missing_module_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"there is no module '(json\.)?no_such_thing'"):
         load_registry(f"{name}:app")
 
 
-def test_what_an_application_misses_itself_is_told_as_python_tells_it(
+def test_an_import_error_of_the_application_itself_passes_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "incomplete.py").write_text("import no_such_thing\n")
@@ -357,7 +359,7 @@ def test_what_an_application_misses_itself_is_told_as_python_tells_it(
         load_registry("incomplete:app")
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     coordination = World().coordinator
     for options in (WorkerOptions(concurrency=0), WorkerOptions(queues={})):
         with pytest.raises(InvalidInput):
@@ -366,7 +368,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         Worker(coordination, Registry(), app="x:y")
 
 
-def test_worker_ids_are_names_and_never_the_same() -> None:
+def test_worker_ids_are_legal_names_and_unique() -> None:
     ids = {new_worker_id() for _ in range(100)}
 
     assert len(ids) == 100

@@ -1,4 +1,4 @@
-"""The pool alone, with real children: what becomes of a place when its child goes away."""
+"""The pool alone, with real children: what becomes of an attempt when its child dies."""
 
 import os
 import selectors
@@ -98,7 +98,7 @@ def test_an_attempt_whose_reserved_child_died_runs_in_another(loop: Loop) -> Non
     assert loop.events == [Prepared(1), Finished(1, Returned(b"3"))]
 
 
-def test_what_was_said_to_an_attempt_without_a_child_is_told_to_its_next(loop: Loop) -> None:
+def test_renewals_and_stop_requests_reach_the_next_child_of_an_attempt(loop: Loop) -> None:
     loop.pool.prepare(1, Isolation.PROCESS)
     loop.turn_until(lambda: Prepared(1) in loop.events)
     loop.kill_children()
@@ -111,7 +111,7 @@ def test_what_was_said_to_an_attempt_without_a_child_is_told_to_its_next(loop: L
     assert loop.events[-1] == Finished(1, Stopped())
 
 
-def test_a_place_that_is_given_up_goes_to_whoever_waits(loop: Loop) -> None:
+def test_a_reserved_child_that_is_given_up_goes_to_a_waiting_attempt(loop: Loop) -> None:
     loop.turn_until(lambda: loop.pool.is_up)
     loop.pool.prepare(1, Isolation.PROCESS)
     loop.pool.prepare(2, Isolation.PROCESS)
@@ -133,7 +133,7 @@ def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
     assert [each.name for each in loop.artifacts] == ["file-0"]
 
 
-def test_words_for_strangers_are_ignored(loop: Loop) -> None:
+def test_messages_about_unknown_attempts_are_ignored(loop: Loop) -> None:
     loop.pool.kill(99)
     loop.pool.renew(LeaseRenewed(99, Boot(0)))
     loop.pool.ask_to_stop(AskToStop(99, "enough"))

@@ -107,7 +107,7 @@ def test_outcomes_become_their_reports() -> None:
     assert drive.stats.crashes == 1
 
 
-def test_a_conflict_reports_nothing_and_frees_the_place() -> None:
+def test_a_conflict_reports_nothing_and_frees_the_slot() -> None:
     drive = Drive(concurrency=1).begin()
     run, job_id = drive.running()
 
@@ -195,7 +195,7 @@ def test_the_lease_of_a_repeated_claim_counts_from_its_own_sending() -> None:
 
 
 @spec("WP12")
-def test_the_lease_of_a_claim_that_was_held_counts_from_when_the_holding_ended() -> None:
+def test_the_lease_of_a_held_claim_counts_from_the_end_of_the_hold() -> None:
     drive = Drive()
     drive.enqueue(SHORT)
 
@@ -206,7 +206,7 @@ def test_the_lease_of_a_claim_that_was_held_counts_from_when_the_holding_ended()
 
 
 @spec("WP12")
-def test_nothing_is_believed_of_a_holding_that_was_longer_than_the_waiting() -> None:
+def test_a_claim_cannot_have_been_held_longer_than_the_worker_waited() -> None:
     drive = Drive(prepares=False)
     drive.enqueue(SHORT)
 
@@ -395,7 +395,7 @@ def test_a_timed_out_job_is_killed_at_its_time_and_reports_nothing() -> None:
 # --- news --------------------------------------------------------------------------------------
 
 
-def test_news_travel_at_once_and_then_once_a_second() -> None:
+def test_news_is_sent_at_once_and_then_once_a_second() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     before = len(drive.commands(Heartbeat))
@@ -435,7 +435,7 @@ def test_a_report_that_overtakes_a_heartbeat_brings_its_news_along() -> None:
     assert drive.job(job_id).checkpoint == b"1"
 
 
-def test_news_of_a_lost_heartbeat_travel_again() -> None:
+def test_news_of_a_lost_heartbeat_is_sent_again() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     drive.network.cut()

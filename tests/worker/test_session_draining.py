@@ -132,7 +132,7 @@ def test_a_killed_handler_that_is_not_yet_gone_is_not_handed_back() -> None:
     assert drive.status(job_id) is JobStatus.QUEUED
 
 
-def test_a_claim_that_was_hung_up_on_is_no_failure_of_transport() -> None:
+def test_a_held_claim_that_the_drain_ends_is_no_transport_failure() -> None:
     drive = Drive()
     claim = _claim_of(drive.session.handle(ChildrenReady(), drive.now))
     ended = drive.session.handle(DrainAsked(seconds(60)), drive.now)

@@ -82,7 +82,7 @@ def test_the_report_of_a_committed_success_is_a_replay_however_the_handler_ends(
 
 
 @pytest.mark.parametrize("end", [Died("was killed by SIGKILL"), Displaced()])
-def test_a_child_that_dies_before_it_could_say_so_costs_nothing(end: Outcome) -> None:
+def test_a_child_that_dies_after_its_own_commit_costs_nothing(end: Outcome) -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
 

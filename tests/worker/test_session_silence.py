@@ -1,4 +1,4 @@
-"""What a worker says while its coordinator does not answer, and how it ends then."""
+"""What a worker logs while its coordinator does not answer, and how it ends then."""
 
 import re
 
@@ -25,7 +25,7 @@ def said(drive: Drive) -> list[str]:
     return [note.text for note in drive.wanted(Note)]
 
 
-def test_a_silence_is_said_once_and_so_is_its_end_with_how_long_it_was() -> None:
+def test_a_silence_is_logged_once_and_so_is_its_end_with_its_length() -> None:
     drive = Drive().begin()
     drive.running()
     drive.advance(1)
@@ -43,7 +43,7 @@ def test_a_silence_is_said_once_and_so_is_its_end_with_how_long_it_was() -> None
     assert drive.stats.transport_failures > 10, "each of them is counted all the same"
 
 
-def test_a_long_silence_is_said_again_every_half_minute() -> None:
+def test_a_long_silence_is_logged_again_every_half_minute() -> None:
     drive = Drive().begin()
     drive.network.cut()
     drive.advance(5 * 60)
@@ -54,7 +54,7 @@ def test_a_long_silence_is_said_again_every_half_minute() -> None:
     assert 8 <= len(reminders) <= 10
 
 
-def test_a_second_silence_after_a_long_one_is_said_at_once() -> None:
+def test_a_second_silence_after_a_long_one_is_logged_at_once() -> None:
     drive = Drive().begin()
     drive.network.cut()
     drive.advance(33)
@@ -68,7 +68,7 @@ def test_a_second_silence_after_a_long_one_is_said_at_once() -> None:
     assert "no answer to" in began
 
 
-def test_a_network_that_comes_and_goes_is_said_twice_in_half_a_minute_at_most() -> None:
+def test_a_network_that_comes_and_goes_is_logged_twice_in_half_a_minute_at_most() -> None:
     drive = Drive().begin()
     for _ in range(60):
         drive.network.cut()
@@ -80,7 +80,7 @@ def test_a_network_that_comes_and_goes_is_said_twice_in_half_a_minute_at_most() 
     assert 2 <= len(said(drive)) <= 2 * half_minutes + 2
 
 
-def test_a_lost_answer_that_comes_with_the_next_try_is_said_with_its_end() -> None:
+def test_a_lost_answer_that_comes_with_the_next_try_is_logged_with_its_end() -> None:
     drive = Drive()
     [claim] = [
         a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
@@ -103,7 +103,7 @@ def test_a_lost_answer_that_comes_with_the_next_try_is_said_with_its_end() -> No
 
 
 @pytest.mark.parametrize("away_s", [1, 100])
-def test_a_worker_that_holds_nothing_does_not_wait_for_a_coordinator_that_is_away(
+def test_a_worker_without_jobs_does_not_wait_for_an_unreachable_coordinator(
     away_s: float,
 ) -> None:
     drive = Drive().begin()
@@ -152,7 +152,7 @@ def test_a_coordinator_that_answers_reports_again_is_asked_for_the_grants_of_a_l
     assert (drive.status(granted), drive.job(granted).releases) == (JobStatus.QUEUED, 1)
 
 
-def test_a_drain_leaves_a_coordinator_alone_for_as_long_as_it_wants_to_be() -> None:
+def test_a_drain_respects_the_retry_after_of_its_coordinator() -> None:
     drive = Drive()
     [claim] = [
         a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)

@@ -63,7 +63,7 @@ def test_a_result_after_cancelled_is_discarded() -> None:
     assert drive.job(job_id).result is None
 
 
-def test_rejected_stops_the_handler_is_counted_and_said() -> None:
+def test_rejected_stops_the_handler_and_is_counted_and_logged() -> None:
     drive = Drive().begin()
     run, _ = drive.running()
     drive.network.cut()
@@ -95,7 +95,7 @@ def test_rejected_stops_the_handler_is_counted_and_said() -> None:
         ),
     ],
 )
-def test_how_an_attempt_ended_is_said_in_one_line(
+def test_how_an_attempt_ended_is_logged_in_one_line(
     outcome: Outcome, text: str, is_routine: bool
 ) -> None:
     drive = Drive().begin()
@@ -330,7 +330,7 @@ def _until_a_heartbeat_is_recorded(drive: Drive, job_id: JobId) -> None:
         drive.advance(0.1)
 
 
-def test_a_handler_that_had_to_be_stopped_after_a_cancel_is_named_with_the_time_it_had() -> None:
+def test_a_handler_killed_after_a_cancel_is_logged_with_the_time_it_had() -> None:
     drive = Drive().begin()
     _, job_id = drive.running()
     drive.cancel(job_id)
@@ -346,7 +346,7 @@ def test_a_handler_that_had_to_be_stopped_after_a_cancel_is_named_with_the_time_
     assert stopped.job is not None
 
 
-def test_a_handler_that_stopped_when_asked_was_not_stopped_by_force() -> None:
+def test_a_handler_that_stopped_when_asked_is_not_logged_as_killed() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     drive.cancel(job_id)

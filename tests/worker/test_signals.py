@@ -252,7 +252,7 @@ def test_a_deploy_burns_no_budget(fleet: Fleet, tmp_path: Path) -> None:
     assert (shop.job(slow).failures, shop.job(slow).releases) == (0, 1)
 
 
-def test_a_handler_that_listens_is_told_about_the_shutdown_first(
+def test_a_handler_is_asked_to_stop_before_a_shutdown_kills_it(
     fleet: Fleet, tmp_path: Path
 ) -> None:
     shop, file = fleet.shop, tmp_path / "pid"
@@ -292,9 +292,7 @@ def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_p
     assert (shop.job(job_id).status, shop.job(job_id).failures) == (JobStatus.QUEUED, 0)
 
 
-def test_signals_that_mean_nothing_cost_nothing_and_a_hang_up_drains(
-    fleet: Fleet, tmp_path: Path
-) -> None:
+def test_ignored_signals_cost_nothing_and_a_hangup_drains(fleet: Fleet, tmp_path: Path) -> None:
     shop, file = fleet.shop, tmp_path / "pid"
     job_id = shop.enqueue("nap", {"amount_s": 1, "file": str(file)}, policy=ONCE)
     runner = fleet.start()
@@ -309,7 +307,7 @@ def test_signals_that_mean_nothing_cost_nothing_and_a_hang_up_drains(
     assert shop.job(job_id).status is JobStatus.SUCCEEDED
 
 
-def test_under_nohup_a_hang_up_means_nothing(fleet: Fleet, tmp_path: Path) -> None:
+def test_under_nohup_a_hangup_is_ignored(fleet: Fleet, tmp_path: Path) -> None:
     shop, file, go_on = fleet.shop, tmp_path / "pid", tmp_path / "go_on"
     job_id = shop.enqueue("waiting", {"file": str(file), "until": str(go_on)}, policy=ONCE)
     runner = fleet.start(under_nohup=True)

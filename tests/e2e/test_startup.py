@@ -1,4 +1,4 @@
-"""A `tenure worker` that is told to stop before it has begun."""
+"""A `tenure worker` that is stopped before it has started."""
 
 import os
 import signal
@@ -92,7 +92,7 @@ def test_a_worker_whose_application_swallows_the_stop_drains_when_it_has_begun(
 
 
 @spec("WP19")
-def test_signals_are_seen_to_before_the_command_line_is_imported(tmp_path: Path) -> None:
+def test_signal_handlers_are_installed_before_the_command_line_is_imported(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text(
         "import sys\nsys.stdout.write('imported')\nraise SystemExit\n"
     )
