@@ -201,14 +201,7 @@ class Application:
         known = self._definitions.get(Kind(kind))
         if known is not None:
             return known.spec(body, options)
-        return spec_of(
-            kind=Kind(kind),
-            payload=body,
-            queue=DEFAULT_QUEUE,
-            priority=0,
-            policy=Policy(),
-            options=options,
-        )
+        return spec_of(JobSpec(kind=Kind(kind), queue=DEFAULT_QUEUE, payload=body), options)
 
     def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Job[R]]:
         """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by

@@ -33,7 +33,7 @@ from tenure.client.options import (
 )
 from tenure.client.shells import Operation, Wait, arun, run
 from tenure.core.commands import Enqueue
-from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.ids import JobId, Kind
 from tenure.core.job import Job as StoredJob
 from tenure.core.policy import Compensation, Policy
 from tenure.core.verdicts import Answer, Reply
@@ -228,14 +228,7 @@ class Definition:
 
     def spec(self, payload: bytes, options: EnqueueOptions) -> JobSpec:
         """A job with this payload."""
-        return spec_of(
-            kind=self.handler.kind,
-            payload=payload,
-            queue=self.handler.queue,
-            priority=self.handler.priority,
-            policy=self._policy(),
-            options=options,
-        )
+        return spec_of(self.handler.spec(payload, self._policy()), options)
 
     def _policy(self) -> Policy:
         """The kind's policy with its compensation, which may be defined after this function."""
@@ -244,32 +237,14 @@ class Definition:
         return self.sender.compensated(self.handler, self._compensate)
 
 
-def spec_of(
-    *,
-    kind: Kind,
-    payload: bytes,
-    queue: QueueName,
-    priority: int,
-    policy: Policy,
-    options: EnqueueOptions,
-) -> JobSpec:
-    """A job of this kind; options go before what the kind says."""
+def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
+    """A job of a kind; options override what the kind says."""
     with naming_options():
         said = overrides_from(options)
-        policy = policy_from(options, policy)
-    traced = tracing.enqueue_span(kind, said.queue or queue)
-    return JobSpec(
-        queue=said.queue or queue,
-        kind=kind,
-        payload=payload,
-        priority=priority if said.priority is None else said.priority,
-        delay_us=said.delay_us,
-        run_at=said.run_at,
-        dedupe_key=said.key,
-        correlation_id=said.correlation_id or traced.correlation_id,
-        trace_id=said.trace_id or traced.traceparent,
-        policy=policy,
-    )
+        policy = policy_from(options, kind.policy)
+    traced = tracing.enqueue_span(kind.kind, said.get("queue", kind.queue))
+    defaults = {"correlation_id": traced.correlation_id, "trace_id": traced.traceparent}
+    return msgspec.structs.replace(kind, policy=policy, **{**defaults, **said})
 
 
 # --- Sending -------------------------------------------------------------------------------------

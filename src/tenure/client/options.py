@@ -5,9 +5,10 @@ names the option.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
@@ -199,27 +200,28 @@ def _retry_fields(retry: object) -> dict[str, Any]:
     }
 
 
-class Overrides(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one call, checked, in the core's units; None: as the kind has it."""
-
-    queue: QueueName | None = None
-    priority: int | None = None
-    key: str | None = None
-    delay_us: Duration = Duration(0)
-    run_at: Instant | None = None
-    correlation_id: str | None = None
-    trace_id: str | None = None
+def _any_integer(value: object) -> object:
+    """As it is: the core checks numbers."""
+    return value
 
 
-def overrides_from(options: EnqueueOptions) -> Overrides:
-    """The options of one call that are not policy."""
-    run_at = options.get("run_at")
-    return Overrides(
-        queue=queue_name(options["queue"]) if "queue" in options else None,
-        priority=options.get("priority"),
-        key=plain(options.get("key")),
-        delay_us=bounded_duration("delay", options.get("delay", 0)),
-        run_at=None if run_at is None else instant("run_at", run_at),
-        correlation_id=plain(options.get("correlation_id")),
-        trace_id=plain(options.get("trace_id")),
-    )
+_OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "queue": ("queue", queue_name),
+    "priority": ("priority", _any_integer),
+    "key": ("dedupe_key", plain),
+    "delay": ("delay_us", partial(bounded_duration, "delay")),
+    "run_at": ("run_at", partial(instant, "run_at")),
+    "correlation_id": ("correlation_id", plain),
+    "trace_id": ("trace_id", plain),
+}
+"""Options of one call that are not policy: the field of `JobSpec`, and how its value is made."""
+
+
+def overrides_from(options: EnqueueOptions) -> dict[str, Any]:
+    """The fields of `JobSpec` that the options of one call set; None is "as the kind says"."""
+    given: Mapping[str, Any] = options
+    return {
+        field: made(given[name])
+        for name, (field, made) in _OVERRIDES.items()
+        if given.get(name) is not None
+    }

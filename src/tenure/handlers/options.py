@@ -3,13 +3,8 @@
 import re
 
 from tenure.errors import InvalidInput
+from tenure.handlers.context import JobSpec
 
-_OPTIONS = frozenset(
-    {
-        *("queue", "priority", "lease", "timeout", "start_within", "grace", "retry", "on_lost"),
-        *("key", "delay", "run_at", "correlation_id", "trace_id", "job_id", "connection"),
-    }
-)
 _FIELDS = {
     "dedupe_key": "key",
     "policy.max_attempts": "retry.max_attempts",
@@ -23,6 +18,14 @@ _FIELDS = {
 _POSITION = re.compile(r"^jobs\[[0-9]+\]\.|^job\.")
 _UNIT = re.compile(r"_u?s$")
 _UNDO = "policy.compensation."
+_POLICY = ("lease", "timeout", "start_within", "grace", "retry", "on_lost")
+_OPTIONS = frozenset(
+    {
+        *(_FIELDS.get(name, _UNIT.sub("", name)) for name in JobSpec.__struct_fields__),
+        *_POLICY,
+        *("job_id", "connection"),
+    }
+) - {"kind", "payload", "policy"}
 
 
 def as_option(wrong: InvalidInput) -> InvalidInput:

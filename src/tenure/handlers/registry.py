@@ -15,6 +15,7 @@ import msgspec
 from tenure.core.ids import Kind, QueueName
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
+from tenure.handlers.context import JobSpec
 from tenure.handlers.json_values import check_value, decode, encode
 from tenure.handlers.signature import Signature, check_function, function_name
 
@@ -40,6 +41,16 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = Isolation.PROCESS
     priority: int = 0
     concurrency: int | None = None
+
+    def spec(self, payload: bytes, policy: Policy) -> JobSpec:
+        """A job of this kind, before the options of a call."""
+        return JobSpec(
+            kind=self.kind,
+            queue=self.queue,
+            payload=payload,
+            priority=self.priority,
+            policy=policy,
+        )
 
     @property
     def is_async(self) -> bool:
