@@ -78,9 +78,7 @@ def shown(run: Run, result: Result) -> dict[str, object]:
     return job
 
 
-def test_a_kind_of_the_application_takes_its_settings_along(
-    run: Run, module: Callable[[str], str]
-) -> None:
+def test_enqueue_uses_the_settings_of_the_kind(run: Run, module: Callable[[str], str]) -> None:
     name = module(SOURCE.format(namespace="lab"))
 
     job = shown(run, run("enqueue", "read", '{"topic":"leases"}', "--app", f"{name}:app"))
@@ -91,7 +89,7 @@ def test_a_kind_of_the_application_takes_its_settings_along(
     assert job["payload"] == {"topic": "leases"}
 
 
-def test_what_the_command_line_says_goes_before_the_kind(
+def test_options_of_the_command_line_go_before_the_kinds_own(
     run: Run, module: Callable[[str], str]
 ) -> None:
     name = module(SOURCE.format(namespace="lab"))
@@ -141,7 +139,7 @@ def test_a_payload_that_does_not_fit_its_function_is_refused_in_plain_words(
         (("bare", "{"), "the payload is not JSON"),
     ],
 )
-def test_a_payload_is_refused_with_what_would_do(
+def test_a_refused_payload_is_explained_with_what_the_function_takes(
     run: Run, module: Callable[[str], str], words: tuple[str, ...], said: str
 ) -> None:
     name = module(PARAMETERS)
@@ -177,7 +175,7 @@ def test_a_setting_of_the_kind_is_named_as_its_code_writes_it(
     assert "tenure: lease=…: 5 s is outside 30 s to 120 s; TENURE_LEASE_BOUNDS" in result.stderr
 
 
-def test_an_application_without_jobs_makes_no_database_and_names_what_to_import(
+def test_an_application_without_jobs_creates_no_store_and_names_what_to_import(
     run: Run, tmp_path: Path
 ) -> None:
     package = tmp_path / "parcels"
@@ -210,7 +208,7 @@ def test_an_application_without_jobs_makes_no_database_and_names_what_to_import(
         ("jobs", "module {name} has no attribute jobs. Its applications: app, second"),
     ],
 )
-def test_an_application_that_its_module_does_not_have_is_told_from_one_without_handlers(
+def test_a_missing_attribute_and_an_application_without_jobs_have_different_messages(
     run: Run, module: Callable[[str], str], attribute: str, said: str
 ) -> None:
     name = module(PARAMETERS)
@@ -239,7 +237,7 @@ def test_a_kind_that_the_named_application_does_not_have_is_refused(
     assert not (tmp_path / "tenure.db").exists()
 
 
-def test_a_kind_that_the_projects_application_does_not_have_is_enqueued_and_remarked(
+def test_a_kind_unknown_to_the_projects_application_is_enqueued_with_a_message(
     run: Run, module: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = module(SOURCE.format(namespace="lab"))
@@ -251,7 +249,9 @@ def test_a_kind_that_the_projects_application_does_not_have_is_enqueued_and_rema
     assert (shown(run, result)["queue"], shown(run, result)["namespace"]) == ("default", "lab")
 
 
-def test_what_is_no_application_is_refused(run: Run, module: Callable[[str], str]) -> None:
+def test_an_object_that_is_no_application_is_refused(
+    run: Run, module: Callable[[str], str]
+) -> None:
     name = module(SOURCE.format(namespace="lab"))
 
     no_jobs = run("enqueue", "read", "--app", f"{name}:Retry")
@@ -289,7 +289,7 @@ def test_a_project_names_its_application_and_queues(
     "words",
     [("worker", "x:app"), ("enqueue", "x"), ("enqueue", "bare", "--app", "{app}"), ("jobs", "ls")],
 )
-def test_a_project_file_that_makes_no_sense_is_one_clear_line(
+def test_an_invalid_project_file_is_one_clear_line(
     run: Run, module: Callable[[str], str], tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     app = module(PARAMETERS) + ":app"
@@ -318,7 +318,7 @@ def test_a_syntax_error_is_shown_where_it_is_and_nothing_else(
     assert not (tmp_path / "tenure.db").exists()
 
 
-def test_of_an_import_that_fails_only_the_users_own_frames_are_shown(
+def test_a_failed_import_shows_only_the_users_own_frames(
     run: Run, module: Callable[[str], str], tmp_path: Path
 ) -> None:
     (tmp_path / "broken_settings.py").write_text("import json\nVALUE = json.loads('{')\n")
@@ -335,7 +335,7 @@ def test_of_an_import_that_fails_only_the_users_own_frames_are_shown(
     assert result.stderr.splitlines()[-1].startswith("json.decoder.JSONDecodeError: ")
 
 
-def test_a_declaration_that_is_refused_is_shown_with_its_line(
+def test_an_invalid_job_declaration_is_shown_with_its_line(
     run: Run, module: Callable[[str], str]
 ) -> None:
     name = module("from tenure import Tenure\napp = Tenure()\n@app.job(lease='x')\ndef f(): ...\n")

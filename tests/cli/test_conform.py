@@ -51,7 +51,7 @@ def test_a_broken_obligation_is_named_with_its_scenario_and_ends_with_1() -> Non
     assert "1 broken" in ran.stdout
 
 
-def test_what_cannot_be_judged_ends_with_2_and_says_why() -> None:
+def test_a_worker_that_cannot_be_tested_ends_with_2_and_the_reason() -> None:
     absent = conform("worker", "--", "no-such-program-here")
     silent = conform("worker", "--scenario", "success", "--", sys.executable, "-c", "print('hm')")
     other = conform(
@@ -90,7 +90,7 @@ def test_scenarios_and_obligations_can_be_listed() -> None:
     assert all(each.name in listed and each.sentence in listed for each in OBLIGATIONS)
 
 
-def test_conform_store_says_how_and_runs_the_kit(capfd: pytest.CaptureFixture[str]) -> None:
+def test_conform_store_explains_itself_and_runs_the_kit(capfd: pytest.CaptureFixture[str]) -> None:
     how = conform("store")
     factory = "tenure.conformance.harness:MemoryFactory"
     ran = conform("store", factory, "--", "-q", "-p", "no:cacheprovider", "-k", "closing")

@@ -125,6 +125,6 @@ def test_every_kind_of_change_is_seen_once(tmp_path: Path) -> None:
     assert second == []
 
 
-def test_a_module_that_is_not_there_is_said_at_once() -> None:
+def test_a_missing_module_is_reported_at_once() -> None:
     with pytest.raises(CouldNotRun, match="there is no module 'no_such_thing'"):
         watch_of("no_such_thing:app")

@@ -60,7 +60,7 @@ def test_a_discarded_dead_letter_keeps_its_note_and_cannot_be_discarded_again(ru
     assert listed(run) == []
 
 
-def test_a_dead_letter_is_redriven_again_only_if_it_is_said(run: Run) -> None:
+def test_a_dead_letter_is_redriven_again_only_with_again(run: Run) -> None:
     job_id = dead_letter(run)
     words = ("dlq", "redrive", job_id)
 
@@ -86,7 +86,7 @@ def test_a_dead_letter_is_redriven_again_only_if_it_is_said(run: Run) -> None:
     assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 2
 
 
-def test_of_several_dead_letters_those_already_redriven_are_left_alone(run: Run) -> None:
+def test_dead_letters_that_are_resolved_already_are_refused_one_by_one(run: Run) -> None:
     old, new = dead_letter(run), dead_letter(run)
     run("dlq", "discard", old)
 
@@ -97,7 +97,7 @@ def test_of_several_dead_letters_those_already_redriven_are_left_alone(run: Run)
     assert new not in result.stderr
 
 
-def test_all_asks_first_and_redrives_each_dead_letter_once(run: Run) -> None:
+def test_redrive_all_asks_first_and_redrives_each_dead_letter_once(run: Run) -> None:
     wanted = {dead_letter(run, "mail") for _ in range(3)}
     other = dead_letter(run, "parse")
 
@@ -112,7 +112,7 @@ def test_all_asks_first_and_redrives_each_dead_letter_once(run: Run) -> None:
     assert len(json.loads(run("jobs", "ls", "-s", "queued", "--json").stdout)) == 3
 
 
-def test_of_two_operators_who_redrive_everything_one_does_and_the_other_hears_of_it(
+def test_of_two_operators_who_redrive_the_same_dead_letter_one_is_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = dead_letter(run)
@@ -142,7 +142,7 @@ def test_of_two_operators_who_redrive_everything_one_does_and_the_other_hears_of
     assert told["resolution"]["new_job_id"] == new["id"]
 
 
-def test_all_discards_with_a_typed_yes(run: Run) -> None:
+def test_discard_all_goes_on_after_a_yes(run: Run) -> None:
     dead_letter(run)
 
     result = run("dlq", "discard", "--all", typed="y\n")
@@ -161,7 +161,7 @@ def test_a_redrive_whose_key_is_held_says_by_whom(run: Run) -> None:
     assert listed(run) == [job_id]
 
 
-def test_only_dead_letters_are_taken(run: Run) -> None:
+def test_dlq_commands_refuse_jobs_that_are_not_dead_letters(run: Run) -> None:
     job_id = run("enqueue", "mail").stdout.strip()
 
     said = f"tenure: job {job_id}: it is queued, not a dead letter"
@@ -181,7 +181,7 @@ def test_only_dead_letters_are_taken(run: Run) -> None:
         ("discard", "7"),
     ],
 )
-def test_a_command_that_could_mean_two_things_is_refused(run: Run, words: tuple[str, ...]) -> None:
+def test_ambiguous_arguments_are_refused(run: Run, words: tuple[str, ...]) -> None:
     dead_letter(run)
 
     result = run("dlq", *words)
@@ -189,7 +189,7 @@ def test_a_command_that_could_mean_two_things_is_refused(run: Run, words: tuple[
     assert (result.exit_code, result.stdout) == (2, "")
 
 
-def test_one_dead_letter_is_one_and_an_unknown_one_is_explained(run: Run) -> None:
+def test_one_dead_letter_is_counted_as_one_and_an_unknown_one_is_explained(run: Run) -> None:
     dead_letter(run)
     nobody = "01890000-0000-7000-8000-000000000000"
 
@@ -200,7 +200,7 @@ def test_one_dead_letter_is_one_and_an_unknown_one_is_explained(run: Run) -> Non
     assert unknown.stderr.startswith(f"tenure: there is no job {nobody}; it was never committed")
 
 
-def test_more_dead_letters_than_are_taken_at_once_are_not_passed_over_in_silence(
+def test_redrive_all_says_when_there_are_more_dead_letters_than_it_takes(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -243,7 +243,7 @@ def test_dead_letters_are_counted_by_kind_and_error(run: Run) -> None:
     assert [group["example_id"] for group in of_fax] == [fax]
 
 
-def test_the_count_says_when_it_does_not_reach_back_to_the_first(
+def test_a_count_by_error_says_when_it_left_out_older_dead_letters(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.cli.harness import Run
 
 
-def test_each_call_begins_a_new_epoch(run: Run) -> None:
+def test_each_raise_begins_a_new_epoch(run: Run) -> None:
     run("migrate")
 
     assert run("raise-epoch", "--yes").stdout == "2\n"
@@ -13,7 +13,7 @@ def test_each_call_begins_a_new_epoch(run: Run) -> None:
     assert "epoch           3" in run("doctor").stdout
 
 
-def test_without_a_yes_nothing_is_raised(run: Run) -> None:
+def test_raise_epoch_does_nothing_without_a_yes(run: Run) -> None:
     run("migrate")
 
     refused = run("raise-epoch", typed="n\n")
@@ -22,12 +22,12 @@ def test_without_a_yes_nothing_is_raised(run: Run) -> None:
     assert "epoch           1" in run("doctor").stdout
 
 
-def test_a_store_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None:
+def test_raise_epoch_creates_no_store(run: Run, tmp_path: Path) -> None:
     assert run("raise-epoch", "--yes").exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_not_possible_through_a_server(run: Run) -> None:
+def test_raise_epoch_needs_the_store_itself(run: Run) -> None:
     refused = run("raise-epoch", "--yes", "--url", "http://127.0.0.1:1")
 
     assert refused.exit_code == 2

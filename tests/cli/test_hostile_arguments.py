@@ -71,7 +71,9 @@ def lines(words: tuple[str, ...], job_id: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("words", sorted(commands()), ids=" ".join)
-def test_whatever_is_typed_is_answered_in_words(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_any_argument_is_answered_without_a_traceback(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     environment = {"TENURE_URL": f"sqlite:///{tmp_path / 'tenure.db'}"}
     runner = CliRunner()
     job_id = runner.invoke(main, ["enqueue", "mail"], env=environment).stdout.strip()

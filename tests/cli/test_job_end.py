@@ -74,7 +74,7 @@ def until_failed(client: Tenure, job_id: str) -> None:
         time.sleep(0.05)
 
 
-def test_failed_attempts_are_told_while_one_waits(ask: Ask) -> None:
+def test_failed_attempts_are_reported_during_a_wait(ask: Ask) -> None:
     waited = ask("enqueue", "unlucky", "--app", "luck:app", "--wait")
 
     lines = waited.stderr.splitlines()[-3:]
@@ -88,7 +88,7 @@ def test_failed_attempts_are_told_while_one_waits(ask: Ask) -> None:
     assert lines[2].endswith(" is dead_lettered: RuntimeError: no luck today")
 
 
-def test_a_wait_that_is_over_names_the_failures_and_when_the_next_attempt_is_due(
+def test_a_wait_that_times_out_names_the_failures_and_the_next_attempt(
     ask: Ask, tmp_path: Path
 ) -> None:
     job_id = ask("enqueue", "patient", "--app", "luck:app").stdout.strip()
@@ -104,7 +104,7 @@ def test_a_wait_that_is_over_names_the_failures_and_when_the_next_attempt_is_due
     assert f"store sqlite:///{tmp_path / 'tenure.db'}" in (tmp_path / "worker.log").read_text()
 
 
-def test_an_attempt_whose_worker_was_lost_is_told_too() -> None:
+def test_a_lost_attempt_is_reported_too() -> None:
     world = World()
     job = world.running(policy=Policy(max_attempts=2)).job_id
     world.clock.advance(120)
@@ -125,11 +125,11 @@ def test_an_attempt_whose_worker_was_lost_is_told_too() -> None:
     ("span_s", "words"),
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.4, "12 s"), (180, "3 min"), (7200, "2 h"), (2e5, "2 d")],
 )
-def test_spans_are_said_in_their_largest_unit(span_s: float, words: str) -> None:
+def test_a_span_of_time_is_shown_in_its_largest_unit(span_s: float, words: str) -> None:
     assert in_words(span_s) == words
 
 
-def test_an_error_of_many_lines_ends_a_wait_in_one_and_is_shown_in_many(ask: Ask) -> None:
+def test_a_wait_prints_one_line_of_an_error_and_show_prints_all(ask: Ask) -> None:
     waited = ask("enqueue", "grouped", "--app", "luck:app", "--wait")
     last = waited.stderr.splitlines()[-1]
 
@@ -140,13 +140,13 @@ def test_an_error_of_many_lines_ends_a_wait_in_one_and_is_shown_in_many(ask: Ask
     assert "\n    | ValueError: two\n" in shown
 
 
-def test_a_person_is_told_that_a_kind_has_settings_that_are_not_used(tmp_path: Path) -> None:
+def test_at_a_terminal_enqueue_without_app_names_the_option(tmp_path: Path) -> None:
     said = at_a_terminal(tmp_path, "enqueue", "mail", "--url", "sqlite:///tenure.db")
 
     assert "--app MODULE:APP would add the kind's own settings" in said
 
 
-def test_a_person_is_told_that_nobody_takes_what_was_enqueued(ask: Ask, tmp_path: Path) -> None:
+def test_at_a_terminal_enqueue_says_that_no_worker_takes_the_job(ask: Ask, tmp_path: Path) -> None:
     # With the settings of its kind: by default it would be tried for an hour.
     served = ask("enqueue", "unlucky", "--app", "luck:app", "--wait")  # the worker signs meanwhile
 

@@ -38,13 +38,13 @@ def test_a_shortened_id_is_taken_wherever_an_id_is(
     assert result.exit_code == 0, result.stderr
 
 
-def test_it_means_the_job_that_begins_with_it(run: Run, ids: list[str]) -> None:
+def test_a_shortened_id_means_the_job_that_begins_with_it(run: Run, ids: list[str]) -> None:
     shown = json.loads(run("jobs", "show", "01890001", "--json").stdout)
 
     assert shown["job"]["id"] == LATER
 
 
-def test_an_ambiguous_one_lists_the_candidates(run: Run, ids: list[str]) -> None:
+def test_an_ambiguous_id_lists_the_candidates(run: Run, ids: list[str]) -> None:
     refused = run("jobs", "cancel", "01890000-0000")
 
     head, *lines = refused.stderr.splitlines()
@@ -56,7 +56,7 @@ def test_an_ambiguous_one_lists_the_candidates(run: Run, ids: list[str]) -> None
     ]
 
 
-def test_one_that_no_job_begins_with_is_refused(run: Run, ids: list[str]) -> None:
+def test_a_shortened_id_of_no_job_is_refused(run: Run, ids: list[str]) -> None:
     refused = run("jobs", "show", "0189ffff")
 
     assert refused.exit_code == 1
@@ -65,14 +65,14 @@ def test_one_that_no_job_begins_with_is_refused(run: Run, ids: list[str]) -> Non
     )
 
 
-def test_one_that_is_too_short_is_refused(run: Run, ids: list[str]) -> None:
+def test_an_id_that_is_too_short_is_refused(run: Run, ids: list[str]) -> None:
     refused = run("jobs", "show", "0189000")
 
     assert refused.exit_code == 2
     assert "give at least 8 characters" in refused.stderr
 
 
-def test_it_is_looked_up_in_one_namespace(run: Run, ids: list[str]) -> None:
+def test_a_shortened_id_is_looked_up_in_one_namespace(run: Run, ids: list[str]) -> None:
     other = enqueued(run, "mail", "--id", LATER.replace("3", "4"), "--namespace", "lab")
 
     here = json.loads(run("jobs", "show", "01890001", "--json").stdout)

@@ -42,7 +42,7 @@ def test_payloads_are_shown_only_when_asked_for(run: Run) -> None:
     assert "hunter2" in run("jobs", "show", job_id, "--bodies").stdout
 
 
-def test_a_key_is_held_by_one_live_job(run: Run) -> None:
+def test_a_second_enqueue_with_the_key_of_an_unfinished_job_finds_that_job(run: Run) -> None:
     first = enqueued(run, "mail", "--key", "a")
     second = run("enqueue", "mail", "--key", "a")
 
@@ -67,7 +67,7 @@ def test_a_job_is_enqueued_for_a_time(run: Run, time: str) -> None:
         (("--run-at", "2030-12-01T08:00Z", "--delay", "5m"), "--run-at: given together with"),
     ],
 )
-def test_a_time_that_could_mean_two_things_is_refused(
+def test_a_time_without_a_zone_or_with_a_delay_is_refused(
     run: Run, words: tuple[str, ...], said: str
 ) -> None:
     refused = run("enqueue", "mail", *words)
@@ -89,7 +89,7 @@ def test_cancelling_works_once_and_rerunning_makes_a_linked_job(run: Run) -> Non
     assert json.loads(run("jobs", "show", rerun, "--json").stdout)["job"]["origin_id"] == job_id
 
 
-def test_what_is_refused_says_why_and_exits_with_1(run: Run) -> None:
+def test_a_refused_command_says_why_and_exits_with_1(run: Run) -> None:
     job_id = enqueued(run, "mail")
 
     requeue = run("jobs", "requeue", job_id)
@@ -105,7 +105,7 @@ def test_what_is_refused_says_why_and_exits_with_1(run: Run) -> None:
     assert run("jobs", "cancel", "01890000-0000-7000-8000-000000000000").stderr == unknown.stderr
 
 
-def test_a_finished_job_is_not_requeued_but_there_is_another_way(run: Run) -> None:
+def test_requeue_refuses_a_finished_job_and_names_retry(run: Run) -> None:
     dead, cancelled = enqueued(run, "mail"), enqueued(run, "mail")
     run("jobs", "dead-letter", dead)
     run("jobs", "cancel", cancelled)
@@ -130,7 +130,7 @@ def test_bodies_that_were_not_asked_for_are_left_out(run: Run) -> None:
     assert bodies & full.keys() == {"payload"}
 
 
-def test_a_rerun_job_stands_beside_its_origin(run: Run) -> None:
+def test_a_rerun_job_is_listed_next_to_its_origin(run: Run) -> None:
     first, last = enqueued(run, "mail"), enqueued(run, "mail")
     run("jobs", "cancel", first)
 
@@ -141,14 +141,14 @@ def test_a_rerun_job_stands_beside_its_origin(run: Run) -> None:
     assert set(ids[1:]) == {first, rerun}
 
 
-def test_a_store_that_is_made_by_the_way_is_named(run: Run, tmp_path: Path) -> None:
+def test_enqueue_names_the_store_that_it_creates(run: Run, tmp_path: Path) -> None:
     made, used = run("enqueue", "mail"), run("enqueue", "mail")
 
     assert made.stderr == f"tenure: created sqlite:///{tmp_path / 'tenure.db'}\n"
     assert used.stderr == ""
 
 
-def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
+def test_a_job_that_an_operator_dead_letters_has_the_reason_given(run: Run) -> None:
     job_id = enqueued(run, "mail")
 
     result = run("jobs", "dead-letter", job_id, "--reason", "policy_violation", "-m", "spam")
@@ -162,7 +162,7 @@ def test_a_dead_letter_by_hand_carries_its_reason(run: Run) -> None:
     )
 
 
-def test_a_user_whose_name_is_too_long_for_a_principal_still_acts(
+def test_a_user_with_a_very_long_name_can_enqueue(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "a" * 129)
@@ -202,7 +202,7 @@ def test_bad_input_names_the_field_and_exits_with_2(
     assert result.stdout == ""
 
 
-def test_a_wait_that_is_too_long_says_where_the_job_stands(run: Run) -> None:
+def test_a_wait_that_times_out_says_why_the_job_waits(run: Run) -> None:
     job_id = enqueued(run, "mail")
 
     result = run("jobs", "wait", job_id, "--timeout", "1ms")
@@ -244,7 +244,7 @@ def test_queues_show_how_deep_they_are(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "3")])
-def test_a_queue_without_jobs_is_made_only_on_request(run: Run, words: tuple[str, ...]) -> None:
+def test_a_queue_without_jobs_is_created_only_with_create(run: Run, words: tuple[str, ...]) -> None:
     enqueued(run, "mail", "-q", "research")
     command, *more = words
 
@@ -284,7 +284,7 @@ def test_escape_sequences_of_data_are_shown_and_not_obeyed(
     assert all(each.isprintable() or each == "\n" for each in shown.output)
 
 
-def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(run: Run, tmp_path: Path) -> None:
+def test_a_list_creates_no_store(run: Run, tmp_path: Path) -> None:
     result = run("jobs", "ls")
 
     assert (result.exit_code, "there is no store in" in result.stderr) == (2, True)

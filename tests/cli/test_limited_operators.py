@@ -30,7 +30,7 @@ def limited(tmp_path: Path) -> Iterator[Limited]:
 
 
 @spec("D6", "H41")
-def test_what_holds_a_key_out_of_sight_is_said_to_be_that(limited: Limited) -> None:
+def test_a_redrive_does_not_name_a_job_out_of_scope_that_holds_its_key(limited: Limited) -> None:
     ann, bob = limited
     job_id = ann("enqueue", "mail", "-q", "mine", "--key", "k").stdout.strip()
     ann("jobs", "dead-letter", job_id)

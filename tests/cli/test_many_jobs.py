@@ -128,9 +128,7 @@ def test_a_running_job_is_asked_to_stop(run: Run, serving: Coordinator) -> None:
         (("retry",), "ID..."),
     ],
 )
-def test_a_request_that_is_unclear_changes_nothing(
-    run: Run, words: tuple[str, ...], said: str
-) -> None:
+def test_ambiguous_arguments_change_nothing(run: Run, words: tuple[str, ...], said: str) -> None:
     enqueued(run, "mail")
 
     result = run("jobs", *words)
@@ -162,7 +160,7 @@ def test_rerun_all_makes_one_new_job_of_each_however_often_it_is_run(
     assert new.isdisjoint(old)
 
 
-def test_of_two_operators_who_rerun_at_the_same_time_one_does(
+def test_of_two_operators_who_rerun_the_same_job_one_is_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancelled(run, "mail")

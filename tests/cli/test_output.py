@@ -27,11 +27,11 @@ JOB_ID = "01a1e921-2ed6-7b8c-b779-066da37d8ab6"
         (-300, "in 5 min"),
     ],
 )
-def test_times_are_told_from_now(before_s: float, words: str) -> None:
+def test_tables_show_how_long_ago_a_time_is(before_s: float, words: str) -> None:
     assert ago(Instant(int(NOW - before_s * 1_000_000)), NOW) == words
 
 
-def test_the_exact_time_stands_beside_it_where_there_is_room() -> None:
+def test_show_has_the_exact_time_too() -> None:
     at = Instant(NOW - 180_000_000)
 
     assert exact_and_ago(at, NOW) == "2027-01-15T07:57:00.000000Z (3 min ago)"
@@ -63,7 +63,7 @@ HEAD = ["ID", "KIND", "STATUS", "WORKER", "ERROR"]
 ROW = (JOB_ID, "mail", "dead_lettered", "host-18348-b7e8ad1b", "RuntimeError: " + "no " * 40)
 
 
-def test_a_pipe_gets_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(HEAD, [ROW], optional=("WORKER",))
 
     head, row = capsys.readouterr().out.splitlines()

@@ -48,7 +48,7 @@ def test_queues_are_listed_without_their_depth(ask: Ask) -> None:
     assert {found["post"][name] for name in ("ready", "scheduled", "oldest_ready_s")} == {None}
 
 
-def test_a_kind_takes_its_settings_along(ask: Ask) -> None:
+def test_enqueue_uses_the_settings_of_the_kind(ask: Ask) -> None:
     made = ask("enqueue", "page", '{"text":"hello"}', "--app", "tests.remote.app:app", "--json")
     wrong = ask("enqueue", "page", '{"text":7}', "--app", "tests.remote.app:app")
 
@@ -120,7 +120,7 @@ def test_an_applications_own_token_is_used_where_it_would_use_it(ask: Ask, shop:
     assert {asked_by(ask, each) for each in made} == {"client:shop"}
 
 
-def test_a_persons_own_token_goes_before_the_applications(
+def test_the_users_own_token_goes_before_the_applications(
     site: RemoteSite, ask: Ask, shop: Shop
 ) -> None:
     done = shop.enqueue(theirs=site.token("client", "bob"))
@@ -144,7 +144,7 @@ def look(site: RemoteSite) -> Ask:
     return lambda *words: site.ask(site.servers[0].address, token, *words)
 
 
-def test_bodies_that_a_role_may_not_see_are_said_to_be_hidden(ask: Ask, look: Ask) -> None:
+def test_show_says_that_bodies_are_hidden_from_a_viewer(ask: Ask, look: Ask) -> None:
     job_id = ask("enqueue", "mail", '{"to":"ada"}').stdout.strip()
     empty = ask("enqueue", "mail").stdout.strip()
     ask("jobs", "dead-letter", job_id)
@@ -165,7 +165,7 @@ def test_bodies_that_a_role_may_not_see_are_said_to_be_hidden(ask: Ask, look: As
     assert "hidden" not in known[0] + known[1]
 
 
-def test_a_wait_in_python_says_why_as_far_as_its_token_sees(site: RemoteSite) -> None:
+def test_a_wait_in_python_gives_the_reason_if_its_token_may_see_it(site: RemoteSite) -> None:
     told = {}
 
     for role in ("client", "operator"):

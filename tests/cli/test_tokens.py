@@ -83,7 +83,7 @@ def test_an_unknown_token_is_refused_and_a_secret_is_not_repeated(url: str) -> N
         ("app", "--role", "client", "--namespace", "no spaces"),
     ],
 )
-def test_a_token_that_makes_no_sense_is_a_line_and_exit_code_2(
+def test_an_invalid_token_is_refused_in_one_line_with_exit_code_2(
     url: str, words: tuple[str, ...]
 ) -> None:
     tenure("tokens", "create", "first", "--url", url, "--role", "viewer")

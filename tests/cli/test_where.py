@@ -107,7 +107,7 @@ def test_the_command_line_goes_before_the_application_and_that_before_the_enviro
 
 
 @pytest.mark.parametrize(("given", "lines"), [("sqlite:///given.db", 1), ("sqlite:///./own.db", 0)])
-def test_another_url_than_the_applications_own_is_remarked(
+def test_a_url_that_differs_from_the_applications_is_logged(
     write: Callable[[str], str],
     chosen: list[tuple[str, WorkerOptions]],
     place: Path,

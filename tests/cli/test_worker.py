@@ -31,7 +31,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size_bytes: int) -> None
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1M", "1.5G", "1e9", "much", "1X", "9" * 20])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_a_text_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a size"):
         size_value(CONTEXT, OPTION, text)
 
@@ -68,9 +68,7 @@ def test_limits_of_children_reach_the_worker(monkeypatch: pytest.MonkeyPatch) ->
         (["--url", "http://127.0.0.1:9", "--keep-finished", "2d"], "give it to `tenure serve`"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_by_name(
-    words: list[str], said: str, tmp_path: Path
-) -> None:
+def test_an_invalid_option_is_refused_by_name(words: list[str], said: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tenure.db'}"
 
     result = CliRunner().invoke(main, ["worker", "tests.worker.sample:app", "--url", url, *words])

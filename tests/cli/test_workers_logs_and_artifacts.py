@@ -91,7 +91,9 @@ def test_a_file_that_cannot_be_written_is_named(run: Run, job_id: str, tmp_path:
     assert result.stderr == f"tenure: {str(missing)!a}: No such file or directory\n"
 
 
-def test_output_is_shown_without_what_it_could_do_to_a_terminal(run: Run, job_id: str) -> None:
+def test_the_output_of_a_handler_is_shown_with_control_characters_escaped(
+    run: Run, job_id: str
+) -> None:
     shown = run("jobs", "logs", job_id)
 
     assert shown.stdout == "step 1\nstep 2 \\x1b[31mred\n"
@@ -114,7 +116,7 @@ PROCESS = WorkerProcess(
 )
 
 
-def test_a_pruned_renewal_is_shown_as_one_and_as_its_workers(
+def test_a_pruned_renewal_is_shown_with_the_worker_that_sent_it(
     run: Run, serving: Coordinator
 ) -> None:
     run("enqueue", "mail")
@@ -132,7 +134,7 @@ def test_a_pruned_renewal_is_shown_as_one_and_as_its_workers(
     assert shown[5] == ["5", "-", "renewal", "-", "1", WORKER, "pruned"]
 
 
-def test_a_job_that_waits_says_what_for(run: Run, serving: Coordinator) -> None:
+def test_show_says_why_a_job_waits(run: Run, serving: Coordinator) -> None:
     def waiting(*words: str) -> str | None:
         job_id = run("enqueue", *words).stdout.strip()
         told: str | None = json.loads(run("jobs", "show", job_id, "--json").stdout)["waiting"]
@@ -176,7 +178,7 @@ def test_workers_are_listed_and_drained(run: Run, serving: Coordinator) -> None:
     assert "host-1" in run("workers", "ls").stdout
 
 
-def test_draining_nobody_is_refused(run: Run, serving: Coordinator) -> None:
+def test_drain_refuses_an_unknown_worker(run: Run, serving: Coordinator) -> None:
     result = run("workers", "drain", "nobody")
 
     assert (result.exit_code, "there is no worker nobody" in result.stderr) == (1, True)
@@ -207,5 +209,5 @@ def test_the_doctor_exits_with_1_when_something_is_bad(
     assert "bad  free_bytes: the disk is nearly full" in result.stdout
 
 
-def test_the_doctor_exits_with_2_when_there_is_nobody_to_examine(run: Run) -> None:
+def test_the_doctor_exits_with_2_without_a_store(run: Run) -> None:
     assert run("doctor").exit_code == 2
