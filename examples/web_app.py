@@ -75,7 +75,7 @@ def web(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable
 
 
 if __name__ == "__main__":
-    app.coordination.store.now()  # the first use of a new file sets up Tenure's tables in it
+    app.queues.ls()  # the first use of a new file sets up Tenure's tables in it
     with closing(sqlite3.connect(FILE)) as database, database:
         database.execute(
             "CREATE TABLE IF NOT EXISTS orders "
