@@ -265,6 +265,10 @@ class JobStore(Protocol):
     def load_events(self, job_id: JobId) -> list[Event]:
         """A job's history in order of seq; empty for an unknown job."""
 
+    def count_events(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
+        them, or all of one instant; the answer says where counting stopped. [B31]"""
+
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first; a server leaves out their bodies."""
 
@@ -519,10 +523,6 @@ class Store(
         """The next events of all jobs in the order in which they were committed, each job's in
         order of seq. Whoever goes on from the last position misses none: an event is not shown
         while one that comes before it may still be committed. [E5]"""
-
-    def count_events(self, span: EventSpan) -> EventCounts:
-        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
-        them, or all of one instant; the answer says where counting stopped. [B31]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full it is, or this namespace of it: so many queues, chosen by `core.measuring`, and

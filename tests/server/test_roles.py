@@ -48,6 +48,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "resume": frozenset({O}),
     "limit": frozenset({O}),
     "workers": frozenset({O, V}),
+    "stats": frozenset({O, V}),
     "drain": frozenset({O}),
     "time": EVERYBODY,
     "openapi": EVERYBODY,

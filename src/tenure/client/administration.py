@@ -1,10 +1,11 @@
-"""What operators do, from Python: `app.queues`, `app.workers` and `app.dead_letters`.
+"""What operators do, from Python: `app.queues`, `app.workers`, `app.dead_letters`, `app.stats`.
 
 The same requests as those of the commands. Over HTTP they are within the permissions of the token,
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,13 +14,15 @@ import msgspec
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, refusal
-from tenure.client.options import plain
+from tenure.client.options import duration, instant, plain
 from tenure.client.records import DeadLetterRecord, QueueRecord, record_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
 from tenure.core.commands import Command, Discard, Redrive
+from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
+from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
@@ -325,3 +328,27 @@ def _word(field: str, kind: Any, value: object) -> Any:
         return kind(str(value))
     except ValueError as wrong:
         raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {', '.join(kind)}") from wrong
+
+
+def stats(
+    channel: Channel, *, since: object, until: datetime | None, by: str
+) -> Operation[dict[str, int]]:
+    """The number of events in a span of time, read from the log. [OB25]"""
+    try:
+        group = Grouping(plain(by))
+    except ValueError as wrong:
+        raise InvalidInput("by", f"{by[:40]!a} is not one of {', '.join(Grouping)}") from wrong
+    now = yield from channel.asking(lambda store: store.now())
+    end = now if until is None else instant("until", until)
+    begin = (
+        instant("since", since)
+        if isinstance(since, datetime)
+        else Instant(now - duration("since", since))
+    )
+    if begin >= end:
+        raise InvalidInput("since", "is not before until")
+    span = EventSpan(namespace=channel.namespace, since=begin, until=end)
+    totals = yield from channel.asking(lambda store: count_all(store.count_events, span, [group]))
+    if totals.until < end:
+        raise InvalidInput("since", "the log has too many events in this span", hint="ask for less")
+    return {name: events for (name,), events in sorted(totals.events.items())}

@@ -7,6 +7,7 @@ connects to it. `tenure.app` says to which one.
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from types import FrameType, TracebackType
 from typing import (
     Any,
@@ -18,7 +19,7 @@ from typing import (
     overload,
 )
 
-from tenure.client.administration import DeadLetters, Queues, Workers, job_filter
+from tenure.client.administration import DeadLetters, Queues, Workers, job_filter, stats
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.functions import (
     Definition,
@@ -245,6 +246,28 @@ class Application:
     ) -> list[JobRecord]:
         """`jobs` for async code."""
         return await arun(self._listing(status, kind, queue, correlation_id, before, limit))
+
+    def stats(
+        self,
+        *,
+        since: str | float | timedelta | datetime = "24h",
+        until: datetime | None = None,
+        by: Literal["type", "kind", "queue"] = "type",
+    ) -> dict[str, int]:
+        """How many events the log has by type, kind or queue, whoever committed them. `since` is a
+        time, or how long ago; `until` is now unless it is given. Over HTTP it needs the token of an
+        operator or a viewer."""
+        return run(stats(self.channel, since=since, until=until, by=by))
+
+    async def astats(
+        self,
+        *,
+        since: str | float | timedelta | datetime = "24h",
+        until: datetime | None = None,
+        by: Literal["type", "kind", "queue"] = "type",
+    ) -> dict[str, int]:
+        """`stats` for async code."""
+        return await arun(stats(self.channel, since=since, until=until, by=by))
 
     def _listing(
         self,

@@ -11,13 +11,15 @@ from enum import StrEnum
 import msgspec
 
 from tenure.core.ids import Kind, Namespace, QueueName
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import EventType
 
-MAX_COUNTED_EVENTS = 100_000
+MAX_COUNTED_EVENTS = 50_000
 """Events that one question counts, unless more than that have the same instant."""
 
-MAX_PAGES = 1000
+DEFAULT_SPAN = seconds(24 * 3600)
+
+MAX_PAGES = 2000
 """Questions that are asked for one answer: a hundred million events."""
 
 

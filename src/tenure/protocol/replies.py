@@ -10,6 +10,7 @@ import msgspec
 from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, QueueState
+from tenure.core.event_counts import EventCount
 from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
@@ -232,6 +233,15 @@ class WorkersReply(Record, frozen=True, kw_only=True):
     """The workers that were seen within a day, by name."""
 
     workers: tuple[WorkerRecord, ...]
+
+
+class StatsReply(Record, frozen=True, kw_only=True):
+    """How many events the log has from `since` until before `until`, by type, kind and queue. An
+    `until` before the one that was asked for is the `since` of the next page. [OB25]"""
+
+    since: datetime
+    until: datetime
+    counts: tuple[EventCount, ...]
 
 
 class TimeReply(Record, frozen=True, kw_only=True):

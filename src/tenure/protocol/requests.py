@@ -42,6 +42,7 @@ from tenure.protocol.fields import (
     Label,
     LeaseIdField,
     LongText,
+    Moment,
     NamespaceField,
     QueueField,
     ShortText,
@@ -382,6 +383,14 @@ class BodiesQuery(Request, frozen=True, kw_only=True):
 class NamespaceQuery(Request, frozen=True, kw_only=True):
     """The namespace the caller believes to be in. [H21]"""
 
+    namespace: NamespaceField | None = None
+
+
+class StatsQuery(Request, frozen=True, kw_only=True):
+    """The span of time whose events are counted, by default the last 24 hours."""
+
+    since: Moment | None = None
+    until: Moment | None = None
     namespace: NamespaceField | None = None
 
 

@@ -404,6 +404,15 @@ ROUTES: tuple[Route, ...] = (
         reply=replies.DrainReply,
         finds="worker",
     ),
+    _get(
+        "stats",
+        "/v1/stats",
+        "Count the events of a span of time",
+        O,
+        V,
+        query=requests.StatsQuery,
+        reply=replies.StatsReply,
+    ),
     # --- everybody
     _get("time", "/v1/time", "Read the store's clock", C, P, W, O, V, reply=replies.TimeReply),
     _get("openapi", "/openapi.json", "This description", C, P, W, O, V, reply=None),

@@ -9,6 +9,7 @@ from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtif
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
+from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
@@ -20,7 +21,7 @@ from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput
 from tenure.ports import DeadLetter, JobFilter
 from tenure.protocol import LEASE_HEADER
-from tenure.protocol.fields import instant
+from tenure.protocol.fields import instant, moment
 from tenure.protocol.records import (
     ResolutionRecord,
     artifact_of,
@@ -41,6 +42,7 @@ from tenure.protocol.replies import (
     LookReply,
     QueuesReply,
     StagingReply,
+    StatsReply,
     TimeReply,
     WorkersReply,
     staging_of,
@@ -53,6 +55,7 @@ from tenure.protocol.requests import (
     LimitMessage,
     LookupMessage,
     NamespaceQuery,
+    StatsQuery,
     alive_message,
     look_messages,
     output_message,
@@ -151,6 +154,14 @@ class RemoteStore:
         """A worker's sign of life; whether it is to drain."""
         call = Call(name="alive", parts={"worker": process.worker}, message=alive_message(process))
         return self._caller.ask(call, AliveReply).drain
+
+    def count_events(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span, within the token's scope; the server sets the limit."""
+        query = StatsQuery(
+            since=moment(span.since), until=moment(span.until), namespace=span.namespace
+        )
+        found = self._caller.ask(Call(name="stats", query=query), StatsReply)
+        return EventCounts(until=instant(found.until), counts=found.counts)
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first, without their bodies."""

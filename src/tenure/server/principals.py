@@ -132,7 +132,11 @@ class Principal(msgspec.Struct, frozen=True):
 
     def sees(self, job: Job) -> bool:
         """Whether a job is within its scope."""
-        return self.is_here(job) and self._has_queue(job.queue) and self._has_kind(job.kind)
+        return self.is_here(job) and self.sees_work(job.queue, job.kind)
+
+    def sees_work(self, queue: QueueName, kind: Kind) -> bool:
+        """Whether jobs of this kind in this queue are within its scope."""
+        return self._has_queue(queue) and self._has_kind(kind)
 
     def sees_any_queue(self, queues: Sequence[QueueName]) -> bool:
         """Whether one of these is within its scope."""

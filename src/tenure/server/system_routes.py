@@ -6,17 +6,30 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.ids import QueueName, WorkerId
+from tenure.core.instants import Instant
 from tenure.protocol.codec import encode
-from tenure.protocol.fields import moment
+from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
 from tenure.protocol.records import worker_record
-from tenure.protocol.replies import DrainReply, HealthReply, QueuesReply, TimeReply, WorkersReply
+from tenure.protocol.replies import (
+    DrainReply,
+    HealthReply,
+    QueuesReply,
+    StatsReply,
+    TimeReply,
+    WorkersReply,
+)
+from tenure.protocol.requests import StatsQuery
 from tenure.protocol.words import Word
 from tenure.server.calls import Call, Pieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.server.worker_routes import Handler
 from tenure.telemetry.metrics import CONTENT_TYPE
+
+COUNT_BYTES = 256
+"""About how much memory one number of the stats takes."""
 
 
 async def queues(call: Call) -> Response:
@@ -54,6 +67,29 @@ async def workers(call: Call) -> Response:
                 for each in found
                 if call.principal.sees_any_queue(each.queues)
             )
+        )
+    )
+
+
+async def stats(call: Call) -> Response:
+    """Count the events of a span of time within the caller's scope. [OB25]"""
+    query, namespace = call.query(StatsQuery), call.namespace()
+    until = optional_instant(query.until) or await call.services.now()
+    since = optional_instant(query.since)
+    span = EventSpan(
+        namespace=namespace,
+        since=Instant(until - DEFAULT_SPAN) if since is None else since,
+        until=until,
+    )
+    found = await call.services.listing(lambda: call.store.count_events(span))
+    call.held.read(COUNT_BYTES * len(found.counts))
+    return await call.large_answer(
+        lambda: StatsReply(
+            since=moment(span.since),
+            until=moment(found.until),
+            counts=tuple(
+                each for each in found.counts if call.principal.sees_work(each.queue, each.kind)
+            ),
         )
     )
 
@@ -115,6 +151,7 @@ HANDLERS: dict[str, Handler] = {
     "resume": put_queue,
     "limit": put_queue,
     "workers": workers,
+    "stats": stats,
     "drain": drain,
     "time": time,
     "openapi": description,

@@ -1,0 +1,146 @@
+"""`tenure stats`: how many events the log has in a span of time."""
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from tenure.cli.common import (
+    administration,
+    instant_value,
+    json_option,
+    namespace_option,
+    refuse,
+    url_option,
+)
+from tenure.cli.output import ProgressLine, print_json, print_table, say
+from tenure.core.checks import check_name
+from tenure.core.event_counts import (
+    EventCounts,
+    EventSpan,
+    Grouping,
+    Totals,
+    count_all,
+)
+from tenure.core.ids import Namespace
+from tenure.core.instants import Duration, Instant, parse_duration
+from tenure.ports import JobStore
+from tenure.protocol.fields import iso, moment
+
+
+class StatsLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The number of events of one group. Fields that `--by` does not name are left out."""
+
+    events: int
+    type: str | None = None
+    kind: str | None = None
+    queue: str | None = None
+
+
+class StatsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The events from `since` until before `until`. If it is not `complete`, the log has more than
+    are counted for one answer, and `until` is where counting stopped."""
+
+    since: datetime
+    until: datetime
+    complete: bool
+    counts: list[StatsLine]
+
+
+class When(msgspec.Struct, frozen=True):
+    """A time of the command line: an instant, or how long ago."""
+
+    at: Instant | None = None
+    ago_us: Duration = Duration(0)
+
+    def instant(self, now: Instant) -> Instant:
+        """The time that is meant, if it is `now`."""
+        return Instant(now - self.ago_us) if self.at is None else self.at
+
+
+def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> When:
+    if text is None:
+        return When()
+    try:
+        return When(ago_us=parse_duration(text))
+    except ValueError:
+        return When(at=instant_value(ctx, parameter, text))
+
+
+@click.command()
+@url_option
+@json_option(StatsDocument)
+@namespace_option
+@click.option(
+    "--since",
+    metavar="WHEN",
+    default="24h",
+    show_default=True,
+    callback=_when,
+    help="Count from here: 24h means 24 hours ago; or a time such as 2026-12-01T08:00Z.",
+)
+@click.option(
+    "--until", metavar="WHEN", callback=_when, help="Count until before here. [default: now]"
+)
+@click.option(
+    "--by",
+    type=click.Choice([str(each) for each in Grouping]),
+    multiple=True,
+    default=("type",),
+    show_default=True,
+    help="What events are told apart by. May be repeated.",
+)
+def stats(
+    url: str | None, as_json: bool, namespace: str, since: When, until: When, by: tuple[str, ...]
+) -> None:
+    """Count the events of the log in a span of time.
+
+    Every event is counted, whichever process or transaction committed it. Renewals of leases are
+    pruned when their attempt has ended, and finished jobs are purged after a while: neither is in
+    the log then.
+    """
+    groups = tuple(dict.fromkeys(Grouping(each) for each in by))
+    with administration(url) as serving:
+        check_name("namespace", namespace)
+        now = serving.store.now()
+        span = EventSpan(
+            namespace=Namespace(namespace), since=since.instant(now), until=until.instant(now)
+        )
+        if span.since >= span.until:
+            refuse("the span is empty: --since has to be before --until")
+        totals = _count(serving.store, span, groups)
+    is_complete = totals.until >= span.until
+    if as_json:
+        print_json(
+            StatsDocument(
+                since=moment(totals.since),
+                until=moment(totals.until),
+                complete=is_complete,
+                counts=[_line(totals, values) for values in sorted(totals.events)],
+            )
+        )
+    else:
+        rows = [(*values, events) for values, events in sorted(totals.events.items())]
+        print_table([*(group.upper() for group in groups), "EVENTS"], rows)
+        say(f"{sum(totals.events.values())} events from {iso(totals.since)} to {iso(totals.until)}")
+    if not is_complete:
+        say("the log has more events than are counted at once; ask for shorter spans")
+
+
+def _count(store: JobStore, span: EventSpan, by: tuple[Grouping, ...]) -> Totals:
+    """Count, and show how far that has come if it takes a while."""
+    progress = ProgressLine()
+
+    def count(part: EventSpan) -> EventCounts:
+        progress.show(f"counting from {iso(part.since)}")
+        return store.count_events(part)
+
+    try:
+        return count_all(count, span, by)
+    finally:
+        progress.done()
+
+
+def _line(totals: Totals, values: tuple[str, ...]) -> StatsLine:
+    named = dict(zip(map(str, totals.by), values, strict=True))
+    return StatsLine(events=totals.events[values], **named)
