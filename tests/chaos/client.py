@@ -29,7 +29,7 @@ from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass
-from tenure.verify import AckWriter, granted, heard, sent
+from tenure.verify import AckWriter, answer_line, grant_lines, request_line
 from tenure.wiring import open_store
 
 QUEUE = QueueName("chaos")
@@ -88,11 +88,11 @@ class ChaosClient:
             )
             for _ in range(amount)
         ]
-        self._acks.write(*[sent(command, at=self._acks.clock()) for command in commands])
+        self._acks.write(*[request_line(command, at=self._acks.clock()) for command in commands])
         answers = self._coordinator.submit_many(commands).result()
         for command, answer in zip(commands, answers, strict=True):
             assert isinstance(answer, Reply)
-            self._acks.write(heard(command, answer, at=self._acks.clock()))
+            self._acks.write(answer_line(command, answer, at=self._acks.clock()))
         return [command.job_id for command in commands]
 
     def _cancel(self, job_id: JobId) -> None:
@@ -103,10 +103,10 @@ class ChaosClient:
             request_id=self._request_id(),
             mode=mode,
         )
-        self._acks.write(sent(command, at=self._acks.clock()))
+        self._acks.write(request_line(command, at=self._acks.clock()))
         answer = self._coordinator.execute(command)
         assert isinstance(answer, Reply)
-        self._acks.write(heard(command, answer, at=self._acks.clock()))
+        self._acks.write(answer_line(command, answer, at=self._acks.clock()))
 
     def _claim(self, limit: int) -> tuple[Grant, ...]:
         number = next(self._numbers)
@@ -120,7 +120,7 @@ class ChaosClient:
             request_id=RequestId(f"{self._session}:{number}"),
         )
         grants = self._coordinator.claim(request).grants
-        self._acks.write(*granted(request, grants, at=self._acks.clock()))
+        self._acks.write(*grant_lines(request, grants, at=self._acks.clock()))
         return grants
 
     def _work(self, grants: tuple[Grant, ...]) -> None:
@@ -152,11 +152,11 @@ class ChaosClient:
         )
 
     def _report(self, commands: list[Report]) -> None:
-        self._acks.write(*[sent(command, at=self._acks.clock()) for command in commands])
+        self._acks.write(*[request_line(command, at=self._acks.clock()) for command in commands])
         answers = self._coordinator.submit_many(commands).result()
         for command, answer in zip(commands, answers, strict=True):
             assert isinstance(answer, Verdict)
-            self._acks.write(heard(command, answer, at=self._acks.clock()))
+            self._acks.write(answer_line(command, answer, at=self._acks.clock()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
 from tenure.ports import JobFilter
 from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
-from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, claim, enqueue
 from tests.support.postgres import PostgresServer
@@ -114,7 +114,7 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
 
 @spec("B24")
 def test_slow_lists_end_soon_and_hold_up_nothing_on_postgres(postgres_url: str) -> None:
-    sleep = Asked("SELECT pg_sleep(20)", ())
+    sleep = Query("SELECT pg_sleep(20)", ())
     crowd = 3 * LISTING_CONNECTIONS
     with (
         closing(PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=4.0)) as store,
@@ -138,7 +138,7 @@ def test_slow_lists_end_soon_and_hold_up_nothing_on_postgres(postgres_url: str) 
 
 @spec("B24", "K6")
 def test_a_slow_list_ends_in_time_on_sqlite(tmp_path: Path) -> None:
-    endless = Asked(
+    endless = Query(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n", ()
     )
     with closing(SqliteStore(tmp_path / "tenure.db", timeout_s=0.4)) as store:

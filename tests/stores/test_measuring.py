@@ -11,7 +11,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.measures import MAX_LEVELS
-from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue
 
@@ -25,8 +25,8 @@ QUESTIONS: dict[str, dict[str, object]] = {
 }
 
 
-def _asked(store: PostgresStore | SqliteStore, name: str) -> Asked:
-    ask: Callable[..., Asked] = store._ask
+def _asked(store: PostgresStore | SqliteStore, name: str) -> Query:
+    ask: Callable[..., Query] = store._ask
     return ask(name, **QUESTIONS[name])
 
 

@@ -27,8 +27,8 @@ from tenure.errors import (
 from tenure.ports import DedupeKey
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, Prepared
-from tenure.stores.sql.batches import PIECE, groups_of
-from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
+from tenure.stores.sql.statements import Query
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import (
     EPOCH,
@@ -64,7 +64,7 @@ def big_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
     postgres.drop_database(dsn)
 
 
-def _plan(store: PostgresStore, dsn: str, asked: Asked) -> str:
+def _plan(store: PostgresStore, dsn: str, asked: Query) -> str:
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
@@ -102,7 +102,7 @@ def test_the_claim_reads_its_index_in_order(
             raw.execute("ANALYZE")
     scope = claim_request(200).scope
 
-    plan = _plan(store, dsn, store._candidate_questions(scope, {QUEUE: 200})[0])
+    plan = _plan(store, dsn, store._candidate_queries(scope, {QUEUE: 200})[0])
 
     assert "Index Scan using job_claimable" in plan
     assert "Seq Scan" not in plan
@@ -153,7 +153,7 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
     """Whatever the planner may do with a LIMIT."""
     store, dsn = big_store
     scope = claim_request(7).scope
-    asked = store._candidate_questions(scope, {QUEUE: 7})[0]
+    asked = store._candidate_queries(scope, {QUEUE: 7})[0]
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
         for setting in ("hashjoin", "mergejoin", "material", "indexscan"):
             raw.execute(f"SET LOCAL enable_{setting} = off")
@@ -185,8 +185,8 @@ def test_starts_and_heartbeats_are_hot(
 def _counted_updates(store: PostgresStore) -> tuple[int, int]:
     """Updates of jobs and how many were HOT. A session is asked to report what it did, which it
     otherwise does once a second."""
-    store._write(lambda tx: tx.fetch(Asked("SELECT pg_stat_force_next_flush()", ())))
-    asked = Asked(
+    store._write(lambda tx: tx.fetch(Query("SELECT pg_stat_force_next_flush()", ())))
+    asked = Query(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'job'", ()
     )
     [[(updates, hot)]] = store._read(lambda tx: tx.fetch(asked))
@@ -296,7 +296,7 @@ def test_a_write_under_an_old_epoch_writes_nothing(postgres_store: PostgresStore
 def test_settings_end_with_their_transaction(postgres_store: PostgresStore) -> None:
     """Behind a pooler the next transaction of this session is somebody else's."""
     names = ("statement_timeout", "lock_timeout", "enable_seqscan", "jit")
-    show = [Asked("SELECT current_setting($1)", (name,)) for name in names]
+    show = [Query("SELECT current_setting($1)", (name,)) for name in names]
     inside = postgres_store._read(lambda tx: tx.fetch(*show))
     with postgres_store._pool.connection(deadline(10)) as connection:
         outside = [
@@ -349,15 +349,15 @@ def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_u
 
 def test_many_changes_cost_no_connection(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
-    store.save(iter(enqueue_changes(store, 2 * PIECE + 1)), epoch=EPOCH)
+    store.save(iter(enqueue_changes(store, 2 * CHANGES_PER_STATEMENT + 1)), epoch=EPOCH)
     [connection] = store._pool._idle
-    jobs = claim(store, 2 * PIECE + 1)
+    jobs = claim(store, 2 * CHANGES_PER_STATEMENT + 1)
     now = store.now()
 
     starts = (change(job, start_command(job), now) for job in jobs)
     saved = store.save(starts, epoch=EPOCH)
 
-    assert len(saved.stuck) == 2 * PIECE + 1
+    assert len(saved.stuck) == 2 * CHANGES_PER_STATEMENT + 1
     assert store._pool._idle == [connection]
     store.close()
 

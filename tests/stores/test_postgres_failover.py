@@ -17,7 +17,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, HealthState, VerdictKind
 from tenure.errors import ServerBehind, StoreRestored
 from tenure.ports import Locked
-from tenure.stores.postgres.failover import Memory
+from tenure.stores.postgres.failover import FailoverMemory
 from tenure.stores.postgres.store import PostgresStore
 from tenure.telemetry.metrics import Gauge, Metrics
 from tenure.verify import verify
@@ -219,7 +219,7 @@ def test_every_way_to_write_a_change_is_remembered(postgres_url: str) -> None:
 
 @spec("A8")
 def test_of_concurrent_transactions_each_is_remembered_until_a_later_one() -> None:
-    memory = Memory()
+    memory = FailoverMemory()
     one, two, three = (_change(number) for number in (1, 2, 3))
     begun_first, begun_second = memory.begin(), memory.begin()
 

@@ -67,7 +67,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure.ports import DedupeKey, Loaded, Record
-from tenure.verify import Ack, granted, heard, sent
+from tenure.verify import Ack, answer_line, grant_lines, request_line
 
 BEGINNING = Instant(1_700_000_000_000_000)
 QUEUE = QueueName("work")
@@ -103,11 +103,11 @@ class World:
         """Decide a command and write what follows from it."""
         if isinstance(command, Claim | Sweep | Discard) or command.actor == SYSTEM:
             return self._decide(command)
-        self.acks.append(sent(command, at=self.now))
+        self.acks.append(request_line(command, at=self.now))
         answer = self._decide(command)
         assert isinstance(answer, Verdict | Reply)
         if self.luck.random() >= self._lost_answers:
-            self.acks.append(heard(command, answer, at=self.now))
+            self.acks.append(answer_line(command, answer, at=self.now))
         return answer
 
     def _decide(self, command: Command) -> Answer:
@@ -223,7 +223,7 @@ class World:
             request_id=request_id,
         )
         if self.luck.random() >= self._lost_answers:
-            self.acks.extend(granted(request, [answer], at=self.now))
+            self.acks.extend(grant_lines(request, [answer], at=self.now))
         self.leases.append((job_id, answer.lease_id, actor))
         return answer.lease_id
 

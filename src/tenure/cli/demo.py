@@ -39,7 +39,7 @@ from tenure.errors import TransientError
 from tenure.handlers.context import Context
 from tenure.protocol import URL_VARIABLE
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
-from tenure.verify import AckWriter, heard, sent
+from tenure.verify import AckWriter, answer_line, request_line
 from tenure.wiring import open_store
 
 STEP_S, LOOK_EVERY_S, STOP_WITHIN_S, GIVE_UP_AFTER_S = 0.4, 0.1, 10.0, 90.0
@@ -183,11 +183,11 @@ class RecordingCoordinator(Coordinator):
     ) -> "Future[list[Answer]]":
         """Submit as always; write a line before and a line after."""
         asked = [each for each in commands if isinstance(each, Enqueue | Cancel)]
-        self.acks.write(*(sent(each, at=self.acks.clock()) for each in asked))
+        self.acks.write(*(request_line(each, at=self.acks.clock()) for each in asked))
         answered = super().submit_many(commands, bodies_are_ijson=bodies_are_ijson)
         for command, answer in zip(asked, answered.result(), strict=True):
             assert isinstance(answer, Reply)
-            self.acks.write(heard(command, answer, at=self.acks.clock()))
+            self.acks.write(answer_line(command, answer, at=self.acks.clock()))
         return answered
 
 

@@ -59,7 +59,7 @@ from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, ReasonCode
 from tenure.errors import Closed
 from tenure.ports import Entropy, Store
-from tenure.verify import Ack, AckWriter, assert_holds, granted, heard
+from tenure.verify import Ack, AckWriter, answer_line, assert_holds, grant_lines
 
 __all__ = [
     "BEGINNING",
@@ -279,7 +279,7 @@ class Kit:
         """Execute a command as it is, and note what was acknowledged."""
         answer = self.coordinator.execute(command)
         if not isinstance(command, Sweep | Claim | Discard) and not isinstance(answer, Grant):
-            self._acks.append(heard(command, answer, at=self.store.now()))
+            self._acks.append(answer_line(command, answer, at=self.store.now()))
         return answer
 
     def reply(self, command: Command) -> Reply:
@@ -396,7 +396,7 @@ class Kit:
         """Claim as the kit's worker, or as another one."""
         request = self.claim_request(limit, **fields)
         answer = self.coordinator.claim(request)
-        self._acks += granted(request, answer.grants, at=self.store.now())
+        self._acks += grant_lines(request, answer.grants, at=self.store.now())
         return answer
 
     def claimed(self, limit: int = 1, **fields: Any) -> list[Job]:

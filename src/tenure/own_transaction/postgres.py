@@ -17,11 +17,11 @@ from psycopg.types.string import TextLoader
 from tenure.errors import Closed, InvalidInput
 from tenure.own_transaction.connections import another_database
 from tenure.ports import Store
-from tenure.stores.postgres.failover import Memory
+from tenure.stores.postgres.failover import FailoverMemory
 from tenure.stores.postgres.schema import DEFAULT_SCHEMA, PACKAGE, schema_words
 from tenure.stores.postgres.store import WORDS, PostgresStore
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Asked, Statements
+from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.transactions import Transaction
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 AnyConnection: TypeAlias = Connection[Any]
 AnyAsyncConnection: TypeAlias = AsyncConnection[Any]
-Fetch = Callable[[Sequence[Asked]], list[list[Row]]]
+Fetch = Callable[[Sequence[Query]], list[list[Row]]]
 """Runs statements on the caller's connection, in order."""
 
 
@@ -39,7 +39,7 @@ class _CallersTransaction:
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
 
-    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
         return self._fetch(asked)
 
 
@@ -54,7 +54,7 @@ class BorrowedPostgresStore(PostgresStore):
         self._schema = lender._schema
         self._registered_queues = set(lender._registered_queues)
         self._registered_in = lender._registered_in
-        self._memory = Memory()  # of a transaction whose end nobody tells us: never asked
+        self._memory = FailoverMemory()  # of a transaction whose end nobody tells us: never asked
         self._transaction_of_caller = _CallersTransaction(fetch)
 
     def _transact(
@@ -97,7 +97,7 @@ async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[
     loop = asyncio.get_running_loop()
     is_given_up = threading.Event()
 
-    def fetch(asked: Sequence[Asked]) -> list[list[Row]]:
+    def fetch(asked: Sequence[Query]) -> list[list[Row]]:
         if is_given_up.is_set():
             raise Closed
         return asyncio.run_coroutine_threadsafe(_afetch_on(connection, asked), loop).result()
@@ -113,7 +113,7 @@ async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[
         raise
 
 
-def _fetch_on(connection: AnyConnection, asked: Sequence[Asked]) -> list[list[Row]]:
+def _fetch_on(connection: AnyConnection, asked: Sequence[Query]) -> list[list[Row]]:
     """The rows of each statement, as plain tuples with ids as text."""
     answers: list[list[Row]] = []
     with RawCursor(connection, row_factory=tuple_row) as cursor:
@@ -125,7 +125,7 @@ def _fetch_on(connection: AnyConnection, asked: Sequence[Asked]) -> list[list[Ro
     return answers
 
 
-async def _afetch_on(connection: AnyAsyncConnection, asked: Sequence[Asked]) -> list[list[Row]]:
+async def _afetch_on(connection: AnyAsyncConnection, asked: Sequence[Query]) -> list[list[Row]]:
     """The rows of each statement, as plain tuples with ids as text."""
     answers: list[list[Row]] = []
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:

@@ -3,9 +3,9 @@
 Used alike by `tenure verify`, the conformance kits and the tests. Reads only.
 """
 
+from tenure.verify.ack_lines import answer_line, grant_lines, request_line
 from tenure.verify.acks import Ack, AckWriter, Op, read_acks
 from tenure.verify.invariants import INVARIANTS, check_across, check_record
-from tenure.verify.recorder import granted, heard, sent
 from tenure.verify.report import Finding, Report, State
 from tenure.verify.run import assert_holds, verify
 from tenure.verify.source import Source
@@ -21,12 +21,12 @@ __all__ = [
     "Source",
     "State",
     "Violation",
+    "answer_line",
     "assert_holds",
     "check_across",
     "check_record",
-    "granted",
-    "heard",
+    "grant_lines",
     "read_acks",
-    "sent",
+    "request_line",
     "verify",
 ]

@@ -18,7 +18,7 @@ _BATCH = 1000
 
 
 class AckIndex:
-    """Acknowledgements by the job they are about, and which of those jobs were met."""
+    """Acknowledgements by the job they are about, and which of those jobs have a record."""
 
     def __init__(self) -> None:
         self._encode = msgspec.msgpack.Encoder().encode
@@ -52,7 +52,7 @@ class AckIndex:
             yield ack.target, body
 
     def of(self, job_id: JobId) -> list[Ack]:
-        """What callers say about this job, in the order of their files. The job was met."""
+        """What callers wrote about this job, in the order of their files. The job has a record."""
         found = self._of(job_id)
         if found:
             self._database.execute("INSERT OR IGNORE INTO met VALUES (?)", (job_id,))
@@ -64,8 +64,8 @@ class AckIndex:
         )
         return [self._decode(body) for (body,) in rows]
 
-    def unmet(self) -> Iterator[tuple[JobId, list[Ack]]]:
-        """The jobs that callers spoke about and that were never met."""
+    def without_record(self) -> Iterator[tuple[JobId, list[Ack]]]:
+        """The jobs that callers wrote about and that have no record."""
         ids = self._database.execute(
             "SELECT DISTINCT job_id FROM ack"
             " WHERE NOT EXISTS (SELECT 1 FROM met WHERE met.job_id = ack.job_id)"

@@ -1,6 +1,6 @@
-"""Acknowledgements: the callers' own log of what they asked and what they heard.
+"""Acknowledgements: the callers' own log of their requests and the answers they received.
 
-JSON lines, one per request sent and one per answer heard; docs/reference/acks.md is the format.
+JSON lines, one per request and one per answer; docs/reference/acks.md is the format.
 Only the caller can know what was acknowledged to it: a store that lost a job has also lost the
 memory of it.
 """
@@ -51,7 +51,7 @@ _ANSWERS: dict[Op, frozenset[VerdictKind]] = {
     **dict.fromkeys(SETTLING, _OF_REPORTS),
     **dict.fromkeys((Op.START, Op.HEARTBEAT), _OF_LEASES),
 }
-"""What each request can hear."""
+"""The answers that each request can get."""
 
 EARLIEST = Instant(10**14)  # 1973: whoever counts seconds or milliseconds is far below
 LATEST = Instant(10**16)  # 2286: whoever counts nanoseconds is far above
@@ -75,13 +75,13 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a line that verify could not hold against a log, or that nobody can have heard:
-        it would be checked against nothing, and look as if it held."""
+        """Refuse a line that verify could not compare with a log, or an answer that nobody gets:
+        it would be checked against nothing and look as if it held."""
         for problem in self._problems():
             raise ValueError(problem)
 
     def _problems(self) -> Iterator[str]:
-        if self.answer is not VerdictKind.REJECTED:  # which is what ids that are none hear
+        if self.answer is not VerdictKind.REJECTED:  # malformed ids are answered REJECTED
             yield from self._wrong_ids()
         if self.op in _NEEDS_LEASE and self.lease_id is None:
             yield f"{self.op} without a lease_id"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tenure.ports import Record
-from tenure.verify import acknowledged, between_jobs, leases, order, projections, rows
+from tenure.verify import ack_rules, leases, order, projections, rows, shared_keys
 from tenure.verify.acks import Ack
 from tenure.verify.source import Source
 from tenure.verify.violations import Violation
@@ -54,7 +54,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I9",
         title="one live lease, shared with nobody",
         of_record=leases.one_live_lease,
-        of_store=between_jobs.leases_are_not_shared,
+        of_store=shared_keys.leases_are_not_shared,
     ),
     Invariant(
         id="I10", title="leases do not overlap or revive", of_record=leases.leases_are_disjoint
@@ -66,19 +66,17 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I13",
         title="COMMITTED is settled once, in time",
-        of_acks=acknowledged.commits_are_settled_once,
+        of_acks=ack_rules.commits_are_settled_once,
     ),
-    Invariant(id="I14", title="no grant after a cancel was OK", of_acks=acknowledged.cancels_hold),
+    Invariant(id="I14", title="no grant after a cancel was OK", of_acks=ack_rules.cancels_hold),
     Invariant(
         id="I15", title="a cancel request is never undone", of_record=order.cancel_requests_stick
     ),
-    Invariant(
-        id="I16", title="enqueued jobs exist once", of_acks=acknowledged.enqueues_happen_once
-    ),
+    Invariant(id="I16", title="enqueued jobs exist once", of_acks=ack_rules.enqueues_happen_once),
     Invariant(
         id="I17",
         title="one live job per dedupe key",
-        of_store=between_jobs.dedupe_keys_are_not_shared,
+        of_store=shared_keys.dedupe_keys_are_not_shared,
     ),
     Invariant(id="I18", title="budgets are kept", of_record=leases.budget_is_kept),
     Invariant(
@@ -90,7 +88,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I21",
         title="nothing acknowledged is missing",
-        of_acks=acknowledged.acknowledged_is_kept,
+        of_acks=ack_rules.acknowledged_is_kept,
     ),
     Invariant(id="I23", title="counters equal what their process committed"),
     Invariant(id="I24", title="every word is known", of_record=rows.everything_can_be_read),
@@ -100,7 +98,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="P3",
         title="the worker contract (C)",
         of_record=projections.projects_onto_c,
-        of_acks=acknowledged.refusals_left_no_trace,
+        of_acks=ack_rules.refusals_left_no_trace,
     ),
     Invariant(id="P4", title="the lifecycle plan (D)", of_record=projections.projects_onto_d),
 )

@@ -1,7 +1,7 @@
 """Leases and budgets of one job: who held it when, until when, and what each loss cost.
 
 One function per invariant; see `attempts` for how a log is cut. Sharing between jobs is checked
-in `between_jobs`.
+in `shared_keys`.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from pathlib import Path
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.verify.ack_index import AckIndex
-from tenure.verify.acknowledged import binds, gone, may_be_purged
+from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
 from tenure.verify.acks import is_torn
 from tenure.verify.invariants import check_across, check_record
 from tenure.verify.report import Report, Tally
@@ -43,8 +43,8 @@ def verify(
         for record in store.records(page_size=PAGE_SIZE):
             tally.jobs += 1
             tally.events += len(record.events)
-            heard = index.of(record.job_id) if lines else ()
-            for violation in check_record(record, heard):
+            job_acks = index.of(record.job_id) if lines else ()
+            for violation in check_record(record, job_acks):
                 tally.add(violation)
             if progress is not None:
                 progress(tally.jobs, tally.events)
@@ -56,13 +56,13 @@ def verify(
 
 def _judge_missing(store: Source, index: AckIndex, tally: Tally, retention_us: Duration) -> None:
     now = store.now()
-    for job_id, heard in index.unmet():
-        if not binds(heard, job_id):
+    for job_id, job_acks in index.without_record():
+        if not must_exist(job_acks, job_id):
             continue
-        if may_be_purged(heard, now, retention_us):
+        if may_be_purged(job_acks, now, retention_us):
             tally.purged += 1
             continue
-        for violation in gone(job_id, heard):
+        for violation in missing_job_violations(job_id, job_acks):
             tally.add(violation)
 
 

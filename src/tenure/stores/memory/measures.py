@@ -9,7 +9,7 @@ from tenure.ports import Measures, QueueMeasure
 from tenure.stores.memory.part import MemoryPart
 
 
-class MemoryMeasuring(MemoryPart):
+class MemoryMeasures(MemoryPart):
     """`Store.measure` over dictionaries."""
 
     _queues: dict[tuple[Namespace, QueueName], QueueState]

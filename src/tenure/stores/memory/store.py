@@ -50,7 +50,7 @@ from tenure.ports import (
 )
 from tenure.stores.memory.artifacts import MemoryArtifacts
 from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
-from tenure.stores.memory.measures import MemoryMeasuring
+from tenure.stores.memory.measures import MemoryMeasures
 from tenure.stores.memory.resolutions import MemoryResolutions
 from tenure.stores.memory.tokens import MemoryTokens
 from tenure.stores.memory.workers import MemoryWorkers
@@ -69,7 +69,7 @@ class MemoryStore(
     MemoryAttemptLogs,
     MemoryWorkers,
     MemoryTokens,
-    MemoryMeasuring,
+    MemoryMeasures,
 ):
     """Jobs in dictionaries, one lock for all of them."""
 

@@ -10,7 +10,14 @@ from msgspec.inspect import IntType, StructType, UnionType, type_info
 from tenure.core.events import Event
 from tenure.core.job import Job
 from tenure.stores.postgres.arrays import integers, texts
-from tenure.stores.sql.batches import LOGGED, Columns, Group, Spread, columns_of, spread
+from tenure.stores.sql.batches import (
+    LOGGED,
+    Columns,
+    Group,
+    GroupColumns,
+    columns_of,
+    group_columns,
+)
 from tenure.stores.sql.rows import JOB_ENCODERS, Encoder, Values
 from tenure.stores.sql.statements import Shape
 
@@ -25,7 +32,7 @@ class Batch(msgspec.Struct, frozen=True):
 def batch_of(group: Group) -> Batch:
     """What the statement of a group needs: the words of its shape, and its parameters."""
     changes = group.changes
-    found = spread(group, _JOB_ENCODERS)
+    found = group_columns(group, _JOB_ENCODERS)
     ends = [change.not_after for change in changes]
     conditions = columns_of(_CONDITIONS, [[each.expected_rev for each in changes], ends], {})
     parameters: dict[str, object] = {
@@ -91,8 +98,8 @@ class EventSource(Enum):
     OWN_IDS = auto()
 
 
-def _source_of_events(group: Group, spread_out: Spread) -> EventSource:
-    if spread_out.event_ids is not None:
+def _source_of_events(group: Group, columns: GroupColumns) -> EventSource:
+    if columns.event_ids is not None:
         return EventSource.OWN_IDS
     return EventSource.SAME_IDS if group.is_insert else EventSource.UPDATED_ROWS
 

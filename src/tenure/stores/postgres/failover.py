@@ -28,15 +28,15 @@ from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventClass
 from tenure.errors import ServerBehind, StoreRestored
 from tenure.stores.postgres.arrays import integers, texts
-from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction
 
 _log = logging.getLogger("tenure.stores")
 
-Ask = Callable[..., Asked]
+Ask = Callable[..., Query]
 
 
-class Memory:
+class FailoverMemory:
     """The last change that was acknowledged on each connection, the last tick, the highest epoch,
     and the server they were on. Thread-safe; outlives the connections. [A8]
 
@@ -63,8 +63,8 @@ class Memory:
         return self._acknowledgements
 
     def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
-        """These were committed, in one transaction. One stands for all: a transition if there is
-        one, because renewals are pruned."""
+        """Remember one change of a transaction that was committed: a transition if there is one,
+        because renewals are pruned."""
         last: Event | None = None
         for change in changes:
             last = change.events[-1]
@@ -79,22 +79,22 @@ class Memory:
             self._changes = [*concurrent, (self._acknowledgements, acknowledged)]
 
     def ticked(self, tick: Instant) -> None:
-        """This tick was committed."""
+        """Remember a tick that was committed."""
         with self._lock:
             self._tick = max(tick, self._tick or tick)
 
     def saw(self, epoch: Epoch) -> None:
-        """The store was in this epoch."""
+        """Remember the highest epoch that the store was in."""
         with self._lock:
             self._epoch = max(epoch, self._epoch)
 
     def expect(self, server: Server | None) -> None:
-        """This server exists: those behind it are not to be used."""
+        """Remember the newest server: servers behind it are not used."""
         with self._lock:
             self._server = server
 
     def remembered(self) -> Remembered:
-        """All of it at one moment."""
+        """A consistent copy of all that is remembered."""
         with self._lock:
             return Remembered(
                 changes=tuple([change for _, change in self._changes]),
@@ -104,8 +104,8 @@ class Memory:
             )
 
     def checked(self, result: "Checked") -> None:
-        """A server was asked for what was remembered. What is lost is not asked for again, since
-        the epoch was raised for it."""
+        """Take over the answer of a server that was asked for what is remembered. What it has lost
+        is forgotten: the epoch was raised for it."""
         asked, found = result.asked, result.found
         with self._lock:
             self._epoch = max(result.epoch, self._epoch)
@@ -131,7 +131,7 @@ def check_server(
     ask: Ask,
     asked: Remembered,
     *,
-    epoch_lock: Sequence[Asked],
+    epoch_lock: Sequence[Query],
     accepts_restored: bool,
 ) -> Checked:
     """Ask a server for all that is remembered, and raise the epoch if something is missing. Raises
@@ -157,7 +157,7 @@ def check_server(
 
 
 def log_check(result: Checked) -> None:
-    """Say what a failover did. [OB20]"""
+    """Log what a failover did. [OB20]"""
     asked, found, ruling = result.asked, result.found, result.ruling
     if ruling.missing is not None:
         _log.error(

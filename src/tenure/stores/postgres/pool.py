@@ -80,7 +80,7 @@ class Pool:
 
     def _give_back(self, connection: Connection) -> None:
         is_usable = connection.info.transaction_status == TransactionStatus.IDLE
-        with self._lock:  # closing says so before it takes the idle ones, under the same lock
+        with self._lock:  # close() sets `_closed` before it takes the idle ones under this lock
             is_kept = is_usable and not self._closed
             if is_kept:
                 self._idle.append(connection)
@@ -89,7 +89,7 @@ class Pool:
 
 
 def _is_quiet(connection: Connection) -> bool:
-    """Whether nothing waits to be read. An idle server says nothing, unless it says goodbye."""
+    """Whether nothing waits to be read: an idle server sends nothing unless it closes."""
     if connection.closed:
         return False
     poll = select.poll()

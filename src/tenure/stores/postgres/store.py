@@ -39,7 +39,7 @@ from tenure.stores.postgres.driver import (
     make_conninfo,
     psycopg,
 )
-from tenure.stores.postgres.failover import Memory, check_server, log_check
+from tenure.stores.postgres.failover import FailoverMemory, check_server, log_check
 from tenure.stores.postgres.health import QUESTIONS, postgres_facts
 from tenure.stores.postgres.pool import Pool
 from tenure.stores.postgres.schema import (
@@ -55,11 +55,11 @@ from tenure.stores.postgres.schema import (
     translate,
 )
 from tenure.stores.postgres.schema import migrate as migrate_schema
-from tenure.stores.postgres.wire import Exchange, NoAnswer, Prepared
-from tenure.stores.sql.batches import Group, Offered, groups_of
+from tenure.stores.postgres.wire import NoAnswer, Prepared, RoundTrip
+from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.resolutions import letters_of
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Asked, Statements
+from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
 
@@ -104,9 +104,9 @@ _BEGIN = "BEGIN"
 _BEGIN_READING = "BEGIN READ ONLY"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-_COMMIT = Asked("COMMIT", ())
-_ROLLBACK = Asked("ROLLBACK", ())
-_DEALLOCATE = Asked("DEALLOCATE ALL", ())
+_COMMIT = Query("COMMIT", ())
+_ROLLBACK = Query("ROLLBACK", ())
+_DEALLOCATE = Query("DEALLOCATE ALL", ())
 
 _OPEN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
 
@@ -137,7 +137,7 @@ class _PostgresTransaction:
         self,
         connection: Connection,
         begin: str,
-        settings: Asked,
+        settings: Query,
         prepared: Prepared | None,
         *,
         until: Deadline,
@@ -145,48 +145,48 @@ class _PostgresTransaction:
         self._connection = connection
         self._prepared = prepared
         self._until = until
-        self._opening = [Asked(begin, ()), settings]
+        self._opening = [Query(begin, ()), settings]
         self._begin = begin
         self.is_committing = False
         self._is_local_only = False
 
-    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
         if not asked:
             return []
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
         self.is_committing = last
-        going = self._exchange()
-        going.send([*opening, *asked, *closing])
-        return going.finish()[len(opening) : len(opening) + len(asked)]
+        trip = self._round_trip()
+        trip.send([*opening, *asked, *closing])
+        return trip.finish()[len(opening) : len(opening) + len(asked)]
 
-    def stream(self, parts: Iterable[Sequence[Asked]]) -> list[list[Row]]:
+    def stream(self, parts: Iterable[Sequence[Query]]) -> list[list[Row]]:
         """The rows of each statement, and the end of the transaction. Each part is sent as it
         comes, so that the server works on it while the next one is being made."""
-        going = self._exchange()
+        trip = self._round_trip()
         opening, self._opening = self._opening, []
-        going.send(opening)
+        trip.send(opening)
         for part in parts:
-            going.send(part)
-            going.push()
+            trip.send(part)
+            trip.push()
         self.is_committing = True
-        going.send([_COMMIT])
-        return going.finish()[len(opening) : -1]
+        trip.send([_COMMIT])
+        return trip.finish()[len(opening) : -1]
 
-    def _exchange(self) -> Exchange:
-        return Exchange(self._connection, self._prepared, until=self._until)
+    def _round_trip(self) -> RoundTrip:
+        return RoundTrip(self._connection, self._prepared, until=self._until)
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
-        self._connection.add_notice_handler(self._hear)
+        self._connection.add_notice_handler(self._on_notice)
         try:
             result = work(self)
             if self._connection.info.transaction_status != TransactionStatus.IDLE:
                 self.is_committing = True
-                self._say(_COMMIT)
+                self._run_alone(_COMMIT)
         finally:
-            self._connection.remove_notice_handler(self._hear)
+            self._connection.remove_notice_handler(self._on_notice)
         if self._is_local_only:
             raise OutcomeUnknown(
                 "the commit is on the primary's disk, but its standby has not confirmed it",
@@ -194,7 +194,7 @@ class _PostgresTransaction:
             )
         return result
 
-    def _hear(self, notice: Diagnostic) -> None:
+    def _on_notice(self, notice: Diagnostic) -> None:
         """A wait for a synchronous standby that is cut short ends in a commit and a warning: it
         must not pass for durable."""
         if self.is_committing and notice.sqlstate in _INTERRUPTED:
@@ -209,19 +209,19 @@ class _PostgresTransaction:
         """Roll back; a connection on which that fails is not handed out again."""
         if self._connection.info.transaction_status in _OPEN_TRANSACTION:
             with suppress(psycopg.Error):
-                self._say(_ROLLBACK)
+                self._run_alone(_ROLLBACK)
 
     def make_room(self) -> None:
         """Let the server forget what this connection has prepared, if that has become too much."""
         if self._prepared is not None and self._prepared.is_full:
-            self._say(_DEALLOCATE)
+            self._run_alone(_DEALLOCATE)
             self._prepared.forget()
 
-    def _say(self, asked: Asked) -> None:
-        """One statement by itself, waited for no longer than the others."""
-        going = Exchange(self._connection, None, until=self._until)
-        going.send([asked])
-        going.finish()
+    def _run_alone(self, asked: Query) -> None:
+        """Run one statement by itself, under the same deadline."""
+        trip = RoundTrip(self._connection, None, until=self._until)
+        trip.send([asked])
+        trip.finish()
 
 
 class PostgresStore(SqlStore):
@@ -254,7 +254,7 @@ class PostgresStore(SqlStore):
             migrate_schema(complete, schema=schema)
         check_schema(complete, schema=schema)
         self._timeout_s = timeout_s
-        self._memory = Memory()
+        self._memory = FailoverMemory()
         self._accepts_restored = accept_restored
         self._pool = Pool(self._connect, size=pool_size)
         self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
@@ -475,7 +475,7 @@ class PostgresStore(SqlStore):
         settings = self._settings(until, timeline)
         return _PostgresTransaction(connection, begin, settings, prepared, until=until)
 
-    def _settings(self, until: Deadline, timeline: int | None) -> Asked:
+    def _settings(self, until: Deadline, timeline: int | None) -> Query:
         """What a transaction begins with: the server's own time-outs end a little earlier."""
         left_s = until.remaining_s
         whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
@@ -489,7 +489,7 @@ class PostgresStore(SqlStore):
         )
 
     def _drop_idle(self) -> None:
-        """Close what nobody uses: a connection was found dead, or leads to the wrong server."""
+        """Close idle connections: one was found dead, or leads to the wrong server."""
         self._pool.drop_idle()
         self._listing_pool.drop_idle()
 
@@ -502,12 +502,15 @@ class PostgresStore(SqlStore):
         return result
 
     def _prepared_on(self, connection: Connection) -> Prepared | None:
-        """What the connection has prepared; None where nothing is."""
+        """What the connection has prepared; None if statements are not prepared at all."""
         return self._prepared.setdefault(connection, Prepared()) if self._prepares else None
 
     def _stop_preparing(self, problem: psycopg.Error) -> None:
         self._prepares = False
-        _log.info("statements are sent whole from now on, prepared ones get lost: %s", problem)
+        _log.info(
+            "prepared statements get lost on the way (a pooler?), no longer preparing them: %s",
+            problem,
+        )
 
     def _pack(self, values: Sequence[str]) -> str:
         return texts(values)
@@ -516,7 +519,7 @@ class PostgresStore(SqlStore):
 
     def _claim_locks(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
-    ) -> list[Asked]:
+    ) -> list[Query]:
         """Epoch, then sessions, then queues, each sorted: nobody waits in a circle.
 
         Advisory locks rather than rows: a claim that finds nothing must write nothing.
@@ -531,7 +534,7 @@ class PostgresStore(SqlStore):
         keys, are_shared = zip(*locks, strict=True)
         return [self._ask("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
 
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         """Epoch, then sessions as a claim locks them, then rows in id order."""
         own = sorted({self._key("session", *_parts(key)) for key in sessions})
         keys, shared = [self._key("epoch"), *own], [True, *[False] * len(own)]
@@ -540,7 +543,7 @@ class PostgresStore(SqlStore):
             self._ask("lock_jobs", ids=texts(ids)),
         ]
 
-    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+    def _remember(self, sessions: Sequence[Session]) -> list[Query]:
         if not sessions:
             return []
         keys = [session.key for session in sessions]
@@ -557,10 +560,10 @@ class PostgresStore(SqlStore):
         )
         return [asked]
 
-    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return [self._ask("lock_exclusive", key=self._key("queue", namespace, name))]
 
-    def _epoch_lock(self) -> list[Asked]:
+    def _epoch_lock(self) -> list[Query]:
         return [self._ask("lock_exclusive", key=self._key("epoch"))]
 
     def _key(self, *parts: str) -> int:
@@ -570,13 +573,13 @@ class PostgresStore(SqlStore):
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Compare and write; remember what was written as acknowledged."""
-        offered = Offered(changes)
+        offered = ChangeStream(changes)
         begun = self._memory.begin()
         saved = self._save_offered(offered, epoch)
         self._remember_written(offered.whole(), saved, begun=begun)
         return saved
 
-    def _save_offered(self, offered: Offered, epoch: Epoch) -> Saved:
+    def _save_offered(self, offered: ChangeStream, epoch: Epoch) -> Saved:
         """A long row of new jobs as they come, the rest when all are here."""
         if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(_Vetoed):
@@ -585,13 +588,13 @@ class PostgresStore(SqlStore):
                 )
         return self._save_at_once(offered.whole(), epoch)
 
-    def _save_as_offered(self, tx: Transaction, offered: Offered, epoch: Epoch) -> Saved:
+    def _save_as_offered(self, tx: Transaction, offered: ChangeStream, epoch: Epoch) -> Saved:
         """New jobs without keys, a statement for each piece: they stick as a whole or not at all.
         Others could wait for each other's rows, and are left to `_save_at_once`."""
         assert isinstance(tx, _PostgresTransaction)
         new_queues: set[tuple[Namespace, QueueName]] = set()
 
-        def parts() -> Iterator[list[Asked]]:
+        def parts() -> Iterator[list[Query]]:
             for piece in offered.pieces():
                 groups = groups_of(piece)
                 if not _are_new(groups):
@@ -650,7 +653,11 @@ class PostgresStore(SqlStore):
         return self._save_held(tx, first, epoch)
 
     def _save(
-        self, tx: Transaction, groups: Sequence[Group], asked: Sequence[Asked], epoch: Epoch
+        self,
+        tx: Transaction,
+        groups: Sequence[Group],
+        asked: Sequence[Query],
+        epoch: Epoch,
     ) -> Saved:
         with_more = [change for group in groups for change in group.changes if _has_more(change)]
         answers = tx.fetch(*asked, last=not with_more)[-len(groups) :]
@@ -670,7 +677,11 @@ class PostgresStore(SqlStore):
         return Saved(Instant(answers[-1][0][0]), frozenset(stuck))
 
     def _write_claimed(
-        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+        self,
+        tx: Transaction,
+        changes: Sequence[Change],
+        epoch: Epoch,
+        also: Sequence[Query],
     ) -> None:
         groups = groups_of(changes)
         asked = [self._ask_group(group, epoch, held=True) for group in groups]
@@ -680,7 +691,7 @@ class PostgresStore(SqlStore):
 
     def _ask_group(
         self, group: Group, epoch: Epoch, *, held: bool = False, alone: bool = False
-    ) -> Asked:
+    ) -> Query:
         statement = "insert_jobs" if group.is_insert else "update_jobs"
         batch = batch_of(group)
         text = self._statements.text

@@ -28,7 +28,7 @@ from tenure.stores.postgres.driver import (
     psycopg,
 )
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.statements import Query
 
 _INFERRED, _BOOLEAN, _BYTES, _INTEGER = 0, 16, 17, 20
 """Object ids of types, which never change; text is left to the server to infer, like a literal."""
@@ -63,7 +63,7 @@ _SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
 
 
 class Prepared:
-    """What one connection has prepared, by text and types of parameters.
+    """The statements that one connection has prepared, by text and types of parameters.
 
     A name is made of the statement's text, so that a pooler's server connection on which another
     client has prepared it under the same name holds the same statement.
@@ -75,7 +75,7 @@ class Prepared:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to begin anew."""
+        """Whether there are so many that all should be forgotten."""
         return len(self._names) >= MOST_PREPARED
 
     def forget(self) -> None:
@@ -107,12 +107,12 @@ class NoAnswer(psycopg.OperationalError):
     """A server that should have answered by now did not. The connection is closed."""
 
 
-class Exchange:
-    """Statements on their way, and then their answers. What has been pushed is executed while the
-    next statements are being made.
+class RoundTrip:
+    """Sends statements, then reads their answers. The server executes what has been pushed while
+    the next statements are being made.
 
-    Interrupted half-way, it leaves the connection in the middle of its pipeline, and so unusable:
-    whoever owns it sees that it is not idle, and closes it.
+    If it is interrupted half-way, the connection is left in the middle of its pipeline. The pool
+    sees that it is not idle and closes it.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Exchange:
         self._new_names: set[bytes] = set()  # a statement may be sent many times in one exchange
         connection.pgconn.enter_pipeline_mode()
 
-    def send(self, statements: Iterable[Asked]) -> None:
+    def send(self, statements: Iterable[Query]) -> None:
         """Put them into the buffer."""
         pgconn, prepared = self._connection.pgconn, self._prepared
         for asked in statements:
@@ -167,7 +167,7 @@ class Exchange:
         return _rows(self._connection, wanted)
 
 
-def _bound(asked: Asked) -> _Bound:
+def _bound(asked: Query) -> _Bound:
     types, formats, encoders = _layout(tuple(map(type, asked.parameters)))
     values = [encode(value) for encode, value in zip(encoders, asked.parameters, strict=True)]
     return values, types, formats
@@ -192,7 +192,7 @@ def _receive(pgconn: PGconn, until: Deadline) -> list[PGresult]:
     """Everything up to the sync; the statements' results in their order."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
-    while pgconn.flush():  # the server may want to be heard before it reads on
+    while pgconn.flush():  # the server may have to send before it reads on
         for _, ready in _ready(poll, until):
             if ready & ~select.POLLOUT:
                 pgconn.consume_input()
@@ -213,8 +213,8 @@ def _receive(pgconn: PGconn, until: Deadline) -> list[PGresult]:
 
 
 def _ready(poll: select.poll, until: Deadline) -> list[tuple[int, int]]:
-    """What the socket is ready for. The server ends its statements by itself; if it hangs, or its
-    host is gone, nobody would ever say so."""
+    """What the socket is ready for. The server's own time-outs end its statements; but if it hangs
+    or its host is gone, nothing would ever arrive."""
     found = poll.poll(until.remaining_s * 1000)
     if not found:
         raise NoAnswer("the server has not answered in time")

@@ -21,7 +21,7 @@ from tenure.core.instants import Instant
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import PruneResult
 from tenure.stores.sql.rows import Row, job_from
-from tenure.stores.sql.statements import Asked, Shape, Statements
+from tenure.stores.sql.statements import Query, Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
@@ -127,18 +127,18 @@ class Artifacts(Transactional):
         self._last_looked_at = rows[-1][:3] if hit_limit else None
         return PruneResult(deleted, hit_limit)
 
-    def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Asked]) -> int:
+    def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Query]) -> int:
         deleted = list(chain.from_iterable(tx.fetch(*deletions)))
         tx.fetch(*count_artifact_bytes(self._ask, deleted=deleted), last=True)
         return len(deleted)
 
-    def _deletion(self, row: Row) -> Asked:
+    def _deletion(self, row: Row) -> Query:
         return self._ask("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
 
 
 def count_artifact_bytes(
-    ask: Callable[..., Asked], *, added: Iterable[Row] = (), deleted: Iterable[Row]
-) -> list[Asked]:
+    ask: Callable[..., Query], *, added: Iterable[Row] = (), deleted: Iterable[Row]
+) -> list[Query]:
     """Statements that keep the bytes of each namespace, for rows of (namespace, job id, size).
 
     They have to come last in a transaction, which then holds these rows only while it commits. They

@@ -1,7 +1,7 @@
-"""Batches: many changes of one shape, turned on their side.
+"""Batches: many changes of one shape as columns.
 
-What is equal over a batch travels once, the rest as columns; how a dialect sends columns is its own
-affair. Column names come from the structs, never from a caller.
+A value that is equal for the whole batch is sent once, the others as columns; each dialect has its
+own way to send columns. Column names come from the structs, never from a caller.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ from tenure.stores.sql.rows import (
 EventTypes = tuple[EventType, ...]
 
 
-PIECE = 250
-"""Changes that are worth a statement of their own while the next are being decided."""
+CHANGES_PER_STATEMENT = 250
+"""In a stream of changes: enough for a statement while the next ones are being decided."""
 
 
-class Offered:
-    """Changes as they are decided, in pieces; what was handed out once can be handed out again."""
+class ChangeStream:
+    """Changes as they are decided, in pieces. It can be read again from the beginning."""
 
     def __init__(self, changes: Iterable[Change]) -> None:
         self._rest = iter(changes)
-        self._taken = [list(islice(self._rest, PIECE))]
+        self._taken = [list(islice(self._rest, CHANGES_PER_STATEMENT))]
 
     @property
     def first(self) -> list[Change]:
@@ -45,17 +45,17 @@ class Offered:
     @property
     def is_long(self) -> bool:
         """Whether there may be more than one piece."""
-        return len(self.first) == PIECE
+        return len(self.first) == CHANGES_PER_STATEMENT
 
     def pieces(self) -> Iterator[list[Change]]:
-        """All of it."""
+        """All pieces, those that were read before included."""
         yield from self._taken
-        while piece := list(islice(self._rest, PIECE)):
+        while piece := list(islice(self._rest, CHANGES_PER_STATEMENT)):
             self._taken.append(piece)
             yield piece
 
     def whole(self) -> list[Change]:
-        """All of it at once."""
+        """All changes at once."""
         return [change for piece in self.pieces() for change in piece]
 
 
@@ -102,9 +102,9 @@ class Columns(msgspec.Struct, frozen=True):
     own: dict[str, Values]  # one for each
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """A group on its side. Events come in the order of their jobs; `event_ids` is None if each job
-    has one."""
+class GroupColumns(msgspec.Struct, frozen=True):
+    """The columns of a group. Events come in the order of their jobs; `event_ids` is None if each
+    job has one."""
 
     names: tuple[str, ...]
     ids: list[JobId]
@@ -117,7 +117,7 @@ LOGGED = tuple(name for name in EVENT_FIELDS if name != "job_id")
 _JOB_ID = EVENT_FIELDS.index("job_id")
 
 
-def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
+def group_columns(group: Group, job_encoders: Mapping[str, Encoder]) -> GroupColumns:
     """The columns that a group writes, and its events."""
     jobs = [change.job for change in group.changes]
     names = touched(group.types)
@@ -126,7 +126,7 @@ def spread(group: Group, job_encoders: Mapping[str, Encoder]) -> Spread:
     logged = list(zip(*map(astuple, events), strict=True))
     event_ids = None if len(events) == len(jobs) else logged[_JOB_ID]
     del logged[_JOB_ID]
-    return Spread(
+    return GroupColumns(
         names=names,
         ids=[job.id for job in jobs],
         jobs=columns_of(names, turned, job_encoders),

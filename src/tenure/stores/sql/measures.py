@@ -11,14 +11,14 @@ from tenure.core.instants import Instant
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Asked
+from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_LEVELS = 32
 """Priorities of a queue among which the oldest job is looked for."""
 
 
-class Measuring(Transactional):
+class SqlMeasures(Transactional):
     """`Store.measure` over SQL."""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
@@ -72,7 +72,7 @@ class Measuring(Transactional):
             },
         )
 
-    def _about(self, namespace: Namespace, queue: QueueName, jobs: int) -> list[Asked]:
+    def _about(self, namespace: Namespace, queue: QueueName, jobs: int) -> list[Query]:
         where = {"namespace": namespace, "queue": queue}
         return [
             self._ask("count_waiting", jobs=jobs, **where),

@@ -1,6 +1,6 @@
 """Reading a SQL store: pages of jobs and events, and everything in order. A mixin of `SqlStore`.
 
-Reads and nothing else: whoever looks holds nobody up, and each page is bounded.
+Only reads: a list holds up no writer, and each page is bounded.
 """
 
 import re
@@ -32,7 +32,7 @@ from tenure.stores.sql.rows import (
     job_from,
     observation_from,
 )
-from tenure.stores.sql.statements import Asked, Shape
+from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 KEYS_PER_PAGE = 1000
@@ -72,14 +72,14 @@ _EVENT_CLAUSES = {
 }
 
 
-class Reading(Transactional):
+class SqlQueries(Transactional):
     """The part of `tenure.ports.Store` that lists what is there."""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
         return [job_from(row) for row in self._rows(self._ask_jobs(wanted), listing=True)]
 
-    def _ask_jobs(self, wanted: JobFilter) -> Asked:
+    def _ask_jobs(self, wanted: JobFilter) -> Query:
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )

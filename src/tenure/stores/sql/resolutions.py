@@ -7,14 +7,14 @@ from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ResolutionKind
 from tenure.ports import DeadLetter, JobFilter
-from tenure.stores.sql.queries import Reading
+from tenure.stores.sql.queries import SqlQueries
 from tenure.stores.sql.transactions import Transaction
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
 COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
 
 
-class Resolutions(Reading):
+class Resolutions(SqlQueries):
     """The part of `tenure.ports.Store` about resolutions."""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:

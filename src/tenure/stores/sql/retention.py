@@ -1,4 +1,4 @@
-"""What a SQL store forgets, when retention asks. A mixin of `SqlStore`, which owns jobs and events.
+"""Deletes what retention no longer keeps. A mixin of `SqlStore`, which owns jobs and events.
 
 However much is kept, a call looks at a page and goes on from there the next time [G4]; it looks
 without a lock, and writes only what it found.
@@ -35,7 +35,7 @@ _PURGED_WITH_A_JOB = (
 """Artifacts are deleted apart, because their bytes are counted. [B6]"""
 
 
-class Forgetting(Transactional):
+class SqlRetention(Transactional):
     """The part of `tenure.ports.Store` that deletes."""
 
     def __init__(self, statements: Statements) -> None:

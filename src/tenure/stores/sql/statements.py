@@ -61,7 +61,7 @@ def load_texts(package: str, words: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Query(msgspec.Struct, frozen=True):
     """One statement with its parameters bound."""
 
     text: str
@@ -93,7 +93,7 @@ class Statements:
         text = fill(fill(self._texts[name], dict(shape)), self._words)
         return compile_statement(text, placeholder=self._placeholder)
 
-    def ask(self, name: str, shape: Shape = (), /, **parameters: object) -> Asked:
+    def ask(self, name: str, shape: Shape = (), /, **parameters: object) -> Query:
         """The statement `name` in this shape with these parameters."""
         statement = self.shaped(name, shape)
-        return Asked(statement.text, statement.bind(parameters))
+        return Query(statement.text, statement.bind(parameters))

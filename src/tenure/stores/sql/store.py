@@ -30,9 +30,9 @@ from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
-from tenure.stores.sql.measures import Measuring
+from tenure.stores.sql.measures import SqlMeasures
 from tenure.stores.sql.resolutions import Resolutions
-from tenure.stores.sql.retention import Forgetting
+from tenure.stores.sql.retention import SqlRetention
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
@@ -44,7 +44,7 @@ from tenure.stores.sql.rows import (
     observation_from,
     session_from,
 )
-from tenure.stores.sql.statements import Asked, Shape, Statements
+from tenure.stores.sql.statements import Query, Shape, Statements
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.workers import Workers
@@ -58,8 +58,8 @@ MAX_CLAIM_RESTARTS = 10
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """A lost race for an ordinal means that another observation got it: ten races fill a lease."""
 
-_LEFT_OUT = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
-"""What stands for the columns of a job's bodies where they are not read."""
+_BODY_PLACEHOLDERS = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
+"""What is selected instead of a job's bodies where they are not wanted."""
 
 COLUMN_WORDS = {
     **resolutions.COLUMN_WORDS,
@@ -68,7 +68,9 @@ COLUMN_WORDS = {
     **workers.COLUMN_WORDS,
     **tokens.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
-    "job_columns_without_bodies": ", ".join(_LEFT_OUT.get(name, name) for name in JOB_COLUMNS),
+    "job_columns_without_bodies": ", ".join(
+        _BODY_PLACEHOLDERS.get(name, name) for name in JOB_COLUMNS
+    ),
     "event_columns": ", ".join(EVENT_FIELDS),
     "observation_columns": ", ".join(OBSERVATION_COLUMNS),
     "session_columns": ", ".join(SESSION_COLUMNS),
@@ -90,14 +92,14 @@ class SqlStore(
     AttemptLogs,
     Workers,
     Tokens,
-    Measuring,
-    Forgetting,
+    SqlMeasures,
+    SqlRetention,
 ):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
-        # Hints: they choose locks and round trips. What is unusual is checked under the lock.
+        # Hints that choose locks and round trips. A claim checks them again under its locks.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._registered_queues: set[tuple[Namespace, QueueName]] = set()
         self._registered_in: Epoch | None = None
@@ -107,29 +109,33 @@ class SqlStore(
     @abstractmethod
     def _claim_locks(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
-    ) -> list[Asked]:
+    ) -> list[Query]:
         """Locks that order claims among themselves and against `put_queue`."""
 
     @abstractmethod
-    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         """The lock that no claim of this queue can pass."""
 
     @abstractmethod
-    def _epoch_lock(self) -> list[Asked]:
+    def _epoch_lock(self) -> list[Query]:
         """The lock that no write under an epoch can pass."""
 
     @abstractmethod
-    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+    def _remember(self, sessions: Sequence[Session]) -> list[Query]:
         """What each session was granted last."""
 
     @abstractmethod
     def _write_claimed(
-        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+        self,
+        tx: Transaction,
+        changes: Sequence[Change],
+        epoch: Epoch,
+        also: Sequence[Query],
     ) -> None:
         """Write changes of rows that this transaction holds, then `also`; nothing follows."""
 
     @abstractmethod
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         """Locks on these sessions and jobs, in the order in which everybody takes them."""
 
     @abstractmethod
@@ -151,7 +157,7 @@ class SqlStore(
         """The rows of these jobs; the clock is read after them."""
         return self._loaded(self._ask("load_jobs", ids=self._pack(ids)))
 
-    def _loaded(self, asked: Asked) -> Loaded:
+    def _loaded(self, asked: Query) -> Loaded:
         rows, [(now, epoch, settling_since)] = self._read(
             lambda tx: tx.fetch(asked, self._ask("moment_to_decide"), last=True)
         )
@@ -338,7 +344,7 @@ class SqlStore(
         }
         limited = {name for name, state in expected.items() if state.limit is not None}
         # With nothing unusual about the queues, everything is asked for in one round trip.
-        at_once = [] if expected else self._candidate_questions(scope, dict.fromkeys(names, wanted))
+        at_once = [] if expected else self._candidate_queries(scope, dict.fromkeys(names, wanted))
         locks = self._claim_locks(scope, sessions, limited)
         answers = tx.fetch(
             *locks,
@@ -354,7 +360,7 @@ class SqlStore(
         queues = self._counted(tx, scope, settings)
         if not at_once:
             most = {name: queues[name].most(wanted) for name in names}
-            answers[2:] = tx.fetch(*self._candidate_questions(scope, most))
+            answers[2:] = tx.fetch(*self._candidate_queries(scope, most))
         *candidates, [(now, epoch, settling_since)] = answers[2:]
         self._saw_epoch(Epoch(epoch))
         remembered = [session_from(row) for row in answers[0]]
@@ -372,9 +378,7 @@ class SqlStore(
             self._write_claimed(tx, planned.changes, view.epoch, also)
         return planned
 
-    def _candidate_questions(
-        self, scope: ClaimScope, wanted: Mapping[QueueName, int]
-    ) -> list[Asked]:
+    def _candidate_queries(self, scope: ClaimScope, wanted: Mapping[QueueName, int]) -> list[Query]:
         """The ready jobs of each queue, then the clock: it is read after the rows are locked."""
         kinds = {} if scope.kinds is None else {"kinds": self._pack(scope.kinds)}
         shape = _OF_ANY_KIND if scope.kinds is None else _OF_KINDS
@@ -395,7 +399,7 @@ class SqlStore(
         *,
         at_once: bool,
     ) -> dict[QueueName, QueueState]:
-        """The settings as they were read under the locks; restart if the hints misled us.
+        """The settings as they were read under the locks; restart if the hints were wrong.
 
         The hints are corrected for the next claim and not used for this one: a `put_queue` of
         another thread notes its own state after it has let go of the lock. [Z2] [Z3]
@@ -478,7 +482,7 @@ class SqlStore(
             if each.expected_rev == 0
         } - self._registered_queues
 
-    def _register(self, queues: set[tuple[Namespace, QueueName]]) -> list[Asked]:
+    def _register(self, queues: set[tuple[Namespace, QueueName]]) -> list[Query]:
         # In order, so that two stores that register the same queues do not wait for each other.
         return [
             self._ask("register_queue", namespace=namespace, name=name)

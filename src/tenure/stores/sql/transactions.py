@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Asked, Statements
+from tenure.stores.sql.statements import Query, Statements
 
 _T = TypeVar("_T")
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 class Transaction(Protocol):
     """What work is given while a transaction is open."""
 
-    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement, in one round trip where the dialect can; `last` says that
         nothing follows, so that the commit may ride along."""
 
@@ -40,6 +40,6 @@ class Transactional(ABC):
     def _pack(self, values: Sequence[str]) -> str:
         """A list as one parameter for `{among_...}`."""
 
-    def _rows(self, asked: Asked, *, listing: bool = False) -> list[Row]:
+    def _rows(self, asked: Query, *, listing: bool = False) -> list[Row]:
         [rows] = self._read(lambda tx: tx.fetch(asked, last=True), listing=listing)
         return rows

@@ -11,9 +11,9 @@ from functools import lru_cache
 import msgspec
 
 from tenure.core.outcomes import Change
-from tenure.stores.sql.batches import LOGGED, Group, spread
+from tenure.stores.sql.batches import LOGGED, Group, group_columns
 from tenure.stores.sql.rows import JOB_ENCODERS
-from tenure.stores.sql.statements import Asked, Shape, Statements
+from tenure.stores.sql.statements import Query, Shape, Statements
 
 LARGEST_DOCUMENT_BYTES = 256 * 1024
 """Of bodies. In a document they are read three times; a change that is alone is bound as it is."""
@@ -21,10 +21,10 @@ LARGEST_DOCUMENT_BYTES = 256 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-def ask_group(group: Group, statements: Statements) -> Iterator[Asked]:
+def ask_group(group: Group, statements: Statements) -> Iterator[Query]:
     """The statements that write a group: its rows, then its events."""
     for piece in _pieces(group):
-        found = spread(piece, JOB_ENCODERS)
+        found = group_columns(piece, JOB_ENCODERS)
         job_own, event_own = tuple(found.jobs.own), tuple(found.events.own)
         rows: list[Sequence[object]] = [found.ids, *found.jobs.own.values()]
         own_rows = found.event_ids is not None

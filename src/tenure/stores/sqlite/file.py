@@ -47,7 +47,7 @@ def prepare_file(path: Path, *, allow_network_filesystem: bool) -> Path:
     """The absolute path of a file that can hold a store; it is created empty if it is missing."""
     if str(path) in {":memory:", "", "."}:
         raise StoreError(
-            f"{str(path)!r} is not a file", hint="use memory:// for a store that forgets"
+            f"{str(path)!r} is not a file", hint="use memory:// for a store that keeps nothing"
         )
     path = path.absolute()
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -86,7 +86,7 @@ def _create(path: Path) -> None:
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         try:
-            with suppress(FileExistsError):  # somebody else made it first: then it is theirs
+            with suppress(FileExistsError):  # another process created it first
                 path.hardlink_to(draft)
         finally:
             draft.unlink()
@@ -131,7 +131,7 @@ def connect(
         path,
         timeout=busy_timeout_s,
         isolation_level=None,  # Python must not open transactions of its own
-        check_same_thread=False,  # readers go from hand to hand, never two hands at once
+        check_same_thread=False,  # a reader serves many threads, one at a time
         cached_statements=256,
     )
     connection.create_function("tenure_clock", 0, clock)
@@ -195,21 +195,21 @@ def translated(path: Path, *, committing: bool = False) -> Iterator[None]:
 # --- The schema --------------------------------------------------------------------------------
 
 
-def has_nothing(path: Path) -> bool:
-    """Whether the file holds no table at all, so that it is ours to fill."""
+def is_empty_database(path: Path) -> bool:
+    """Whether the file holds no table at all, so that a store may be created in it."""
     if path.stat().st_size == 0:
         return True
-    with closing(_look(path)) as connection:
+    with closing(_connect_read_only(path)) as connection:
         return not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
 
 
 def schema_version(path: Path) -> int:
     """The schema version of a file; 0 if it has none."""
-    with closing(_look(path)) as connection:
+    with closing(_connect_read_only(path)) as connection:
         return _version(connection)
 
 
-def _look(path: Path) -> sqlite3.Connection:
+def _connect_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=MIGRATION_TIMEOUT_S, isolation_level=None)
     connection.execute("PRAGMA query_only = ON")
     return connection

@@ -24,7 +24,7 @@ from tenure.ports import Clock, HealthFact, Saved
 from tenure.stores.memory.store import host_clock
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Asked, Statements, fill
+from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sqlite.batches import ask_group
@@ -32,7 +32,7 @@ from tenure.stores.sqlite.file import (
     PACKAGE,
     check_schema,
     connect,
-    has_nothing,
+    is_empty_database,
     migrate,
     prepare_file,
     translated,
@@ -42,8 +42,8 @@ from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
 
 MAX_IDLE_READERS = 4
 
-STEPS_BETWEEN_LOOKS = 20_000
-"""Of SQLite's virtual machine, before it looks at the clock: about a millisecond."""
+STEPS_BETWEEN_CLOCK_CHECKS = 20_000
+"""Of SQLite's virtual machine: about a millisecond."""
 
 WORDS = COLUMN_WORDS | {
     "t": "tenure_",
@@ -71,7 +71,7 @@ class _SqliteTransaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
-    def fetch(self, *asked: Asked, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
         execute = self.connection.execute
         return [execute(each.text, each.parameters).fetchall() for each in asked]
@@ -102,13 +102,13 @@ class SqliteStore(SqlStore):
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         with translated(self._path):
-            self._bring_up(migrate_it=migrate)
+            self._prepare_schema(migrate_it=migrate)
         self._writer = Writer(
             lambda: connect(self._path, clock, LOCK_SLICE_S), path=self._path, timeout_s=timeout_s
         )
 
-    def _bring_up(self, *, migrate_it: bool) -> None:
-        if migrate_it or has_nothing(self._path):
+    def _prepare_schema(self, *, migrate_it: bool) -> None:
+        if migrate_it or is_empty_database(self._path):
             migrate(self._path)
         check_schema(self._path)
 
@@ -171,7 +171,7 @@ class SqliteStore(SqlStore):
         if connection is None:
             connection = connect(self._path, self._clock, self._timeout_s, reader=True)
         # A read ends in time as well: SQLite has no time-out for statements of its own. [K6]
-        connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_LOOKS)
+        connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS)
         try:
             yield connection
         except BaseException:
@@ -194,19 +194,19 @@ class SqliteStore(SqlStore):
 
     def _claim_locks(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
-    ) -> list[Asked]:
+    ) -> list[Query]:
         return []
 
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Asked]:
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         return []  # one writer holds every row
 
-    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Asked]:
+    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return []
 
-    def _epoch_lock(self) -> list[Asked]:
+    def _epoch_lock(self) -> list[Query]:
         return []
 
-    def _remember(self, sessions: Sequence[Session]) -> list[Asked]:
+    def _remember(self, sessions: Sequence[Session]) -> list[Query]:
         return [
             self._ask(
                 "remember_session",
@@ -255,7 +255,9 @@ class SqliteStore(SqlStore):
         updates = [change for change in in_time if change.expected_rev > 0]
         self._put(tx, updates)
         # After the updates: a job that ends frees its key in the same transaction. [D2]
-        inserts = self._free(tx, [change for change in in_time if change.expected_rev == 0])
+        inserts = self._with_free_keys(
+            tx, [change for change in in_time if change.expected_rev == 0]
+        )
         tx.fetch(*self._register(self._unregistered(changes, epoch)))
         self._put(tx, inserts)
         stuck = updates + inserts
@@ -264,7 +266,7 @@ class SqliteStore(SqlStore):
         self._keep_resolutions(tx, [each.resolution for each in stuck if each.resolution])
         return Saved(now, frozenset(change.job.id for change in stuck))
 
-    def _free(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
+    def _with_free_keys(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
         """Inserts whose dedupe key no live job holds, and no earlier insert of this batch. [I17]"""
         taken: set[tuple[str, str, str]] = set()
         free = []
@@ -272,13 +274,13 @@ class SqliteStore(SqlStore):
             job = change.job
             if job.dedupe_key is not None:
                 key = (job.namespace, job.kind, job.dedupe_key)
-                if key in taken or self._is_held(tx, job):
+                if key in taken or self._key_is_held(tx, job):
                     continue
                 taken.add(key)
             free.append(change)
         return free
 
-    def _is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
+    def _key_is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
         [held] = tx.fetch(
             self._ask(
                 "live_key_exists",
@@ -297,7 +299,11 @@ class SqliteStore(SqlStore):
             self._put(tx, spawned)
 
     def _write_claimed(
-        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch, also: Sequence[Asked]
+        self,
+        tx: Transaction,
+        changes: Sequence[Change],
+        epoch: Epoch,
+        also: Sequence[Query],
     ) -> None:
         assert isinstance(tx, _SqliteTransaction)
         self._put(tx, changes)

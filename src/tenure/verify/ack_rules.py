@@ -1,7 +1,7 @@
-"""What callers were told against what the log says. Every function takes a record and its acks.
+"""Rules that compare what callers were told with the log. Each takes a record and its acks.
 
 An accepted answer binds for ever, an unanswered request may or may not have happened, a refusal
-must have left no trace. A job that is gone is judged by its age, see `gone`.
+must have left no trace. A job that is gone is judged by its age, see `missing_job_violations`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -178,8 +178,8 @@ def refusals_left_no_trace(record: Record, acks: Acks) -> Iterator[Violation]:
                     yield broken("P3", record, event.seq, what)
 
 
-def binds(acks: Acks, job_id: JobId) -> bool:
-    """Whether a job must exist because of what its callers heard."""
+def must_exist(acks: Acks, job_id: JobId) -> bool:
+    """Whether a job must exist because a caller was told so."""
     return any(ack.is_accepted and ack.target == job_id for ack in acks)
 
 
@@ -189,8 +189,8 @@ def may_be_purged(acks: Acks, now: Instant, retention_us: Duration) -> bool:
     return now >= min(ack.at for ack in acks) + retention_us
 
 
-def gone(job_id: JobId, acks: Acks) -> Iterator[Violation]:
-    """What is broken by the absence of a job that cannot have been purged."""
+def missing_job_violations(job_id: JobId, acks: Acks) -> Iterator[Violation]:
+    """The violations for a job that is missing and cannot have been purged."""
     nothing = Record(job_id=job_id, job=None, events=())
     yield from commits_are_settled_once(nothing, acks)
     yield from enqueues_happen_once(nothing, acks)

@@ -1,4 +1,4 @@
-"""Recording acknowledgements: commands and answers of the core as lines of an ack file.
+"""Lines of an ack file, made from commands and answers of the core.
 
 For callers that hold core commands (tests, the store kit, chaos clients); others fill in `Ack`.
 """
@@ -43,7 +43,7 @@ _OP: dict[type[object], Op] = {
 Sent = Enqueue | WorkerCommand | OperatorCommand
 
 
-def sent(command: Sent, *, at: Instant) -> Ack:
+def request_line(command: Sent, *, at: Instant) -> Ack:
     """The line to write before a command goes out."""
     lease_id = None
     if isinstance(command, Start | Heartbeat | Complete | Fail | Release):
@@ -58,9 +58,9 @@ def sent(command: Sent, *, at: Instant) -> Ack:
     )
 
 
-def heard(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
+def answer_line(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
     """The line to write when its answer has arrived."""
-    line = sent(command, at=at)
+    line = request_line(command, at=at)
     if isinstance(answer, Verdict):
         return Ack(
             op=line.op,
@@ -88,7 +88,7 @@ def heard(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
     )
 
 
-def granted(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:
+def grant_lines(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:
     """The lines to write when a claim has received grants."""
     return [
         Ack(

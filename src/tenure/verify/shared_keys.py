@@ -1,4 +1,4 @@
-"""What no two jobs may share: a live lease, a live dedupe key. Ordered streams, constant memory.
+"""No two jobs share a live lease or a live dedupe key. Ordered streams, constant memory.
 
 A stream may be paged, so equal neighbours can be one job that ended and its successor, read a
 moment apart. Both rows are therefore read again, together, before anything is reported.
