@@ -12,7 +12,7 @@ from bench.harness import Options, Row, interleave
 from bench.servers import coordinator_of, durable_postgres, fresh_store
 from bench.workload import Coordinated, Service, check_history, drain, enqueue
 from tenure.clock import boot_now
-from tenure.coordinator.batches import Asked, Executor, LastWritten
+from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
 from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.service import LAST_WRITTEN
 from tenure.core.claims import ClaimAnswer, ClaimPlan, ClaimRequest, ClaimView, plan_claims
@@ -40,14 +40,14 @@ class Direct:
 
     def report(self, commands: Sequence[Command]) -> list[Answer]:
         """Decide and save."""
-        batch = [Asked(command) for command in commands]
+        batch = [PendingCommand(command) for command in commands]
         self._executor.run(batch)
         answers: list[Answer] = []
-        for asked in batch:
-            if asked.error is not None:
-                raise asked.error
-            assert asked.answer is not None
-            answers.append(asked.answer)
+        for pending in batch:
+            if pending.error is not None:
+                raise pending.error
+            assert pending.answer is not None
+            answers.append(pending.answer)
         return answers
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer:

@@ -29,11 +29,11 @@ class ProfiledCoordinator(Coordinator):
         self._first = threading.Lock()
         super().__init__(store)
 
-    def _fly(self) -> None:
+    def _run(self) -> None:
         if self._first.acquire(blocking=False):
-            self.profile.runcall(super()._fly)
+            self.profile.runcall(super()._run)
         else:
-            super()._fly()
+            super()._run()
 
 
 def run(options: Options, *, phase: str) -> None:

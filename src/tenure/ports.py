@@ -127,7 +127,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A job with its whole log and what was observed beside it, read in one snapshot.
+    """A job with its whole log and its observations, read in one snapshot.
 
     `job` is None for events without a row: `verify` reports them. What is `unreadable` is missing
     from the rest.
@@ -415,7 +415,7 @@ class DecisionStore(Protocol):
 
 
 class SweepStore(Protocol):
-    """What the sweeper needs of a store besides."""
+    """What the sweeper needs of a store."""
 
     def due(self, *, limit: int) -> Loaded:
         """Claimed and running jobs whose `due_at` has come, longest overdue first."""
@@ -514,7 +514,7 @@ class Store(
         bodies may be megabytes each."""
 
     def load_observations(self, job_id: JobId) -> list[Observation]:
-        """What was observed beside a job's history, oldest first."""
+        """A job's observations, oldest first."""
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""
@@ -525,9 +525,9 @@ class Store(
         while one that comes before it may still be committed. [E5]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
-        """How full it is, or this namespace of it: so many queues, chosen by `core.measuring`, and
-        of each at most so many jobs of a sort; likewise dead letters, the newest of each namespace.
-        Cheap however many jobs there are. [B27]"""
+        """How full it is, or this namespace of it: so many queues, chosen by `core.queue_sample`,
+        and of each at most so many jobs of a sort; likewise dead letters, the newest of each
+        namespace. Cheap however many jobs there are. [B27]"""
 
     def health(self) -> list[HealthFact]:
         """What is true of the store now, and what to do about it. [B14]"""

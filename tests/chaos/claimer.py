@@ -26,7 +26,7 @@ EMPTY_ANSWERS = 20
 def claim_all(url: str, name: str, batch: int, completes: bool, lock: Lock) -> None:
     """Claim until nothing comes any more."""
     store = open_store(url)
-    coordinator = Coordinator(store, flights=1)
+    coordinator = Coordinator(store, threads=1)
     actor = worker_actor(name)
     number = empty = 0
     while empty < EMPTY_ANSWERS:

@@ -49,7 +49,7 @@ class World:
         self.store = factory.open()
         self.luck = Luck()
         self.coordinator = Coordinator(
-            self.store, limits=LIMITS, entropy=self.luck, monotonic=monotonic, flights=1
+            self.store, limits=LIMITS, entropy=self.luck, monotonic=monotonic, threads=1
         )
 
     def records(self) -> list[Record]:

@@ -56,7 +56,7 @@ def hanging() -> Iterator[Callable[[str], tuple[World, HangingStore]]]:
         def make(method: str) -> tuple[World, HangingStore]:
             clock = VirtualClock()
             store = HangingStore(clock, method)
-            world = World(store, clock, flights=1, timeout_s=TIMEOUT_S)
+            world = World(store, clock, threads=1, timeout_s=TIMEOUT_S)
             made.callback(world.coordinator.close)
             made.callback(store.may_go_on.set)
             return world, store

@@ -133,7 +133,7 @@ def test_those_who_want_a_held_key_are_told_in_time(
 
 def test_a_call_about_many_keys_is_not_overtaken_for_ever() -> None:
     """Callers who want one key each come all the time; one who wants all of them has its turn."""
-    world = World(MemoryStore(), flights=4)
+    world = World(MemoryStore(), threads=4)
     with closing(world.coordinator):
         names = [f"key {number}" for number in range(20)]
         calls: Calls = []

@@ -12,7 +12,7 @@ from tenure.coordinator.batches import (
     LARGEST_REMEMBERED_BYTES,
     MAX_TRIES,
 )
-from tenure.coordinator.service import ALWAYS_FLYING, Coordinator, _Claim
+from tenure.coordinator.service import UNDELAYED_BATCHES, Coordinator, _Claim
 from tenure.core.claims import SessionKey
 from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start
 from tenure.core.events import Event
@@ -141,13 +141,13 @@ def test_a_flight_that_hangs_with_its_store_is_left_behind_and_said(
     assert isinstance(asked.result(30)[0], Reply)
 
 
-def test_flights_that_hang_keep_nobody_else_on_the_ground(store: ScriptedStore) -> None:
+def test_a_hung_batch_does_not_block_other_batches(store: ScriptedStore) -> None:
     clock = store._clock
     assert isinstance(clock, VirtualClock)
-    world = World(store, clock, flights=ALWAYS_FLYING + 1)
+    world = World(store, clock, threads=UNDELAYED_BATCHES + 1)
     world.enqueue()
     stuck, go_on = Semaphore(0), Signal()
-    held = [enqueue_command(world) for _ in range(ALWAYS_FLYING)]
+    held = [enqueue_command(world) for _ in range(UNDELAYED_BATCHES)]
     slow = {command.job_id for command in held}
 
     def hold(changes: Sequence[Change]) -> None:

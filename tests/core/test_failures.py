@@ -12,7 +12,7 @@ from tenure.core.changes import compensation_id, needs_compensation
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import JobError
 from tenure.core.policy import Backoff, Policy
-from tenure.core.requests import already_there, redriven_id
+from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.retry import backoff_us, spread, unit
 from tenure.core.vocabulary import (
     CancelMode,
@@ -436,9 +436,9 @@ def test_a_repeated_redrive_finds_its_job_and_another_body_is_refused() -> None:
     driver = lives.failed()
     born = applied(driver.do(driver.redrive(request_id="a"))).change
 
-    same = already_there(born.job, driver.redrive(request_id="a"), born.events)
-    other = already_there(born.job, driver.redrive(request_id="a", payload=b"1"), born.events)
-    rerun = already_there(born.job, driver.redrive(EventCause.RERUN, request_id="a"), born.events)
+    same = answer_existing(born.job, driver.redrive(request_id="a"), born.events)
+    other = answer_existing(born.job, driver.redrive(request_id="a", payload=b"1"), born.events)
+    rerun = answer_existing(born.job, driver.redrive(EventCause.RERUN, request_id="a"), born.events)
 
     assert (reply(same).job, reply(same).replayed) == (born.job, True)
     assert reply(other).cause is Cause.IDEMPOTENCY_KEY_REUSE

@@ -55,7 +55,7 @@ class World:
         store: Store | None = None,
         clock: VirtualClock | None = None,
         *,
-        flights: int | None = None,
+        threads: int | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self.clock = clock or VirtualClock()
@@ -66,7 +66,7 @@ class World:
             self.store,
             entropy=self.entropy,
             monotonic=self.clock,
-            flights=flights,
+            threads=threads,
             timeout_s=timeout_s,
         )
 

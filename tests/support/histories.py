@@ -53,7 +53,7 @@ from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, Policy
-from tenure.core.requests import already_there
+from tenure.core.requests import answer_existing
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
     RENEWALS,
@@ -130,7 +130,7 @@ class World:
             made = outcome.change.job
             there = self.rows.get(made.id) or self._holder(made.kind, made.dedupe_key)
             if there is not None:
-                return already_there(there, command, tuple(self.logs[there.id]))
+                return answer_existing(there, command, tuple(self.logs[there.id]))
         return outcome
 
     def _holder(self, kind: Kind, key: str | None) -> Job | None:

@@ -41,7 +41,7 @@ from tenure.core.outcomes import (
     Refused,
     Resolved,
 )
-from tenure.core.requests import already_there, redriven_id
+from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, OutcomeUnknown, StoreRefused, StoreUnavailable
@@ -61,7 +61,7 @@ _RESOLVING = frozenset({Redrive, Discard})
 _LOOKING_FURTHER = _RESOLVING | {FollowUp}  # than their job's row
 
 
-class Asked:
+class PendingCommand:
     """One command on its way to an answer, or to an error of its own."""
 
     __slots__ = ("_permit", "answer", "command", "error", "lost_races", "missed")
@@ -188,73 +188,73 @@ class Executor:
         self._clock = clock
         self._last_written = last_written
 
-    def run(self, batch: Sequence[Asked]) -> None:
+    def run(self, batch: Sequence[PendingCommand]) -> None:
         """Answer every command of the batch; one per job at a time, in order of arrival."""
-        waiting: Sequence[Asked] = batch
+        waiting: Sequence[PendingCommand] = batch
         while waiting:
             waiting = self.run_wave(waiting)
 
-    def run_wave(self, waiting: Sequence[Asked]) -> list[Asked]:
+    def run_wave(self, waiting: Sequence[PendingCommand]) -> list[PendingCommand]:
         """Answer the first command about each job; those that have to wait for it."""
-        wave: dict[JobId, Asked] = {}
-        later: list[Asked] = []
-        for asked in waiting:
-            job_id = asked.command.job_id
+        wave: dict[JobId, PendingCommand] = {}
+        later: list[PendingCommand] = []
+        for pending in waiting:
+            job_id = pending.command.job_id
             if job_id in wave:
-                later.append(asked)
+                later.append(pending)
             else:
-                wave[job_id] = asked
+                wave[job_id] = pending
         self._answer(list(wave.values()))
         return later
 
-    def _answer(self, wave: list[Asked]) -> None:
+    def _answer(self, wave: list[PendingCommand]) -> None:
         self._decide_and_save(wave, self._from_memory(wave))
         for _ in range(MAX_TRIES):
-            still_open = [asked for asked in wave if asked.is_open]
+            still_open = [pending for pending in wave if pending.is_open]
             if not still_open:
                 return
-            unlocked = [asked for asked in still_open if not asked.needs_lock]
+            unlocked = [pending for pending in still_open if not pending.needs_lock]
             if unlocked:
                 self._decide_and_save(unlocked, self._from_store(unlocked))
-            for asked in still_open:
-                if asked.needs_lock and asked.is_open:
-                    self._decide_locked(asked)
-        for asked in wave:
-            if asked.is_open:
-                asked.error = Contended(job_id=asked.command.job_id, tries=MAX_TRIES)
+            for pending in still_open:
+                if pending.needs_lock and pending.is_open:
+                    self._decide_locked(pending)
+        for pending in wave:
+            if pending.is_open:
+                pending.error = Contended(job_id=pending.command.job_id, tries=MAX_TRIES)
 
     # --- where rows come from ------------------------------------------------------------------
 
-    def _from_memory(self, wave: list[Asked]) -> "_Rows | None":
+    def _from_memory(self, wave: list[PendingCommand]) -> "_Rows | None":
         estimate = self._clock.estimate()
         if estimate is None:
             return None
         now, epoch = estimate
         rows = _Rows(now, epoch, is_fresh=False)
-        for asked in wave:
-            command = asked.command
+        for pending in wave:
+            command = pending.command
             kind = type(command)
             if kind is Enqueue:
                 # Not a FollowUp: it depends on its parent's row, too, and no compare-and-swap of
                 # the new job would prove that one current. [D10]
                 rows.jobs[command.job_id] = None
-            elif kind in _WORKER_COMMANDS and not asked.needs_lock:
+            elif kind in _WORKER_COMMANDS and not pending.needs_lock:
                 job = self._last_written.get(command.job_id)
                 if job is not None and job.lease_id == cast(WorkerCommand, command).lease_id:
                     rows.jobs[command.job_id] = job
         return rows
 
-    def _from_store(self, wave: list[Asked]) -> "_Rows":
+    def _from_store(self, wave: list[PendingCommand]) -> "_Rows":
         wanted: list[JobId] = []
         parents: list[JobId] = []
-        for asked in wave:
-            wanted.append(asked.command.job_id)
-            if isinstance(asked.command, Redrive):
-                wanted += [compensation_id(asked.command.job_id), redriven_id(asked.command)]
-            if isinstance(asked.command, FollowUp):
-                parents.append(asked.command.parent.job_id)
-            if asked.missed is not None:
-                wanted.append(asked.missed.job.id)
+        for pending in wave:
+            wanted.append(pending.command.job_id)
+            if isinstance(pending.command, Redrive):
+                wanted += [compensation_id(pending.command.job_id), redriven_id(pending.command)]
+            if isinstance(pending.command, FollowUp):
+                parents.append(pending.command.parent.job_id)
+            if pending.missed is not None:
+                wanted.append(pending.missed.job.id)
         asked_at = self._clock.asked()
         loaded = self._store.load(list(dict.fromkeys(wanted + parents)))
         self._clock.heard(loaded.now, loaded.epoch, asked_at=asked_at)
@@ -262,44 +262,46 @@ class Executor:
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
         self._find_holders(wave, rows)
-        resolving = [asked.command.job_id for asked in wave if type(asked.command) in _RESOLVING]
+        resolving = [
+            pending.command.job_id for pending in wave if type(pending.command) in _RESOLVING
+        ]
         if resolving:
             rows.resolutions = self._store.load_resolutions(resolving)
         return rows
 
-    def _find_holders(self, wave: list[Asked], rows: "_Rows") -> None:
+    def _find_holders(self, wave: list[PendingCommand], rows: "_Rows") -> None:
         """Inserts that missed met a job under their id or, failing that, under their key; a
         redrive that is repeated finds the job that it made. [Q4]"""
         keys: dict[DedupeKey, list[JobId]] = {}
-        for asked in wave:
-            if isinstance(asked.command, Redrive):
-                made = rows.jobs.get(redriven_id(asked.command))
+        for pending in wave:
+            if isinstance(pending.command, Redrive):
+                made = rows.jobs.get(redriven_id(pending.command))
                 if made is not None:
-                    rows.met[asked.command.job_id] = made
+                    rows.met[pending.command.job_id] = made
                     continue
-            if asked.missed is None or asked.missed.expected_rev != 0:
+            if pending.missed is None or pending.missed.expected_rev != 0:
                 continue
-            job = asked.missed.job
+            job = pending.missed.job
             present = rows.jobs.get(job.id)
             if present is not None:
-                rows.met[asked.command.job_id] = present
+                rows.met[pending.command.job_id] = present
             elif job.dedupe_key is not None:
                 key = DedupeKey(job.namespace, job.kind, job.dedupe_key)
-                keys.setdefault(key, []).append(asked.command.job_id)
+                keys.setdefault(key, []).append(pending.command.job_id)
         if keys:
             held = self._store.load_holders(list(keys))
             rows.met.update((job_id, job) for key, job in held.items() for job_id in keys[key])
 
     # --- deciding and saving -------------------------------------------------------------------
 
-    def _decide_and_save(self, wave: list[Asked], rows: "_Rows | None") -> None:
+    def _decide_and_save(self, wave: list[PendingCommand], rows: "_Rows | None") -> None:
         if rows is None:
             return
-        outcomes: list[tuple[Asked, Outcome]] = []
+        outcomes: list[tuple[PendingCommand, Outcome]] = []
         changes = self._decide_in_turn(wave, rows, outcomes)
         if rows.is_fresh:
             # These may need histories: all of them are decided before the store begins to write.
-            # Flights that each write and ask for one connection more would wait for each other.
+            # Batches that each write and ask for one connection more would wait for each other.
             changes = iter(list(changes))
         first = next(changes, None)
         if first is not None:
@@ -307,51 +309,54 @@ class Executor:
         if rows.is_fresh:  # anything but an accepted change must be decided on a row read by now
             self._answer_unchanged(outcomes)
 
-    def _decide_locked(self, asked: Asked) -> None:
+    def _decide_locked(self, pending: PendingCommand) -> None:
         """Decide one command on its job's locked row: nobody can change it before the save."""
-        job_id, sessions = asked.command.job_id, list[SessionKey]()
-        if takes_back(asked.command):
+        job_id, sessions = pending.command.job_id, list[SessionKey]()
+        if takes_back(pending.command):
             # Who holds a lease never changes: read before the lock, it is still right under it.
             key = session_of(self._store.load([job_id]).jobs.get(job_id))
             sessions = [] if key is None else [key]
-        rounds: list[tuple[_Rows, list[tuple[Asked, Outcome]]]] = []
+        rounds: list[tuple[_Rows, list[tuple[PendingCommand, Outcome]]]] = []
 
         def decide(locked: Locked) -> list[Change]:
             rows = _Rows(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
             rows.load_histories = locked.load_histories
             rows.jobs[job_id] = locked.jobs.get(job_id)
             rows.sessions = locked.sessions
-            rounds.append((rows, self._decide_all([asked], rows)))
+            rounds.append((rows, self._decide_all([pending], rows)))
             return [each.change for _, each in _applied(rounds[-1][1])]
 
         asked_at = self._clock.asked()
         try:
             saved = self._store.save_locked([job_id], sessions, decide)
         except StoreRefused as refusal:
-            asked.error = refusal
+            pending.error = refusal
             return
         rows, outcomes = rounds[-1]  # the last one is the one that was written
         self._saved(saved, outcomes, rows, asked_at=asked_at)
         self._answer_unchanged(outcomes)
 
-    def _answer_unchanged(self, outcomes: list[tuple[Asked, Outcome]]) -> None:
+    def _answer_unchanged(self, outcomes: list[tuple[PendingCommand, Outcome]]) -> None:
         """Answer what no change of a job was decided for: refusals, replays, resolutions."""
         observations: list[Observation] = []
         resolutions = [each.resolution for _, each in outcomes if isinstance(each, Resolved)]
         resolved = self._store.resolve(resolutions) if resolutions else frozenset()
-        for asked, outcome in outcomes:
+        for pending, outcome in outcomes:
             if isinstance(outcome, Applied | NeedsHistory):
                 continue
-            if isinstance(outcome, Resolved) and asked.command.job_id not in resolved:
+            if isinstance(outcome, Resolved) and pending.command.job_id not in resolved:
                 continue  # another resolution came first: look again
             if isinstance(outcome, Refused) and outcome.observation is not None:
                 observations.append(outcome.observation)
-            asked.answer = outcome.answer
+            pending.answer = outcome.answer
         if observations:
             self._store.observe(observations)
 
     def _decide_in_turn(
-        self, wave: list[Asked], rows: "_Rows", outcomes: list[tuple[Asked, Outcome]]
+        self,
+        wave: list[PendingCommand],
+        rows: "_Rows",
+        outcomes: list[tuple[PendingCommand, Outcome]],
     ) -> Iterator[Change]:
         """The changes to save. A store may write the first while the last are being decided: of a
         thousand new jobs, deciding and writing take the same time."""
@@ -362,49 +367,54 @@ class Executor:
                 if isinstance(outcome, Applied):
                     yield outcome.change
 
-    def _decide_all(self, wave: list[Asked], rows: "_Rows") -> list[tuple[Asked, Outcome]]:
-        luck = self._entropy(ENTROPY_BYTES * len(wave))
-        decided: list[tuple[Asked, Outcome]] = []
-        unclear: list[tuple[Asked, Moment]] = []
-        for position, asked in enumerate(wave):
-            if asked.command.job_id not in rows.jobs:
+    def _decide_all(
+        self, wave: list[PendingCommand], rows: "_Rows"
+    ) -> list[tuple[PendingCommand, Outcome]]:
+        entropy = self._entropy(ENTROPY_BYTES * len(wave))
+        decided: list[tuple[PendingCommand, Outcome]] = []
+        unclear: list[tuple[PendingCommand, Moment]] = []
+        for position, pending in enumerate(wave):
+            if pending.command.job_id not in rows.jobs:
                 continue
             start = position * ENTROPY_BYTES
             moment = Moment(
                 now=rows.now,
                 epoch=rows.epoch,
-                entropy=luck[start : start + ENTROPY_BYTES],
+                entropy=entropy[start : start + ENTROPY_BYTES],
                 is_settling=rows.is_settling,
             )
-            outcome = _guarded(asked, rows, moment, None)
+            outcome = _guarded(pending, rows, moment, None)
             if isinstance(outcome, Applied):  # first: to be of another class takes longer to see
-                decided.append((asked, outcome))
+                decided.append((pending, outcome))
             elif isinstance(outcome, NeedsHistory):
-                unclear.append((asked, moment))
+                unclear.append((pending, moment))
             elif outcome is not None:
-                decided.append((asked, outcome))
+                decided.append((pending, outcome))
         if unclear and rows.is_fresh:
             decided += self._decide_with_histories(unclear, rows)
         return decided
 
     def _decide_with_histories(
-        self, unclear: list[tuple[Asked, Moment]], rows: "_Rows"
-    ) -> list[tuple[Asked, Outcome]]:
+        self, unclear: list[tuple[PendingCommand, Moment]], rows: "_Rows"
+    ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it holds at least everything the row stands for.
-        subjects = {asked.command.job_id: rows.subject(asked.command) for asked, _ in unclear}
+        subjects = {pending.command.job_id: rows.subject(pending.command) for pending, _ in unclear}
         load = rows.load_histories or self._store.load_decision_histories
         histories = load([job.id for job in subjects.values() if job])
-        decided: list[tuple[Asked, Outcome]] = []
-        for asked, moment in unclear:
-            job = subjects[asked.command.job_id]
+        decided: list[tuple[PendingCommand, Outcome]] = []
+        for pending, moment in unclear:
+            job = subjects[pending.command.job_id]
             history = histories.get(job.id, []) if job is not None else []
-            outcome = _guarded(asked, rows, moment, history)
+            outcome = _guarded(pending, rows, moment, history)
             if outcome is not None:
-                decided.append((asked, outcome))
+                decided.append((pending, outcome))
         return decided
 
     def _save(
-        self, changes: Iterator[Change], outcomes: list[tuple[Asked, Outcome]], rows: "_Rows"
+        self,
+        changes: Iterator[Change],
+        outcomes: list[tuple[PendingCommand, Outcome]],
+        rows: "_Rows",
     ) -> None:
         """`outcomes` grows while the changes are taken."""
         asked_at = self._clock.asked()
@@ -416,28 +426,33 @@ class Executor:
             if len(applied) == 1:
                 applied[0][0].error = refusal
                 return
-            for asked, outcome in applied:  # one bad change must not take its neighbours down
-                self._save(iter([outcome.change]), [(asked, outcome)], rows)
+            for pending, outcome in applied:  # one bad change must not take its neighbours down
+                self._save(iter([outcome.change]), [(pending, outcome)], rows)
             return
         self._saved(saved, outcomes, rows, asked_at=asked_at)
 
     def _saved(
-        self, saved: Saved, outcomes: list[tuple[Asked, Outcome]], rows: "_Rows", *, asked_at: int
+        self,
+        saved: Saved,
+        outcomes: list[tuple[PendingCommand, Outcome]],
+        rows: "_Rows",
+        *,
+        asked_at: int,
     ) -> None:
         """Answer the commands whose changes stuck; the others lost a race."""
         if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
             self._clock.heard(saved.now, rows.epoch, asked_at=asked_at)
         written: list[Change] = []
         missed: list[Command] = []
-        for asked, outcome in _applied(outcomes):
+        for pending, outcome in _applied(outcomes):
             change = outcome.change
             if change.job.id in saved.stuck:
-                asked.answer = outcome.answer
+                pending.answer = outcome.answer
                 written.append(change)
             else:
-                asked.missed = change
-                asked.lost_races += 1
-                missed.append(asked.command)
+                pending.missed = change
+                pending.lost_races += 1
+                missed.append(pending.command)
                 self._last_written.forget(change.job.id)
         self._last_written.wrote(change.job for change in written)
         if self._observer is not None:
@@ -468,8 +483,10 @@ class _Rows:
         return self.met.get(command.job_id) or self.jobs.get(command.job_id)
 
 
-def _applied(outcomes: list[tuple[Asked, Outcome]]) -> list[tuple[Asked, Applied]]:
-    return [(asked, each) for asked, each in outcomes if isinstance(each, Applied)]
+def _applied(
+    outcomes: list[tuple[PendingCommand, Outcome]],
+) -> list[tuple[PendingCommand, Applied]]:
+    return [(pending, each) for pending, each in outcomes if isinstance(each, Applied)]
 
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:
@@ -477,7 +494,7 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
         if isinstance(command, Redrive):
             met = rows.met.get(command.job_id)
             if met is not None:
-                return already_there(met, command, history)
+                return answer_existing(met, command, history)
             pending = rows.jobs.get(compensation_id(command.job_id))
             known = rows.resolutions.get(command.job_id)
             command = replace(command, compensation=pending, resolution=known)
@@ -495,14 +512,14 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
 
 
 def _guarded(
-    asked: Asked, rows: _Rows, moment: Moment, history: list[Event] | None
+    pending: PendingCommand, rows: _Rows, moment: Moment, history: list[Event] | None
 ) -> Outcome | None:
     """A decision that fails is a bug of ours; it must cost its own caller only. None also for a
     change that came too late for its caller."""
     try:
-        outcome = _decide(asked.command, rows, moment, history)
+        outcome = _decide(pending.command, rows, moment, history)
     except Exception as bug:  # handed to the caller's future, never swallowed
-        asked.error = bug
+        pending.error = bug
         return None
     writes = isinstance(outcome, Applied | Resolved)
-    return None if writes and not asked.may_write() else outcome
+    return None if writes and not pending.may_write() else outcome

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
-from tenure.coordinator.batches import Asked, Executor, LastWritten, WritePermit, late
+from tenure.coordinator.batches import Executor, LastWritten, PendingCommand, WritePermit, late
 from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.outages import OutageWatch, watched
 from tenure.coordinator.writability import Writability
@@ -51,12 +51,12 @@ LAST_WRITTEN = 20_000
 WORTHWHILE = 100
 """Commands and wanted jobs that are worth a transaction while others are on their way: each has a
 price of its own, two milliseconds of CPU, that a load shares."""
-ALWAYS_FLYING = 2
-"""So many flights leave with whatever there is: one is decided while another is being written."""
+UNDELAYED_BATCHES = 2
+"""So many batches start with whatever there is: one is decided while another is being written."""
 
 
 PATIENCE_S = 0.05
-"""How long a small load waits at most for the flights before it: one may wait for a row that a
+"""How long a small batch waits at most for the running ones: one of them may wait for a row that a
 caller's own transaction holds, up to the store's lock time-out."""
 
 
@@ -75,35 +75,35 @@ Subject: TypeAlias = JobId | DedupeKey
 class _Commands:
     """Commands of one caller, answered together."""
 
-    __slots__ = ("asked", "deadline", "future", "subjects", "waiting", "was_held_back")
+    __slots__ = ("deadline", "future", "pending", "subjects", "waiting", "was_held_back")
 
     def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
-        self.asked = [Asked(command) for command in commands]
+        self.pending = [PendingCommand(command) for command in commands]
         self.subjects = _subjects(commands)
         self.was_held_back = False  # since it was last taken
         self.deadline = until
-        self.waiting = self.asked  # for a flight
+        self.waiting = self.pending  # for a batch
         self.future: Future[list[Answer]] = Future()
 
-    def may_leave(self) -> bool:
+    def may_start(self) -> bool:
         """Whether its caller still wants it; from then on it cannot be cancelled any more."""
-        return _may_leave(self.future)
+        return _may_start(self.future)
 
     def expire(self, timeout_s: float) -> None:
         """Answer it now: its deadline has passed."""
-        for asked in self.asked:
-            if asked.is_open:
-                asked.withdraw(timeout_s)
+        for pending in self.pending:
+            if pending.is_open:
+                pending.withdraw(timeout_s)
         self.finish()
 
     def finish(self) -> None:
         """Tell the caller, unless it was told at its deadline."""
-        failures = [asked.error for asked in self.asked if asked.error is not None]
+        failures = [pending.error for pending in self.pending if pending.error is not None]
         with suppress(InvalidStateError):
             if failures:
                 self.future.set_exception(self._summary(failures))
             else:
-                self.future.set_result([asked.answer for asked in self.asked])  # type: ignore[misc]  # no error: all are answered
+                self.future.set_result([pending.answer for pending in self.pending])  # type: ignore[misc]  # no error: all are answered
 
     def _summary(self, failures: list[Exception]) -> Exception:
         """One error for all: one that says nothing changed is wrong about its neighbours."""
@@ -111,7 +111,7 @@ class _Commands:
             if not _says_nothing_changed(error):
                 return error
         error = failures[0]
-        if not any(asked.answer for asked in self.asked):
+        if not any(pending.answer for pending in self.pending):
             return error
         partly = OutcomeUnknown(
             f"a part of the call was carried out, then: {error}",
@@ -130,7 +130,7 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
     return subjects
 
 
-def _may_leave(future: "Future[Any]") -> bool:
+def _may_start(future: "Future[Any]") -> bool:
     """Whether a caller still waits; from then on it cannot cancel any more."""
     if future.done():
         return False
@@ -173,8 +173,8 @@ def _latest(calls: Sequence[_Commands | _Claim]) -> Deadline:
 
 
 class OverdueCalls:
-    """Answers calls at their deadline, whatever holds them up: a flight that hangs with its store
-    answers nobody. [K6]"""
+    """Answers calls at their deadline, even if their batch hangs with the store and answers
+    nobody. [K6]"""
 
     def __init__(self, lock: threading.Condition, timeout_s: float) -> None:
         self._lock = lock  # of the queue: a call must not leave while it is being answered here
@@ -223,7 +223,7 @@ class Coordinator:
         limits: Limits | None = None,
         entropy: Entropy = os.urandom,
         monotonic: Monotonic = boot_now,
-        flights: int | None = None,
+        threads: int | None = None,
         remembered: int = LAST_WRITTEN,
         observer: Observer | None = None,
         outages: OutageWatch | None = None,
@@ -254,14 +254,14 @@ class Coordinator:
         self._held_back_for: set[Subject] = set()  # all that those are about
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
         self._idle = 0
-        self._airborne = 0
-        self._gathered = 0  # commands and wanted jobs that wait for a flight
-        self._waiting_since = 0.0  # at the longest: the last departure
+        self._running = 0
+        self._gathered = 0  # commands and wanted jobs that wait for a batch
+        self._waiting_since = 0.0  # at the longest: the last start of a batch
         self._is_watched = False
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._fly, name=f"tenure-coordinator-{number}", daemon=True)
-            for number in range(flights or store.parallelism)
+            threading.Thread(target=self._run, name=f"tenure-coordinator-{number}", daemon=True)
+            for number in range(threads or store.parallelism)
         ]
         self._overdue = OverdueCalls(self._condition, timeout_s)
         for thread in self._threads:
@@ -330,7 +330,7 @@ class Coordinator:
         return self._repeat(request) if answer.is_repeat else answer
 
     def close(self) -> None:
-        """Finish what was submitted, then stop. The store stays open: it is its owner's. A flight
+        """Finish what was submitted, then stop. The store stays open: it is its owner's. A thread
         that hangs with its store is left behind: it ends with the process."""
         with self._condition:
             self._closed = True
@@ -346,25 +346,25 @@ class Coordinator:
         if self._closed:
             raise Closed
 
-    # --- flights -------------------------------------------------------------------------------
+    # --- batches -------------------------------------------------------------------------------
 
-    def _fly(self) -> None:
+    def _run(self) -> None:
         """One thread: take whatever has gathered, run it, again.
 
-        Claims and reports in turn, and never both: what one flight does not take, an idle one can.
+        Claims and reports in turn, and never both: what one thread does not take, an idle one can.
         """
         claims_first = True
         while True:
             with self._condition:
-                while not self._is_worth_leaving():
+                while not self._is_worth_starting():
                     if self._closed and not self._gathered:
-                        self._condition.notify_all()  # those who wait for a load that never comes
+                        self._condition.notify_all()  # the threads that wait for a batch
                         return
                     self._wait()
                 takes_claims = bool(self._claims) and (claims_first or not self._commands)
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
-                self._airborne += 1
+                self._running += 1
                 self._waiting_since = time.monotonic()
                 self._wake()
             claims_first = not takes_claims
@@ -373,21 +373,21 @@ class Coordinator:
             if commands:
                 self._run_commands(commands)
             with self._condition:
-                self._airborne -= 1
+                self._running -= 1
 
-    def _is_worth_leaving(self) -> bool:
+    def _is_worth_starting(self) -> bool:
         if not (self._commands or self._claims):
             return False
         return (
-            self._airborne < ALWAYS_FLYING
+            self._running < UNDELAYED_BATCHES
             or self._gathered >= WORTHWHILE
             or time.monotonic() - self._waiting_since >= PATIENCE_S
         )
 
     def _wait(self) -> None:
-        """Called with the lock held. While others fly, one of those who wait looks at the clock:
-        a flight that hangs must not keep everybody on the ground."""
-        watches = self._airborne > 0 and not self._is_watched
+        """Called with the lock held. While batches run, one of the waiting threads wakes up now and
+        then: a batch that hangs must not block all others."""
+        watches = self._running > 0 and not self._is_watched
         self._is_watched |= watches
         self._idle += 1
         self._condition.wait(PATIENCE_S if watches else None)
@@ -396,14 +396,14 @@ class Coordinator:
             self._is_watched = False
 
     def _wake(self) -> None:
-        """Called with the lock held. What is left lying is taken by the next flight that lands."""
-        if self._idle and (self._is_worth_leaving() or (self._airborne and not self._is_watched)):
+        """Called with the lock held. What nobody takes now is taken by the next batch that ends."""
+        if self._idle and (self._is_worth_starting() or (self._running and not self._is_watched)):
             self._condition.notify()
 
     def _take_commands(self) -> list[_Commands]:
         """What is about a job or a dedupe key of a batch under way is held back: if a transaction
-        outside holds that, only one thread waits for it. What was held back leaves without the
-        others, which would wait with it."""
+        outside holds that, only one thread waits for it. What was held back gets a batch of
+        its own, because others would wait with it."""
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
@@ -414,7 +414,7 @@ class Coordinator:
             if not self._is_free(call):
                 self._held_back.append(call)
                 self._held_back_for.update(call.subjects)
-            elif call.may_leave():
+            elif call.may_start():
                 room -= len(call.waiting)
                 taken.append(call)
         for call in taken:
@@ -450,7 +450,7 @@ class Coordinator:
         while waiting and (not taken or waiting[0].request.limit <= room):
             call = waiting.popleft()
             self._gathered -= call.request.limit
-            if _may_leave(call.future):
+            if _may_start(call.future):
                 room -= call.request.limit
                 taken.append(call)
         del self._claims[scope]
@@ -459,15 +459,15 @@ class Coordinator:
         return taken
 
     def _run_commands(self, calls: list[_Commands]) -> None:
-        batch = [asked for call in calls for asked in call.waiting if asked.is_open]
-        later: list[Asked] = []
+        batch = [pending for call in calls for pending in call.waiting if pending.is_open]
+        later: list[PendingCommand] = []
         try:
             with waiting_until(_latest(calls)):
                 later = self._executor.run_wave(batch)
         except Exception as failure:  # handed to every caller that still waits, never swallowed
-            for asked in batch:
-                if asked.is_open:
-                    asked.error = failure
+            for pending in batch:
+                if pending.is_open:
+                    pending.error = failure
         with self._condition:  # before the answers: a caller's next command is not held back
             self._end_batch(calls)
             if later:
@@ -481,7 +481,7 @@ class Coordinator:
         done."""
         done: list[_Commands] = []
         for call in calls:
-            call.waiting = [asked for asked in call.asked if asked.is_open]
+            call.waiting = [pending for pending in call.pending if pending.is_open]
             if call.waiting:
                 call.was_held_back = False
                 self._commands.append(call)
@@ -527,9 +527,9 @@ class Coordinator:
             if self.observer is not None:
                 before.update((job.id, job) for job in view.candidates)
             self._clock.heard(view.now, view.epoch, asked_at=asked_at)
-            luck = self._entropy(ENTROPY_BYTES * len(view.candidates))
-            starts = range(0, len(luck), ENTROPY_BYTES)
-            pieces = [luck[start : start + ENTROPY_BYTES] for start in starts]
+            entropy = self._entropy(ENTROPY_BYTES * len(view.candidates))
+            starts = range(0, len(entropy), ENTROPY_BYTES)
+            pieces = [entropy[start : start + ENTROPY_BYTES] for start in starts]
             return plan_claims(requests, view, pieces)
 
         requests = [call.request for call in calls]

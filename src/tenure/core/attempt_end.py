@@ -15,7 +15,7 @@ from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.leases import CLAIMED, Situation, Standing, stand
+from tenure.core.leases import CLAIMED, LeaseJudgement, Situation, judge_lease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
 from tenure.core.retry import backoff_us, spread
@@ -42,15 +42,15 @@ OBSERVED_BODY_BYTES = 4096
 
 def settle(job: Job | None, command: Settle, at: Moment, history: History | None) -> Outcome:
     """The owner's report: accepted, replayed or refused."""
-    standing = stand(job, command, at, history)
-    if not isinstance(standing, Standing):
-        return standing
-    if not standing.is_valid:
-        if standing.situation is Situation.SETTLED:
-            return _settled_before(command, standing, at)
-        return _refused(job, command, standing, at)
+    judgement = judge_lease(job, command, at, history)
+    if not isinstance(judgement, LeaseJudgement):
+        return judgement
+    if not judgement.is_valid:
+        if judgement.situation is Situation.SETTLED:
+            return _settled_before(command, judgement, at)
+        return _refused(job, command, judgement, at)
     assert job is not None
-    if command.actor == SYSTEM and standing is not CLAIMED:
+    if command.actor == SYSTEM and judgement is not CLAIMED:
         # Its worker has started it: the grant did arrive, and is not the system's to take back.
         return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
     match command:
@@ -88,23 +88,23 @@ def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
     )
 
 
-def refusal(standing: Standing, job: Job | None) -> Verdict:
+def refusal(judgement: LeaseJudgement, job: Job | None) -> Verdict:
     """What a worker without authority hears: CANCELLED if it once had some, else REJECTED.
 
     A stranger to the lease is not told the job's status: it must not learn whether the lease
     exists.
     """
-    was_lost = standing.situation in (Situation.EXPIRED, Situation.LOST)
-    must_stop = was_lost or standing.cause is Cause.EPOCH_CHANGED
+    was_lost = judgement.situation in (Situation.EXPIRED, Situation.LOST)
+    must_stop = was_lost or judgement.cause is Cause.EPOCH_CHANGED
     return Verdict(
         kind=VerdictKind.CANCELLED if must_stop else VerdictKind.REJECTED,
-        cause=standing.cause,
+        cause=judgement.cause,
         job_status=job.status if job is not None and was_lost else None,
     )
 
 
-def _settled_before(command: Settle, standing: Standing, at: Moment) -> Outcome:
-    end = standing.settled[0]
+def _settled_before(command: Settle, judgement: LeaseJudgement, at: Moment) -> Outcome:
+    end = judgement.settled[0]
     if end.request_id != command.request_id:
         cause = Cause.DUPLICATE_COMPLETION
         return Refused(
@@ -114,17 +114,17 @@ def _settled_before(command: Settle, standing: Standing, at: Moment) -> Outcome:
     if end.fingerprint != fingerprint(command):
         cause = Cause.IDEMPOTENCY_KEY_REUSE
         return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
-    return Replayed(answer=committed(standing.settled, replayed=True))
+    return Replayed(answer=committed(judgement.settled, replayed=True))
 
 
-def _refused(job: Job | None, command: Settle, standing: Standing, at: Moment) -> Refused:
+def _refused(job: Job | None, command: Settle, judgement: LeaseJudgement, at: Moment) -> Refused:
     observation = None
-    if job is not None and standing.was_issued and standing.cause is not None:
-        if standing.situation is Situation.FOREIGN:
-            observation = _intrusion(command, standing.cause, at)
+    if job is not None and judgement.was_issued and judgement.cause is not None:
+        if judgement.situation is Situation.FOREIGN:
+            observation = _intrusion(command, judgement.cause, at)
         else:
-            observation = _discarded(command, standing.cause, at)
-    return Refused(answer=refusal(standing, job), observation=observation)
+            observation = _discarded(command, judgement.cause, at)
+    return Refused(answer=refusal(judgement, job), observation=observation)
 
 
 def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:

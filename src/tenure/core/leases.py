@@ -1,4 +1,4 @@
-"""Leases: where a worker's report stands before anything is decided about it.
+"""Leases: whether a worker's lease still carries authority, before its report is decided.
 
 Answers questions three to eight of docs/spec/responses.md in their order; the first two are asked
 before a command gets here, the ninth, the state guard, is `lifecycle`'s. A lease that is not the
@@ -42,8 +42,9 @@ class Situation(StrEnum):
     SETTLED = "L6"
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a report stands: its situation, why it is refused, and the report that settled it."""
+class LeaseJudgement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a report's lease is worth: its situation, why it is refused, and the report that settled
+    it."""
 
     situation: Situation
     is_valid: bool = False  # whether the lease carries authority now
@@ -52,15 +53,17 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     was_issued: bool = True
 
 
-def stand(
+def judge_lease(
     job: Job | None, command: WorkerCommand, at: Moment, history: History | None
-) -> Standing | NeedsHistory:
+) -> LeaseJudgement | NeedsHistory:
     """The first question that has an answer decides. [R1]"""
     of_earlier_epoch = epoch_of(command.lease_id) < at.epoch
     if job is None:
         if of_earlier_epoch or at.is_settling:
             return _foreign(of_earlier_epoch=True, was_issued=False)
-        return Standing(situation=Situation.UNKNOWN, cause=Cause.UNKNOWN_JOB, was_issued=False)
+        return LeaseJudgement(
+            situation=Situation.UNKNOWN, cause=Cause.UNKNOWN_JOB, was_issued=False
+        )
     if job.lease_id != command.lease_id:
         if history is None:
             return NeedsHistory(job_id=job.id)
@@ -72,14 +75,14 @@ def stand(
     if job.principal != command.actor and not takes_back(command):
         return _foreign(of_earlier_epoch=of_earlier_epoch)
     if of_earlier_epoch:
-        return Standing(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
+        return LeaseJudgement(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
     return _current(job, at.now)
 
 
-def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> Standing:
+def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> LeaseJudgement:
     """Not this caller's lease. In an earlier epoch its record may be exactly what was lost, so
     the caller must stop, not complain; a guess sounds the same as a hit. [R2]"""
-    return Standing(
+    return LeaseJudgement(
         situation=Situation.FOREIGN,
         cause=Cause.EPOCH_CHANGED if of_earlier_epoch else Cause.INVALID_LEASE,
         was_issued=was_issued,
@@ -95,25 +98,25 @@ def takes_back(command: Command) -> bool:
     )
 
 
-def _current(job: Job, now: Instant) -> Standing:
+def _current(job: Job, now: Instant) -> LeaseJudgement:
     late = lateness(job, now)
     if late is not None:
-        return Standing(situation=Situation.EXPIRED, cause=late)
+        return LeaseJudgement(situation=Situation.EXPIRED, cause=late)
     if job.status is _CLAIMED_STATUS:
         return CLAIMED
     return _RUNNING if job.cancel_requested_at is None else _CANCELLING
 
 
-# Made once: almost every report stands on one of them.
-CLAIMED = Standing(situation=Situation.CLAIMED, is_valid=True)
-_RUNNING = Standing(situation=Situation.RUNNING, is_valid=True)
-_CANCELLING = Standing(situation=Situation.CANCELLING, is_valid=True)
+# Made once: almost every report gets one of them.
+CLAIMED = LeaseJudgement(situation=Situation.CLAIMED, is_valid=True)
+_RUNNING = LeaseJudgement(situation=Situation.RUNNING, is_valid=True)
+_CANCELLING = LeaseJudgement(situation=Situation.CANCELLING, is_valid=True)
 _CLAIMED_STATUS = JobStatus.CLAIMED  # bound once: see `evolution`
 
 
 def _remembered(
     job: Job, command: WorkerCommand, history: History, *, of_earlier_epoch: bool
-) -> Standing | NeedsHistory:
+) -> LeaseJudgement | NeedsHistory:
     of_lease = [event for event in history if event.lease_id == command.lease_id]
     if not of_lease:
         return _foreign(of_earlier_epoch=of_earlier_epoch, was_issued=False)
@@ -133,9 +136,9 @@ def _remembered(
             and event.attempt == end.attempt
             and event.actor == end.actor
         ]
-        return Standing(situation=Situation.SETTLED, settled=tuple(same_request))
+        return LeaseJudgement(situation=Situation.SETTLED, settled=tuple(same_request))
     cause = Cause.EPOCH_CHANGED if of_earlier_epoch else _cause_of_loss(job, end)
-    return Standing(situation=Situation.LOST, cause=cause)  # [R2]
+    return LeaseJudgement(situation=Situation.LOST, cause=cause)  # [R2]
 
 
 def _cause_of_loss(job: Job, end: Event) -> Cause:

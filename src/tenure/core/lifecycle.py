@@ -34,7 +34,7 @@ from tenure.core.events import Facts, digest
 from tenure.core.ids import epoch_of, fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
-from tenure.core.leases import CLAIMED, Situation, Standing, stand
+from tenure.core.leases import CLAIMED, LeaseJudgement, Situation, judge_lease
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
@@ -135,15 +135,15 @@ def _judged_anew(command: Start | Heartbeat) -> Origin:
 
 
 def _start(job: Job | None, command: Start, at: Moment, history: History | None) -> Outcome:
-    standing = stand(job, command, at, history)
-    if not isinstance(standing, Standing):
-        return standing
-    if not standing.is_valid:
-        if standing.situation is Situation.SETTLED:
+    judgement = judge_lease(job, command, at, history)
+    if not isinstance(judgement, LeaseJudgement):
+        return judgement
+    if not judgement.is_valid:
+        if judgement.situation is Situation.SETTLED:
             return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.LEASE_SETTLED))
-        return Refused(answer=refusal(standing, job))
+        return Refused(answer=refusal(judgement, job))
     assert job is not None
-    if standing is not CLAIMED:
+    if judgement is not CLAIMED:
         return _start_again(job, command, at, history)
     ts = later(at.now, job.updated_at)
     draft = Draft(
@@ -178,15 +178,15 @@ def _start_again(job: Job, command: Start, at: Moment, history: History | None) 
 
 
 def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History | None) -> Outcome:
-    standing = stand(job, command, at, history)
-    if not isinstance(standing, Standing):
-        return standing
-    if standing.situation is Situation.SETTLED:
+    judgement = judge_lease(job, command, at, history)
+    if not isinstance(judgement, LeaseJudgement):
+        return judgement
+    if judgement.situation is Situation.SETTLED:
         # The worker's own completion overtook its heartbeat; that is no error. [R21]
         assert job is not None
         return Replayed(answer=Verdict(kind=VerdictKind.OK, job_status=job.status, settled=True))
-    if not standing.is_valid:
-        return Refused(answer=refusal(standing, job))
+    if not judgement.is_valid:
+        return Refused(answer=refusal(judgement, job))
     assert job is not None
     if command.hb_seq <= job.hb_seq:
         return Replayed(answer=_authority(job, at))

@@ -18,7 +18,7 @@ from tenure.core.verdicts import Answer
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """When and with which luck a decision is made. All of it comes from outside the core."""
+    """Time, epoch and random bytes for one decision. All of it comes from outside the core."""
 
     now: Instant
     epoch: Epoch
@@ -56,7 +56,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write this beside the log unless the job has one by then, then give this answer. [B1]"""
+    """Write this resolution unless the job has one by then, then give this answer. [B1]"""
 
     resolution: Resolution
     answer: Answer

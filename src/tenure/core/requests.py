@@ -69,7 +69,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         if refused is not None:
             return _refused(None, refused)
     if job is not None:
-        return already_there(job, command, history)
+        return answer_existing(job, command, history)
     facts = Facts(
         namespace=command.namespace,
         queue=command.queue,
@@ -116,7 +116,7 @@ def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause
     )
 
 
-def already_there(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
+def answer_existing(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
     """A new job met an old one: a replay, a reused id, or a duplicate by its key. [D5] [D3]"""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if job.id != wanted:

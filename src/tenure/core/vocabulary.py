@@ -235,7 +235,7 @@ class CancelMode(StrEnum):
 
 
 class ObservationType(StrEnum):
-    """Facts that are kept beside the history and change nothing."""
+    """Facts that are kept apart from the history and change nothing."""
 
     RESULT_DISCARDED = "result_discarded"
     FOREIGN_LEASE = "foreign_lease"
@@ -243,7 +243,7 @@ class ObservationType(StrEnum):
 
 
 class LeaseNews(StrEnum):
-    """What a look at a lease finds, short of a verdict. [C2]"""
+    """What polling a lease finds. It decides nothing. [C2]"""
 
     NONE = "none"
     CANCEL = "cancel"  # was asked for

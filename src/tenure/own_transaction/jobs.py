@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from tenure.clock import boot_now
-from tenure.coordinator.batches import Asked, Executor, LastWritten
+from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
 from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, Enqueue
@@ -117,14 +117,14 @@ def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
         clock=StoreClock(boot_now),
         last_written=LastWritten(0),
     )
-    batch = [Asked(command) for command in commands]
+    batch = [PendingCommand(command) for command in commands]
     executor.run(batch)
     answers = []
-    for asked in batch:
-        if asked.error is not None:
-            raise asked.error
-        assert asked.answer is not None
-        answers.append(asked.answer)
+    for pending in batch:
+        if pending.error is not None:
+            raise pending.error
+        assert pending.answer is not None
+        answers.append(pending.answer)
     return answers
 
 

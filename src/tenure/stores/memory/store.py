@@ -188,7 +188,7 @@ class MemoryStore(
         return histories
 
     def load_observations(self, job_id: JobId) -> list[Observation]:
-        """What was observed beside a job's history."""
+        """A job's observations, oldest first."""
         with self._lock:
             self._open()
             seen = [each for each in self._observations if each.job_id == job_id]

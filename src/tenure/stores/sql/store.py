@@ -237,7 +237,7 @@ class SqlStore(
         return histories
 
     def load_observations(self, job_id: JobId) -> list[Observation]:
-        """What was observed beside a job's history, oldest first."""
+        """A job's observations, oldest first."""
         asked = self._ask("load_observations", ids=self._pack([job_id]))
         rows = self._rows(asked)
         return [observation_from(row) for row in rows]
