@@ -202,7 +202,7 @@ def coordinator(
 
 
 @contextmanager
-def administration(
+def coordination(
     url: str | None, *, create: bool = False, token: str | None = None
 ) -> Iterator[Coordination]:
     """The coordinator of the chosen store or server."""

@@ -22,7 +22,7 @@ from tenure.cli.bulk import (
     select,
 )
 from tenure.cli.common import (
-    administration,
+    coordination,
     find_job,
     find_job_id,
     job_argument,
@@ -155,7 +155,7 @@ def list_dead_letters(
       tenure dlq ls --kind mail --reason timeout
     """
     wanted = msgspec.structs.replace(_filter(**filters), resolved=resolved)
-    with administration(url) as serving:
+    with coordination(url) as serving:
         if before is not None:
             last = find_job_id(serving, before, wanted.namespace, field="--before")
             wanted = msgspec.structs.replace(wanted, before=last)
@@ -287,7 +287,7 @@ def show_dead_letter(
     url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str
 ) -> None:
     """Show a dead letter, its error and what became of it."""
-    with administration(url) as serving:
+    with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
@@ -371,7 +371,7 @@ def redrive_dead_letters(
             expected_status=JobStatus.DEAD_LETTERED,
         )
 
-    with administration(url) as serving:
+    with coordination(url) as serving:
         chosen = select(serving, selection, verb="Redrive", noun="dead letter")
         commands = [command(job_id) for job_id in chosen]
         execute_all(serving, commands, as_json=as_json, line=id_that_runs, hint=hint_again)
@@ -403,7 +403,7 @@ def discard_dead_letters(
     """
     selection = _selection(job_ids, filters, every=every, yes=yes)
     asked_as = new_request_id(request_id)
-    with administration(url) as serving:
+    with coordination(url) as serving:
         commands = [
             Discard(job_id=job_id, actor=operator(), request_id=asked_as, note=note)
             for job_id in select(serving, selection, verb="Discard", noun="dead letter")

@@ -17,9 +17,9 @@ import msgspec
 from tenure.cli.application import load_app, token_for, url_for
 from tenure.cli.common import (
     CouldNotRun,
-    administration,
     app_url_option,
     client,
+    coordination,
     duration_value,
     instant_value,
     json_option,
@@ -128,7 +128,7 @@ def enqueue(
     if application is not None:  # checked before a store is opened, which may make one
         _check(options, application, named=app)
     chosen = url if application is None else url_for(application, url, tell=say)
-    with administration(chosen, create=True, token=token_for(application, url)) as serving:
+    with coordination(chosen, create=True, token=token_for(application, url)) as serving:
         with _naming_flags():
             command = _command(serving, options, application)
             reply = serving.execute(command)

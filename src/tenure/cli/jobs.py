@@ -10,8 +10,8 @@ import msgspec
 
 from tenure.cli.bulk import JobOutcome, Selection, execute_all, many_options, select
 from tenure.cli.common import (
-    administration,
     client,
+    coordination,
     duration_value,
     find_job,
     find_job_id,
@@ -80,7 +80,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def jobs() -> None:
     """Show jobs, cancel them, run them again.
 
-    An ID may be shortened to its first characters, at least 8, if only one job begins with them.
+    An ID may be shortened to its first characters, at least 8, if no other job has an ID that
+    begins with them.
     """
 
 
@@ -168,7 +169,7 @@ def list_jobs(
       tenure jobs ls -s running -s stalled
     """
     wanted = msgspec.structs.replace(_filter(**filters), limit=limit)
-    with administration(url) as serving:
+    with coordination(url) as serving:
         if before is not None:
             last = find_job_id(serving, before, wanted.namespace, field="--before")
             wanted = msgspec.structs.replace(wanted, before=last)
@@ -215,7 +216,7 @@ class JobShown(msgspec.Struct, frozen=True, kw_only=True):
 @job_argument
 def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str) -> None:
     """Show a job, why it waits, its history and its error."""
-    with administration(url) as serving:
+    with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         events = serving.store.load_events(job.id)
         hidden = bodies and hides_bodies(job, events)
@@ -239,7 +240,7 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
 @job_argument
 def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> None:
     """Show every event of a job's history."""
-    with administration(url) as serving:
+    with coordination(url) as serving:
         events = serving.store.load_events(find_job(serving, job_id, namespace).id)
     if as_json:
         print_json([event_record(event) for event in events])
@@ -272,7 +273,7 @@ def job_artifacts(
     """
     if output is not None and name is None:
         raise click.UsageError("-o needs a NAME.")
-    with administration(url) as serving:
+    with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         if name is not None:
             _fetch_artifact(serving, job, name, output)
@@ -314,7 +315,7 @@ def job_logs(
 
     The output of a running attempt is a few seconds behind.
     """
-    with administration(url) as serving:
+    with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         logs = [
             log
@@ -366,8 +367,8 @@ def _why_no_output(job: Job, attempt: int | None) -> str:
 @click.option(
     "--hard",
     is_flag=True,
-    help="End the lease of a running job at once. Its worker kills the handler when it hears of it,"
-    " with its next heartbeat.",
+    help="End the lease of a running job at once. Its worker kills the handler as soon as it hears"
+    " of it.",
 )
 @click.option("--reason", default="", help="Kept with the job.")
 @many_options
@@ -400,7 +401,7 @@ def cancel_jobs(
     selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
     asked_as = new_request_id(request_id)
     mode = CancelMode.HARD if hard else CancelMode.SOFT
-    with administration(url) as serving:
+    with coordination(url) as serving:
         commands = [
             Cancel(job_id=job_id, actor=client(), request_id=asked_as, mode=mode, reason=reason)
             for job_id in select(serving, selection, verb="Cancel")
@@ -454,7 +455,7 @@ def rerun_jobs(
             job_id=job_id, actor=operator(), request_id=asked_as, cause=cause, again=again
         )
 
-    with administration(url) as serving:
+    with coordination(url) as serving:
 
         def rerun_before(page: Sequence[JobId]) -> set[JobId]:
             old_ids = {redriven_id(command(job_id)): job_id for job_id in page}
@@ -487,15 +488,15 @@ def retry_jobs(
     Prints the ids of the jobs that will run.
 
     \b
-    dead_lettered                 a new job is made, the dead letter is marked as redriven
-    failed, cancelled, succeeded  a new job is made
-    stalled                       the job goes back to its queue
-    queued, claimed, running      refused, with what to do instead
+    dead_lettered                 makes a new job, marks the old one as redriven
+    failed, cancelled, succeeded  makes a new job
+    stalled                       sends the job back to its queue
+    queued, claimed, running      refuses, and says what to do instead
 
     Exits with 0 if all will run, 1 if some were refused, 2 if it could not be done.
     """
     asked_as = new_request_id(request_id)
-    with administration(url) as serving:
+    with coordination(url) as serving:
         found = [find_job(serving, text, namespace) for text in job_ids]
         commands = [_retry(job, asked_as) for job in {job.id: job for job in found}.values()]
         execute_all(
@@ -554,7 +555,7 @@ def requeue_jobs(
     A job of a kind with on_lost="hold" stalls when its worker is lost, and waits for this.
     """
     asked_as = new_request_id(request_id)
-    with administration(url) as serving:
+    with coordination(url) as serving:
         ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
         commands = [Requeue(job_id=job_id, actor=operator(), request_id=asked_as) for job_id in ids]
         execute_all(serving, commands, as_json=as_json, line=_status_line, hint=_instead_of_requeue)
@@ -601,7 +602,7 @@ def dead_letter_jobs(
     They do not run, unless somebody redrives them.
     """
     asked_as = new_request_id(request_id)
-    with administration(url) as serving:
+    with coordination(url) as serving:
         ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
         commands = [
             DeadLetter(
@@ -648,6 +649,6 @@ def wait_for_job(
 
     Exits with 0 if it succeeded, 1 otherwise.
     """
-    with administration(url) as serving:
+    with coordination(url) as serving:
         job = wait_for_end(serving, find_job(serving, job_id, namespace), timeout)
         show_end(serving, job, as_json=as_json)

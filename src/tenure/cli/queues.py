@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 
-from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
+from tenure.cli.common import coordination, json_option, namespace_option, refuse, url_option
 from tenure.cli.output import in_words, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.checks import check_name
@@ -48,7 +48,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
 @namespace_option
 def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
     """List queues with the number of waiting and running jobs."""
-    with administration(url) as serving:
+    with coordination(url) as serving:
         check_name("namespace", namespace)
         found = serving.store.list_queues(Namespace(namespace))
         lines = _lines(serving, Namespace(namespace), found)
@@ -121,7 +121,7 @@ def _put(
     paused: bool | None = None,
     limit: int | None = None,
 ) -> QueueState:
-    with administration(url) as serving:
+    with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("QUEUE", name)
         known = [queue.name for queue in serving.store.list_queues(Namespace(namespace))]

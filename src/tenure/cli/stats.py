@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from tenure.cli.common import (
-    administration,
+    coordination,
     instant_value,
     json_option,
     namespace_option,
@@ -100,7 +100,7 @@ def stats(
     the log then.
     """
     groups = tuple(dict.fromkeys(Grouping(each) for each in by))
-    with administration(url) as serving:
+    with coordination(url) as serving:
         check_name("namespace", namespace)
         now = serving.store.now()
         span = EventSpan(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.common import administration, json_option, namespace_option, refuse, url_option
+from tenure.cli.common import coordination, json_option, namespace_option, refuse, url_option
 from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.checks import check_name
 from tenure.core.ids import Namespace, WorkerId
@@ -24,7 +24,7 @@ def workers() -> None:
 @namespace_option
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     """List the workers that were alive within the last day."""
-    with administration(url) as serving:
+    with coordination(url) as serving:
         check_name("namespace", namespace)
         now = serving.store.now()
         found = serving.store.list_workers(Namespace(namespace))
@@ -66,7 +66,7 @@ def drain_worker(url: str | None, namespace: str, worker: str) -> None:
 
     It is told within seconds. A process that starts under the same name later is not affected.
     """
-    with administration(url) as serving:
+    with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("WORKER", worker)
         if not serving.store.request_drain(Namespace(namespace), WorkerId(worker)):
