@@ -237,5 +237,5 @@ def test_a_worker_that_would_be_refused_says_so_when_it_starts(site: RemoteSite,
 
     assert (as_operator.returncode, elsewhere.returncode) == (2, 2)
     assert "the server will not have this worker: alive is for worker" in as_operator.stderr
-    assert "the queue default is not this token's" in elsewhere.stderr
+    assert "is not for the queue default" in elsewhere.stderr
     assert "it needs a worker's token" in elsewhere.stderr.splitlines()[-1]

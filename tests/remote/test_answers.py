@@ -29,8 +29,8 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import TimeReply
-from tenure.protocol.words import Word
 from tenure.remote.caller import Call, Caller
 from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.settings import (
@@ -155,7 +155,7 @@ def test_an_unknown_outcome_is_called_one(says: bytes) -> None:
         (SchemaTooOld(found=1, needed=2), True),
         (SchemaTooNew(found=2, needed=1), True),
         (shutting_down(), True),
-        (too_many(Word.TOO_MANY_LEASES, "no", hint=""), True),
+        (too_many(ProblemCode.TOO_MANY_LEASES, "no", hint=""), True),
         (RuntimeError("a bug"), False),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_follow_up_out_of_scope_fails_for_good_and_names_the_queue_and_the_tok
     assert parent.principal is not None
     name = parent.principal.partition(":")[2]
 
-    with pytest.raises(PermanentError, match="queue elsewhere is not this token's") as refused:
+    with pytest.raises(PermanentError, match="is not for the queue elsewhere") as refused:
         enqueue(parent, limited, ELSEWHERE)
 
     assert f"({name})" in refused.value.message

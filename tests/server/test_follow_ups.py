@@ -59,7 +59,7 @@ def test_a_limited_worker_makes_follow_ups_only_within_its_limits(
         (403, "out_of_scope")
     ] * 2
     [(what, name)] = elsewhere.items()
-    assert refused.json["message"] == f"the {what} {name} is not this token's (limited)"
+    assert refused.json["message"] == f"the token limited is not for the {what} {name}"
     assert follow(stage, lease, token=limited).status == 201
 
 

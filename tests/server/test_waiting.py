@@ -23,7 +23,7 @@ C, W, O = Role.CLIENT, Role.WORKER, Role.OPERATOR  # noqa: E741 - as in the tabl
 
 
 def _waiting(stage: Stage) -> int:
-    return sum(len(line) for line in stage.services.desk._lines.values())
+    return sum(len(line) for line in stage.services.waiting_claims._lines.values())
 
 
 @spec("H10")
@@ -344,7 +344,7 @@ def test_a_token_has_no_more_open_claims_than_it_may(stage: Stage) -> None:
         open_claims = [asyncio.create_task(ask(worker)) for worker in ("a", "b")]
         await auntil(lambda: _waiting(stage) == 2)
         third = await ask("c")
-        stage.services.desk.stop()
+        stage.services.waiting_claims.stop()
         first, _ = await asyncio.gather(*open_claims)
         return third, first
 
@@ -378,7 +378,7 @@ def test_a_claimer_without_room_lets_the_others_go_first(stage: Stage) -> None:
         await enqueue("q")
         answer = await second
         is_open = not first.done() and _waiting(stage) == 1
-        stage.services.desk.stop()
+        stage.services.waiting_claims.stop()
         return answer, is_open, await first
 
     answer, is_open, first = stage.run(scenario())
@@ -424,7 +424,7 @@ def hints_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Hints:
     """What the desk is told of; what it does with it is in `test_desk`."""
     found: Hints = []
     monkeypatch.setattr(
-        stage.services.desk,
+        stage.services.waiting_claims,
         "enqueued",
         lambda namespace, queues: found.append((str(namespace), {*queues})),
     )

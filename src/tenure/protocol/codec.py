@@ -1,4 +1,4 @@
-"""Bytes to messages and back. What cannot be read is an error that names the field. [H8]
+"""Encodes and decodes messages; one that cannot be read is an error that names the field. [H8]
 
 Requests are read strictly, answers leniently; that is a property of their types. [H2]
 """
@@ -68,7 +68,7 @@ def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
 
 
 def _check_once(pairs: list[tuple[str, object]]) -> None:
-    """One pass: whoever sends the body chooses how many keys there are."""
+    """One pass: the sender of the body chooses how many keys there are."""
     seen = set()
     for name, _ in pairs:
         if name in seen:

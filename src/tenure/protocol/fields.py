@@ -1,7 +1,7 @@
-"""The kinds of field that messages are made of, with the limits that a reader of the schema sees.
+"""The types of fields in messages, with the limits that the OpenAPI description shows.
 
-The core's validation has the last word on all of them; what is said here is what a description of
-the protocol can say. Durations are seconds and instants are RFC 3339 in UTC. [H3]
+The core checks every field again, and more exactly. Durations are seconds, instants are RFC 3339 in
+UTC. [H3]
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Which hosts are this machine: it decides whether a token may travel in the clear, and whom a
-server without tokens answers. Asks no resolver: what is not certain is another machine.
+"""Which hosts are this machine: whether a token may be sent unencrypted, and which requests a
+server without tokens answers. It asks no resolver: an uncertain name is another machine.
 """
 
 import ipaddress

@@ -1,6 +1,6 @@
-"""What is shown of jobs, events and what is kept beside them, and how a client reads it back.
+"""Records of jobs, events, dead letters, artifacts and workers, and how a client reads them back.
 
-One document for each, whoever asks: a server's answers and `--json` of the commands show the same.
+One shape for each: a server's answers and `--json` of the commands show the same.
 A lease id is the right to report: no record carries a usable one, only grants do. [H7] Bodies
 (payload, result, checkpoint) are there when they were asked for and may be seen.
 """

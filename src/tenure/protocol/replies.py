@@ -1,4 +1,4 @@
-"""What the coordinator answers: verdicts, replies, grants and problems, and how they are read back.
+"""Answers: verdicts, replies, grants and problems, and how a client reads them back.
 
 A verdict is in the body; the status code only says whether there is one. [H4] [H5]
 """
@@ -176,7 +176,7 @@ def reply_of(reply: JobReply) -> Reply:
     return _reply(reply, job=job, resolution=resolution_of(reply.resolution))
 
 
-# --- What is looked at -------------------------------------------------------------------------
+# --- Reads ------------------------------------------------------------------------------------
 
 
 class JobPage(Record, frozen=True, kw_only=True):
@@ -266,8 +266,8 @@ _LOST = frozenset(
 
 
 def verdict_word(cause: Cause | None) -> VerdictKind:
-    """The verdict on something sent under a lease, as reports hear it: a lease that was lost is
-    CANCELLED, anything else that stands against it REJECTED. [R10]"""
+    """The verdict on an upload or output: CANCELLED if its lease was lost, REJECTED for any other
+    cause. [R10]"""
     if cause is None:
         return VerdictKind.OK
     return VerdictKind.CANCELLED if cause in _LOST else VerdictKind.REJECTED
@@ -299,13 +299,13 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
 
 class LookReply(Record, frozen=True, kw_only=True):
-    """Of each lease `none`, or what to send a heartbeat for: `cancel` or `lost`. [C2]"""
+    """For each lease `none`, or why to send a heartbeat now: `cancel` or `lost`. [C2]"""
 
     news: tuple[LeaseNews, ...]
 
 
 class AliveReply(Record, frozen=True, kw_only=True):
-    """Whether the worker is to claim nothing more, finish and stop. [B12]"""
+    """Whether the worker has to drain: claim nothing more, finish its jobs and stop. [B12]"""
 
     drain: bool
 
@@ -321,7 +321,7 @@ class DrainReply(Record, frozen=True, kw_only=True):
 
 
 class HealthReply(Record, frozen=True, kw_only=True):
-    """Whether the server lives, or is ready for work."""
+    """Whether the server is alive, or ready for work."""
 
     status: str
 

@@ -1,7 +1,7 @@
-"""What callers send. Unknown fields are refused, so that a misspelt one is never ignored. [H2]
+"""Requests. Unknown fields are refused, so that a misspelt one is never ignored. [H2]
 
-No message says who asks: the principal is the token's, and so is the namespace; where a message
-may name a namespace, it only says which one the caller believes to be in. [H21]
+No message says who asks: principal and namespace are the token's. A namespace in a message only
+says which one the caller expects; the server refuses another. [H21]
 """
 
 from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ class CompleteMessage(DerivedRequest, frozen=True, kw_only=True):
 
 @derived(JobError, without=("stage", "reason_code"))
 class ErrorMessage(DerivedRequest, frozen=True, kw_only=True):
-    """What went wrong, in the words of whoever saw it."""
+    """What went wrong, as the worker saw it."""
 
     error_class: ErrorClass = msgspec.field(name="class", default=ErrorClass.UNCLASSIFIED)
     type: ShortText = ""
@@ -162,13 +162,13 @@ _lease_message = to_wire(HeldLease, LeaseMessage)
 
 
 class LookMessage(Request, frozen=True, kw_only=True):
-    """Look at leases between two heartbeats; the news come back in this order. [C2]"""
+    """Poll leases between two heartbeats. The answer is in this order and decides nothing. [C2]"""
 
     leases: Annotated[tuple[LeaseMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 def look_messages(leases: Several[HeldLease]) -> Iterator[LookMessage]:
-    """Looks at so many leases at a time as one message holds."""
+    """Polls of these leases, each with as many as one message holds."""
     messages = [_lease_message(each) for each in leases]
     for start in range(0, len(messages), MAX_BATCH):
         yield LookMessage(leases=tuple(messages[start : start + MAX_BATCH]))
@@ -294,8 +294,8 @@ class PolicyMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=Fal
 
 @derived(Enqueue, without=("actor",))
 class EnqueueMessage(DerivedRequest, frozen=True, kw_only=True):
-    """Make a job. With a `job_id` of the caller's making the request can be repeated; without one
-    it cannot, and each copy that arrives is a job. [D3]"""
+    """Enqueue a job. A request with a `job_id` can be repeated; without one, each copy that arrives
+    becomes a job. [D3]"""
 
     job_id: JobIdField | None = None
     namespace: NamespaceField | None = None
@@ -308,15 +308,15 @@ _follow_up_job = to_wire(Enqueue, EnqueueMessage, without=("job_id",))
 
 
 class EnqueueManyMessage(Request, frozen=True, kw_only=True):
-    """Make jobs; replies come back in this order."""
+    """Enqueue jobs; replies come back in this order."""
 
     jobs: Annotated[tuple[EnqueueMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 class FollowUpMessage(Request, frozen=True, kw_only=True):
-    """Make a job out of the handler of another one, under its lease. The id follows from the job in
-    the path, the new job's kind and `step`, so `job` names none, and every copy of the request is
-    one job. [D8] [D10]"""
+    """Enqueue a job from another job's handler, under its lease. The new job's id follows from the
+    job in the path, the new job's kind and `step`: `job` has no id, and every copy of the request
+    makes the same job. [D8] [D10]"""
 
     lease_id: LeaseIdField
     job: EnqueueMessage
@@ -347,7 +347,7 @@ class LookupMessage(Request, frozen=True, kw_only=True):
 
 
 class OperatorMessage(DerivedRequest, frozen=True, kw_only=True):
-    """A request about one job that may insist on how it found the job. [K5]"""
+    """A request about one job; `expected_rev` and `expected_status` refuse a changed job. [K5]"""
 
 
 @cache
@@ -381,7 +381,7 @@ class BodiesQuery(Request, frozen=True, kw_only=True):
 
 
 class NamespaceQuery(Request, frozen=True, kw_only=True):
-    """The namespace the caller believes to be in. [H21]"""
+    """The namespace that the caller expects to be in. [H21]"""
 
     namespace: NamespaceField | None = None
 
@@ -395,7 +395,7 @@ class StatsQuery(Request, frozen=True, kw_only=True):
 
 
 class EventsQuery(Request, frozen=True, kw_only=True):
-    """Which part of a log is shown; `after_seq` is the last seq of the previous page. [H43]"""
+    """A part of a job's log; `after_seq` is the last seq of the previous page. [H43]"""
 
     after_seq: Exact = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE

@@ -1,8 +1,8 @@
-"""THE table of routes: what can be asked over HTTP, by whom, with which message, and the answer.
+"""THE table of routes: each request over HTTP, who may send it, its message and its answer.
 
-The server mounts it, the client calls by it, the OpenAPI description, the reference page and the
-role matrix are made of it. A route that is not here does not exist; one that names no role is
-public, and only what says nothing may be. [H1] [H22]
+The server mounts it, the client calls by it; the OpenAPI description, the reference page and the
+role matrix are made from it. A route that is not here does not exist. A route without roles is
+public; only routes that reveal nothing may be. [H1] [H22]
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tenure.protocol.fields import JobIdField, Name, QueueField, WorkerField
 from tenure.protocol.translation import to_core, to_wire
 
 MAX_BODY_BYTES = (1 << 20) + (64 << 10)
-"""A payload, result or checkpoint of the largest size, and what is said around it."""
+"""A payload, result or checkpoint of the largest size, and the fields around it."""
 
 MAX_BATCH_BYTES = 4 << 20
 
@@ -34,7 +34,7 @@ PATH_FIELDS: dict[str, Any] = {
     "queue": QueueField,
     "worker": WorkerField,
 }
-"""What stands in braces in a path. Names may contain slashes, which are percent-encoded. [H3]"""
+"""The parts of a path in braces. Names may contain slashes, which are percent-encoded. [H3]"""
 
 
 class Shape(StrEnum):
@@ -47,7 +47,7 @@ class Shape(StrEnum):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be asked.
+    """One sort of request.
 
     `reply` is the message of a success; `conflict` says that a refusal by the coordinator comes as
     409 with the same message. Only worker routes answer verdicts, and those are always 200. [H4]
@@ -87,7 +87,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_reads(self) -> bool:
-        """Whether it changes nothing, so that it can be refused after it was carried out."""
+        """Whether it changes nothing, so that it can still be refused after it was carried out."""
         return self.method == "GET" or self.name == "lookup"
 
     @property
@@ -153,15 +153,20 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "claim",
         "/v1/claim",
-        "Ask for work, and wait for it",
+        "Claim jobs, and wait for the first one if asked to",
         W,
         request=requests.ClaimMessage,
         reply=replies.ClaimReply,
     ),
-    _report("start", "Begin to execute", requests.StartMessage, finds="job"),
+    _report("start", "Report that an attempt starts", requests.StartMessage, finds="job"),
     _report("complete", "Report success", requests.CompleteMessage, finds="job"),
-    _report("fail", "Report a failed attempt", requests.FailMessage, finds="job"),
-    _report("release", "Hand a job back unharmed", requests.ReleaseMessage, finds="job"),
+    _report("fail", "Report that an attempt failed", requests.FailMessage, finds="job"),
+    _report(
+        "release",
+        "Release a job back to its queue without a failure",
+        requests.ReleaseMessage,
+        finds="job",
+    ),
     _report(
         "heartbeat",
         "Renew leases",
@@ -171,7 +176,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     _report(
         "report",
-        "Send any reports together",
+        "Send several reports of any sort",
         requests.ReportsMessage,
         reply=replies.VerdictsReply,
         max_body_bytes=MAX_BATCH_BYTES,
@@ -179,7 +184,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "look",
         "/v1/look",
-        "See which leases have news",
+        "Ask which leases need a heartbeat now",
         W,
         request=requests.LookMessage,
         reply=replies.LookReply,
@@ -187,7 +192,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     _report(
         "output",
-        "Leave what a handler wrote",
+        "Store the output of an attempt",
         requests.OutputMessage,
         reply=replies.KeptReply,
         finds="job",
@@ -196,7 +201,7 @@ ROUTES: tuple[Route, ...] = (
         name="upload-artifact",
         method="PUT",
         path="/v1/jobs/{job_id}/artifacts/{name}",
-        summary="Leave a file with the attempt",
+        summary="Upload an artifact of the running attempt",
         roles=(W,),
         reply=replies.StagingReply,
         finds="job",
@@ -206,7 +211,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "follow-up",
         "/v1/jobs/{job_id}/follow-ups",
-        "Make a job that follows from this one",
+        "Enqueue a follow-up of this job",
         W,
         request=requests.FollowUpMessage,
         reply=replies.JobReply,
@@ -217,7 +222,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "alive",
         "/v1/workers/{worker}/alive",
-        "Give a sign of life",
+        "Report that a worker is alive",
         W,
         request=requests.AliveMessage,
         reply=replies.AliveReply,
@@ -226,7 +231,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "enqueue",
         "/v1/jobs",
-        "Make a job",
+        "Enqueue a job",
         C,
         P,
         O,
@@ -239,7 +244,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "enqueue-many",
         "/v1/jobs/batch",
-        "Make jobs",
+        "Enqueue jobs",
         C,
         P,
         O,
@@ -251,7 +256,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "lookup",
         "/v1/jobs/lookup",
-        "Look at several jobs",
+        "Read several jobs",
         C,
         P,
         O,
@@ -264,7 +269,7 @@ ROUTES: tuple[Route, ...] = (
     _get(
         "job",
         "/v1/jobs/{job_id}",
-        "Look at a job",
+        "Read a job",
         C,
         P,
         O,
@@ -287,7 +292,7 @@ ROUTES: tuple[Route, ...] = (
     _get(
         "logs",
         "/v1/jobs/{job_id}/logs",
-        "Read what its attempts wrote",
+        "Read the output of a job's attempts",
         C,
         O,
         reply=replies.LogsReply,
@@ -314,11 +319,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     _decide("cancel", "Stop a job", Cancel, C, O),
     # --- operators
-    _decide("requeue", "Let a held job go on", Requeue, O),
-    _decide("dead-letter", "Take a job out of circulation", DeadLetter, O),
+    _decide("requeue", "Requeue a held job", Requeue, O),
+    _decide("dead-letter", "Dead-letter a live job", DeadLetter, O),
     _decide(
         "redrive",
-        "Make a new job of a dead letter",
+        "Redrive a dead letter as a new job",
         Redrive,
         O,
         sets={"cause": EventCause.REDRIVE},
@@ -326,7 +331,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     _decide(
         "rerun",
-        "Make a new job of a finished one",
+        "Run a finished job again as a new job",
         Redrive,
         O,
         sets={"cause": EventCause.RERUN},
@@ -344,7 +349,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     _decide(
         "discard",
-        "Close the file on a dead letter",
+        "Discard a dead letter: mark it as resolved",
         Discard,
         O,
         path="/v1/dead-letters/{job_id}/discard",
@@ -362,7 +367,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "pause",
         "/v1/queues/{queue}/pause",
-        "Grant nothing more",
+        "Pause a queue: nothing of it is granted",
         O,
         query=requests.NamespaceQuery,
         reply=QueueState,
@@ -371,7 +376,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "resume",
         "/v1/queues/{queue}/resume",
-        "Grant again",
+        "Resume a queue",
         O,
         query=requests.NamespaceQuery,
         reply=QueueState,
@@ -380,7 +385,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "limit",
         "/v1/queues/{queue}/limit",
-        "Limit a queue's leases",
+        "Limit the leases of a queue",
         O,
         request=requests.LimitMessage,
         query=requests.NamespaceQuery,
@@ -398,7 +403,7 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "drain",
         "/v1/workers/{worker}/drain",
-        "Ask a worker to stop",
+        "Drain a worker: it finishes its jobs and stops",
         O,
         query=requests.NamespaceQuery,
         reply=replies.DrainReply,
@@ -415,10 +420,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     # --- everybody
     _get("time", "/v1/time", "Read the store's clock", C, P, W, O, V, reply=replies.TimeReply),
-    _get("openapi", "/openapi.json", "This description", C, P, W, O, V, reply=None),
+    _get("openapi", "/openapi.json", "This API as OpenAPI 3.1", C, P, W, O, V, reply=None),
     _get("metrics", "/metrics", "Prometheus metrics", O, V, reply_shape=Shape.TEXT),
-    _get("healthz", "/healthz", "Whether the server lives", reply=replies.HealthReply),
-    _get("readyz", "/readyz", "Whether it is ready for work", reply=replies.HealthReply),
+    _get("healthz", "/healthz", "Whether the server is alive", reply=replies.HealthReply),
+    _get("readyz", "/readyz", "Whether the server is ready for work", reply=replies.HealthReply),
 )
 
 BY_NAME: dict[str, Route] = {route.name: route for route in ROUTES}

@@ -1,5 +1,5 @@
-"""A coordinator far away: `tenure.ports.Coordination` over HTTP, by the table of routes.
+"""The client of a server: a coordinator over HTTP, by the table of routes.
 
-Translates and repeats; decides nothing about jobs. A verdict comes out of an answer's body or not
-at all: whatever else happens on the way is no answer, and the same request can be sent again.
+It translates and repeats requests; it decides nothing about jobs. A verdict comes from the body of
+an answer or not at all: after any other failure the same request can be sent again.
 """

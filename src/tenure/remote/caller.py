@@ -1,7 +1,7 @@
-"""Calls by the table of routes: a message out, a message back, asked again where that is safe.
+"""Calls by the table of routes: a message out, a message back, sent again after a failure.
 
-Safe is everything that carries an id of its own or changes nothing when it comes twice, and that
-is all there is in the table. What is asked again is the very same request.
+Every route is safe to send again: a request carries an id of its own, or changes nothing when it
+comes twice. What is sent again is the very same request.
 """
 
 import random
@@ -13,12 +13,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenure.core.retry import Retries
-from tenure.errors import Closed, StoreUnavailable
-from tenure.protocol import PROTOCOL_VERSION, VERSION_HEADER
-from tenure.protocol.codec import encode, encode_query
-from tenure.protocol.replies import ClaimReply
-from tenure.protocol.routes import BY_NAME, Shape
-from tenure.remote.answers import Reader
+from tenure.core.vocabulary import VerdictKind
+from tenure.errors import (
+    Closed,
+    InvalidInput,
+    MalformedBody,
+    OutcomeUnknown,
+    RequestRefused,
+    StoreUnavailable,
+    TenureError,
+)
+from tenure.protocol import PROTOCOL_VERSION, TOKEN_VARIABLE, VERSION_HEADER
+from tenure.protocol.codec import decode, encode, encode_query
+from tenure.protocol.replies import ClaimReply, Problem
+from tenure.protocol.routes import BY_NAME, Route, Shape
 from tenure.remote.settings import Address, Patience, Trust, check_trust
 from tenure.remote.transport import NotTrusted, Request, Response, Transport
 from tenure.telemetry.tracing import RequestSpan, client_span, trace_headers
@@ -27,12 +35,19 @@ _M = TypeVar("_M")
 
 CONNECTIONS = 16
 WAITING_CONNECTIONS = 2
+LONGEST_RETRY_AFTER_S = 30.0
+
+_FIELD_REFUSED = frozenset({400, 413, 422})
 
 _random = random.SystemRandom().random
 
 
+class NotFound(RequestRefused):
+    """The server does not know what the path names."""
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to ask, by its route's name."""
+    """One request, by its route's name."""
 
     name: str
     parts: dict[str, str] = {}
@@ -43,35 +58,35 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller:
-    """Asks one server. Any thread."""
+    """Sends requests to one server. Thread-safe."""
 
     def __init__(self, address: Address, trust: Trust, patience: Patience) -> None:
         check_trust(address, trust)
         self._trust = trust
         self._patience = patience
-        self._reader = Reader(address)
+        self._reader = _Reader(address)
         self._closing = threading.Event()
         self._transport = Transport(address, trust, patience, connections=CONNECTIONS)
-        # Their own connections: what waits can be hung up on, and holds up nothing else.
+        # Connections of their own: calls that wait can be ended, and hold up no others.
         self._waiting = Transport(address, trust, patience, connections=WAITING_CONNECTIONS)
 
     # --- asking --------------------------------------------------------------------------------
 
     def ask(self, call: Call, kind: type[_M]) -> _M:
-        """The answer, asked for a few times within a minute."""
+        """The answer; the request is sent a few times within a minute."""
         with _traced(call) as asked:
             response = self._repeated(call, self._request(call, asked))
             return self._message(call, asked, response, kind)
 
     def fetch(self, call: Call) -> bytes:
-        """The body of an answer that is no message, likewise."""
+        """The body of an answer that is not a message, likewise."""
         with _traced(call) as asked:
             response = self._repeated(call, self._request(call, asked))
             asked.answered(response.status)
             return response.body
 
     def ask_once(self, call: Call, kind: type[_M]) -> _M:
-        """The answer, asked for once: the caller asks again by its own rules."""
+        """The answer to a request that is sent once: the caller repeats it by its own rules."""
         with _traced(call) as asked:
             response = self._checked(call, self._request(call, asked))
             return self._message(call, asked, response, kind)
@@ -93,11 +108,11 @@ class Caller:
 
     @property
     def hang_ups(self) -> int:
-        """How often the calls that wait were hung up on."""
+        """How often waiting calls were ended."""
         return self._waiting.hang_ups
 
     def hang_up_waiting(self) -> None:
-        """End the calls that wait: they get no answer, and those not sent yet are not sent."""
+        """End waiting calls: they get no answer, and those not sent yet are not sent."""
         self._waiting.hang_up()
 
     def close(self) -> None:
@@ -166,3 +181,74 @@ class Caller:
 def _traced(call: Call) -> AbstractContextManager[RequestSpan]:
     route = BY_NAME[call.name]
     return client_span(route.method, route.path)
+
+
+class _Reader:
+    """Reads the answers of one server.
+
+    Only a body of the protocol's own can refuse anything. A 5xx, a proxy's page or a body that
+    cannot be read says nothing about the request: that is `StoreUnavailable`, never a verdict. [H8]
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def message(self, route: Route, response: Response, kind: type[_M]) -> _M:
+        """The message of a success or of a conflict; raises for everything else."""
+        self.check(route, response)
+        try:
+            return decode(kind, response.body)
+        except InvalidInput as wrong:
+            raise self._unreadable(response) from wrong
+
+    def check(self, route: Route, response: Response) -> None:
+        """Raise unless the answer is what the route promises."""
+        if 200 <= response.status < 300 or (response.status == 409 and route.conflict):
+            return
+        problem = self._problem(response)
+        if problem is None:
+            raise self._unreadable(response)
+        raise self._error(response, problem)
+
+    def _problem(self, response: Response) -> Problem | None:
+        if not response.media_type.startswith("application/json"):
+            return None
+        try:
+            return decode(Problem, response.body)
+        except InvalidInput:
+            return None
+
+    def _error(self, response: Response, problem: Problem) -> TenureError:
+        if problem.verdict is not VerdictKind.REJECTED:
+            return self._no_verdict(response, problem)
+        if response.status in _FIELD_REFUSED and problem.code == MalformedBody.code:
+            return MalformedBody(problem.message.removeprefix("body: "))
+        if response.status in _FIELD_REFUSED:
+            field = problem.field or "body"
+            said = problem.message.removeprefix(f"{field}: ")
+            return InvalidInput(field, said, hint=problem.hint)
+        kind = NotFound if response.status == 404 else RequestRefused
+        hint = problem.hint
+        if response.status == 401:
+            hint = f"set {TOKEN_VARIABLE}, or give the application a token; handlers get none"
+        return kind(problem.message, reason=problem.code, field=problem.field, hint=hint)
+
+    def _no_verdict(self, response: Response, problem: Problem) -> StoreUnavailable:
+        kind = StoreUnavailable if problem.nothing_changed else OutcomeUnknown
+        exchange = f" (request {problem.request_id})" if problem.request_id else ""
+        return kind(
+            f"{self._address} answered {response.status}{exchange}: {problem.message}",
+            hint=problem.hint,
+            retry_after_s=_bounded(response.retry_after_s),
+        )
+
+    def _unreadable(self, response: Response) -> StoreUnavailable:
+        return OutcomeUnknown(
+            f"{self._address} answered {response.status}, and not as Tenure answers",
+            hint="check that this is the address of `tenure serve`, not of a proxy",
+            retry_after_s=_bounded(response.retry_after_s),
+        )
+
+
+def _bounded(retry_after_s: float) -> float:
+    return min(retry_after_s, LONGEST_RETRY_AFTER_S)

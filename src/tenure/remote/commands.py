@@ -51,11 +51,10 @@ from tenure.protocol.requests import (
     report_of,
 )
 from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
-from tenure.remote.answers import NotFound
-from tenure.remote.caller import Call, Caller
+from tenure.remote.caller import Call, Caller, NotFound
 
 ROOM_BYTES = MAX_BATCH_BYTES - 1024
-"""For the messages of a batch, without what is around them."""
+"""For the messages of a batch; the rest is for what is around them."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -63,11 +62,11 @@ _REPORTS = (Start, Heartbeat, Complete, Fail, Release)
 
 
 def check_sendable(commands: Sequence[Command]) -> None:
-    """Raise for what only the coordinator itself may say."""
+    """Raise for commands that only a coordinator itself may give."""
     for command in commands:
         is_own = isinstance(command, Claim | Sweep)
         if is_own or (isinstance(command, Release) and command.kind is ReleaseKind.UNDELIVERED):
-            problem = f"a {type(command).__name__.lower()} like this is the coordinator's own"
+            problem = f"only the coordinator itself may {type(command).__name__.lower()} like this"
             raise InvalidInput("command", problem)
 
 
@@ -203,4 +202,4 @@ def _batches(messages: Iterable[_T]) -> Iterator[list[_T]]:
 
 def _check_count(heard: int, asked: int) -> None:
     if heard != asked:
-        raise OutcomeUnknown(f"the answer has {heard} parts, the request has {asked}")
+        raise OutcomeUnknown(f"the answer has {heard} parts, the request had {asked}")

@@ -60,8 +60,7 @@ from tenure.protocol.requests import (
     look_messages,
     output_message,
 )
-from tenure.remote.answers import NotFound
-from tenure.remote.caller import Call, Caller
+from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.commands import load_jobs
 
 

@@ -36,7 +36,7 @@ POOL_WITHIN_S = 15
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent. It may hold payloads: none of it is ever shown."""
+    """What is sent. It may hold payloads: it is never logged."""
 
     method: str
     path: str
@@ -60,7 +60,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotTrusted(StoreUnavailable):
-    """The server's certificate is nobody's who is trusted here; asking again will not help."""
+    """The server's certificate is not trusted; sending the request again will not help."""
 
 
 class Transport:
@@ -105,8 +105,8 @@ class Transport:
         return Tracked
 
     def _note(self, connection: HTTPConnection) -> None:
-        """It is open, and nothing was sent over it. A hang-up knows the connections that are open:
-        whoever was still opening one has to look whether there was a hang-up meanwhile."""
+        """Remember a connection that was just opened. A hang-up ends the open ones: after opening
+        another, check whether there was a hang-up meanwhile."""
         with self._lock:
             self._opened.add(connection)
         self._check_nobody_hung_up(self._under_way.since)
@@ -163,7 +163,7 @@ class Transport:
             )
         return OutcomeUnknown(
             f"{self._address} gave no answer: {_said(failure)}",
-            hint="it may have been carried out; the same request id tells",
+            hint="it may have been carried out; send it again under the same request id",
         )
 
     def _whole(self, response: urllib3.BaseHTTPResponse) -> Response:
@@ -202,17 +202,17 @@ class Transport:
                     ours.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.hang_up()
         self._pool.close()
 
 
 def _said(failure: BaseException) -> str:
-    """The system's words rather than a library's, where there are some."""
+    """The operating system's message where there is one, else the library's."""
     cause = failure.__cause__
     return str(cause if isinstance(cause, OSError) else failure)[:300]
 
 
 def _seconds(text: str) -> float:
-    """`Retry-After` in seconds; a date, which our server never sends, counts as nothing."""
+    """`Retry-After` in seconds; 0 for a date, which our server never sends."""
     return float(text) if text.isascii() and text.isdigit() else 0.0

@@ -26,12 +26,12 @@ from tenure.errors import InvalidInput
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
 from tenure.protocol.codec import Decoded, convert_text, decode_query, decode_request
 from tenure.protocol.hosts import is_loopback
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
-from tenure.protocol.words import Word
 from tenure.server import job_routes, problems, system_routes, worker_routes
-from tenure.server.audit import Noted
+from tenure.server.audit import RequestAudit
 from tenure.server.calls import SMALL_BYTES, Call
-from tenure.server.memory import Held
+from tenure.server.memory import RequestMemory
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
@@ -58,16 +58,16 @@ def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
     for route in ROUTES:
         addresses.setdefault(route.path, []).append(route)
     mounted = [
-        _mounted(path, _Address(routes, services, authenticated=authenticated))
+        _mounted(path, _Endpoint(routes, services, authenticated=authenticated))
         for path, routes in addresses.items()
     ]
     app = Starlette(routes=mounted, exception_handlers={HTTPException: _not_mounted})
     app.router.redirect_slashes = False
-    return _Shell(app, services.settings)
+    return _Envelope(app, services.settings)
 
 
-def _mounted(path: str, address: "_Address") -> StarletteRoute:
-    """An address at its path and no other: Starlette's `$` lets a line feed follow. [H1]"""
+def _mounted(path: str, address: "_Endpoint") -> StarletteRoute:
+    """An endpoint at exactly its path: Starlette's `$` would let a line feed follow. [H1]"""
     route = StarletteRoute(_BRACES.sub(_converter, path), address)
     pattern = route.path_regex.pattern
     assert pattern.endswith("$")
@@ -81,7 +81,7 @@ def _converter(found: re.Match[str]) -> str:
 
 
 class _Name(Convertor[str]):
-    """Any text: what is no name is told so, and a line break is no reason to find nothing."""
+    """Any text, line breaks too: a wrong name gets a 422, not a 404."""
 
     regex = "(?s:.*)"
 
@@ -93,10 +93,10 @@ class _Name(Convertor[str]):
 
 
 class _NotRead(Exception):
-    """The caller did not take its answer."""
+    """The caller did not read its response in time."""
 
 
-class _Shell:
+class _Envelope:
     """Around every answer: a request id, the headers that all have, and a deadline for sending."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -126,7 +126,7 @@ class _Shell:
         # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H43]
         if _head_bytes(scope) > self._settings.max_header_bytes:
             refused = Refused(
-                400, Word.HEAD_TOO_LARGE, "the head is over its limit", headers=_CLOSE
+                400, ProblemCode.HEAD_TOO_LARGE, "the head is over its limit", headers=_CLOSE
             )
             await problems.response(refused, request_id)(scope, receive, finish)
             return
@@ -157,9 +157,9 @@ def _request_id(given: str | None) -> str:
     return given if given is not None and is_usable else problems.new_request_id()
 
 
-class _Address:
-    """What is at one path: a route for each of its methods. An application of its own, because the
-    first path that fits is the one that is meant, whatever the method."""
+class _Endpoint:
+    """The routes of one path, by method. Starlette would look for another path that fits if it
+    mounted them one by one."""
 
     def __init__(self, routes: list[Route], services: Services, *, authenticated: bool) -> None:
         self._path = routes[0].path
@@ -169,45 +169,45 @@ class _Address:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
-        # A method is a caller's word: only those that are known name a span.
+        # Callers can send any method: only known ones may name a span.
         method = http.method if http.method in self._routes else "HTTP"
-        with self._services.memory.request() as held:
+        with self._services.memory.request() as memory:
             with server_span(method, self._path, trace_from_headers(http.headers.getlist)) as asked:
-                answer = await self._answer(http, scope["tenure.request_id"], asked, held)
+                answer = await self._answer(http, scope["tenure.request_id"], asked, memory)
                 asked.answered(answer.status_code)
             await answer(scope, receive, send)
 
     async def _answer(
-        self, http: Request, request_id: str, asked: RequestSpan, held: Held
+        self, http: Request, request_id: str, asked: RequestSpan, memory: RequestMemory
     ) -> Response:
         route = self._routes.get("GET" if http.method == "HEAD" else http.method)
-        noted = Noted(self._services.security, route, http, request_id)
+        audit = RequestAudit(self._services.security, route, http, request_id)
         try:
             if route is None:
                 raise _not_allowed(self._routes)
             if not self._authenticated:
                 check_local(http.headers.get("host", ""), http.headers.get("origin"))
             async with self._in_time(is_read=True):
-                principal = await self._principal(route, http, noted)
+                principal = await self._principal(route, http, audit)
             call = await _read(
-                route, self._services, principal, http, request_id, asked, held, noted
+                route, self._services, principal, http, request_id, asked, memory, audit
             )
             more_s = getattr(call.body, "wait_s", 0.0)
             async with self._in_time(is_read=route.only_reads, more_s=more_s):
                 answer = await HANDLERS[route.name](call)
-            noted.answered(answer.status_code)
-            held.answer(len(answer.body), can_refuse=route.only_reads)
+            audit.answered(answer.status_code)
+            memory.answer(len(answer.body), can_refuse=route.only_reads)
             return answer
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody is there to read it
-        except Exception as problem:  # every failure has its answer, and only that
-            noted.refused(problem)
+            return Response(status_code=400)  # nobody reads it
+        except Exception as problem:  # every failure becomes a response
+            audit.refused(problem)
             return problems.response(problem, request_id)
 
     @asynccontextmanager
     async def _in_time(self, *, is_read: bool, more_s: float = 0.0) -> AsyncIterator[None]:
-        """The coordinator answers within its time-out. This is for all that waits before it is
-        asked, such as for a thread when every one of them waits for the store. [H31]"""
+        """The coordinator answers within its time-out. This limits what comes before it is asked,
+        such as the wait for a thread while all of them wait for the store. [H31]"""
         timeout_s = self._services.coordinator.timeout_s
         limit = asyncio.timeout(timeout_s + more_s + COORDINATOR_FIRST_S)
         try:
@@ -218,21 +218,21 @@ class _Address:
                 raise
             raise late(timeout_s, is_known=is_read) from problem
 
-    async def _principal(self, route: Route, http: Request, noted: Noted) -> Principal:
+    async def _principal(self, route: Route, http: Request, audit: RequestAudit) -> Principal:
         if route.is_public or not self._authenticated:
-            return noted.principal
+            return audit.principal
         shown = http.headers.get("authorization")
-        noted.principal = await self._services.authenticator.principal(shown)
-        noted.principal.check_route(route)
-        return noted.principal
+        audit.principal = await self._services.authenticator.principal(shown)
+        audit.principal.check_route(route)
+        return audit.principal
 
 
 def _not_allowed(methods: Iterable[str]) -> Refused:
     return Refused(
         405,
-        Word.METHOD_NOT_ALLOWED,
-        "not with this method",
-        hint="/openapi.json describes what there is",
+        ProblemCode.METHOD_NOT_ALLOWED,
+        "this path does not take this method",
+        hint="/openapi.json describes every route",
         headers={"Allow": ", ".join(sorted(methods))},
     )
 
@@ -244,8 +244,8 @@ async def _read(
     http: Request,
     request_id: str,
     asked: RequestSpan,
-    held: Held,
-    noted: Noted,
+    memory: RequestMemory,
+    audit: RequestAudit,
 ) -> Call:
     _check_version(http.headers.get(VERSION_HEADER))
     path = {
@@ -257,8 +257,8 @@ async def _read(
     pairs = http.query_params.multi_items()
     query = None if route.query is None else decode_query(route.query, pairs)
     if route.query is None and pairs and not route.is_public:
-        raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "this takes no such parameter")
-    body = await _body(route, services, http, held)
+        raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
+    body = await _body(route, services, http, memory)
     message, is_ijson = await _message(route, services, body)
     return Call(
         route=route,
@@ -271,8 +271,8 @@ async def _read(
         is_ijson=is_ijson,
         request_id=request_id,
         asked=asked,
-        held=held,
-        noted=noted,
+        memory=memory,
+        audit=audit,
         is_small=len(body) <= SMALL_BYTES,
     )
 
@@ -282,10 +282,10 @@ def _check_version(declared: str | None) -> None:
     if declared is not None and declared != str(PROTOCOL_VERSION):
         raise Refused(
             400,
-            Word.UNSUPPORTED_PROTOCOL,
+            ProblemCode.UNSUPPORTED_PROTOCOL,
             f"this server speaks version {PROTOCOL_VERSION} of the protocol",
             field=VERSION_HEADER,
-            hint="upgrade the server, or ask in a version it speaks",
+            hint="upgrade the server, or send a version that it speaks",
         )
 
 
@@ -299,24 +299,24 @@ async def _message(route: Route, services: Services, body: bytes) -> Decoded[Any
     return await services.blocking(lambda: decode_request(kind, body))
 
 
-async def _body(route: Route, services: Services, http: Request, held: Held) -> bytes:
+async def _body(route: Route, services: Services, http: Request, memory: RequestMemory) -> bytes:
     if route.request_shape is Shape.NONE:
         return b""
     if http.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, Word.UNSUPPORTED_MEDIA_TYPE, "bodies are sent as they are")
+        raise Refused(415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not accepted")
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     # A page in a browser cannot send this type without asking first. [H28]
     if route.request_shape is Shape.JSON and media_type != "application/json":
         raise Refused(
             415,
-            Word.UNSUPPORTED_MEDIA_TYPE,
-            "the body has to be JSON",
+            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON",
             hint="send `Content-Type: application/json`",
         )
-    return await _bytes(http, route.max_body_bytes, services.settings.body_within_s, held)
+    return await _bytes(http, route.max_body_bytes, services.settings.body_within_s, memory)
 
 
-async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes:
+async def _bytes(http: Request, most: int, within_s: float, memory: RequestMemory) -> bytes:
     """The body, counted as it comes: what its header says of it is only a hint. [H43] [H13]"""
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
@@ -328,10 +328,10 @@ async def _bytes(http: Request, most: int, within_s: float, held: Held) -> bytes
                 body += piece
                 if len(body) > most:
                     raise _too_large(most, http)
-                held.receive(len(piece))
+                memory.receive(len(piece))
     except TimeoutError as late:
         raise Refused(
-            408, Word.TOO_SLOW, f"the body took longer than {within_s:g} s", headers=_CLOSE
+            408, ProblemCode.TOO_SLOW, f"the body took longer than {within_s:g} s", headers=_CLOSE
         ) from late
     return bytes(body)
 
@@ -343,7 +343,7 @@ def _too_large(most: int, http: Request) -> Refused:
     has_asked = "expect" in http.headers
     return Refused(
         413,
-        Word.TOO_LARGE,
+        ProblemCode.TOO_LARGE,
         f"the body is over the limit of {most} bytes",
         hint="send less at a time; put large data into an object store",
         headers=_CLOSE if has_asked else {},
@@ -355,16 +355,20 @@ def check_local(host: str, origin: str | None) -> None:
     page in a browser can be made to ask 127.0.0.1, also under a name of its own. [H28]"""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     if not is_loopback(name):
-        raise Refused(403, Word.OUT_OF_SCOPE, "this server answers requests to localhost only")
+        raise Refused(
+            403, ProblemCode.OUT_OF_SCOPE, "this server answers requests to localhost only"
+        )
     if origin is not None and origin.partition("://")[2] != host:
-        raise Refused(403, Word.OUT_OF_SCOPE, "this server answers no other site's pages")
+        raise Refused(
+            403, ProblemCode.OUT_OF_SCOPE, "requests from the pages of other sites are refused"
+        )
 
 
 async def _not_mounted(http: Request, problem: Exception) -> Response:
     refused = Refused(
         404,
-        Word.UNKNOWN_ROUTE,
-        "there is nothing here",
-        hint="/openapi.json describes what there is",
+        ProblemCode.UNKNOWN_ROUTE,
+        "no route has this path",
+        hint="/openapi.json describes every route",
     )
     return problems.response(refused, http.scope["tenure.request_id"])

@@ -1,19 +1,19 @@
-"""What one request leaves in the security log. [OB11]"""
+"""Writes what one request did to the security log. [OB11]"""
 
 from starlette.requests import Request
 
 from tenure.core.ids import JobId, LeaseId, shown_lease
 from tenure.core.tokens import TOKEN_PATTERN
 from tenure.core.vocabulary import Role
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.routes import Route
-from tenure.protocol.words import Word
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.telemetry.security import SecurityEvent, SecurityLog
 
 
-class Noted:
-    """One request, as far as the security log is concerned. Who asks is known once its token is."""
+class RequestAudit:
+    """Writes the security events of one request; `principal` is set when its token is checked."""
 
     def __init__(
         self, log: SecurityLog, route: Route | None, http: Request, request_id: str
@@ -28,18 +28,18 @@ class Noted:
         """The request failed."""
         if not isinstance(problem, Refused):
             return
-        if problem.code is Word.UNAUTHENTICATED:
+        if problem.code is ProblemCode.UNAUTHENTICATED:
             self._note(SecurityEvent.TOKEN_REFUSED, reason=problem.message)
-        elif problem.code is Word.OUT_OF_SCOPE:
+        elif problem.code is ProblemCode.OUT_OF_SCOPE:
             self._note(SecurityEvent.SCOPE_VIOLATION, reason=problem.message, field=problem.field)
 
     def hidden_job(self, job_id: JobId, *, number: int) -> None:
-        """It asked about jobs that are not its own, and hears that they are unknown. [H41]"""
+        """The caller asked about jobs out of its scope; it hears that they are unknown. [H41]"""
         reason = "a job of another namespace, queue or kind"
         self._note(SecurityEvent.SCOPE_VIOLATION, reason=reason, job_id=job_id, number=number)
 
     def foreign_lease(self, job_id: JobId, lease_id: LeaseId, *, number: int) -> None:
-        """It reported under leases that are another principal's, or nobody's. [R16]"""
+        """The caller reported under leases of another principal, or of none. [R16]"""
         shown = shown_lease(lease_id)
         self._note(SecurityEvent.FOREIGN_LEASE, job_id=job_id, lease=shown, number=number)
 

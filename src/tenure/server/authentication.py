@@ -1,9 +1,9 @@
 """From the `Authorization` header to a principal. [H20] [H25]
 
-What is known of a token is remembered for two seconds, so that a busy worker costs the store
-nothing and a revoked token is out soon. The secret is compared by digest, in constant time, and
-whether the id exists makes no difference to a 401. Tokens that are made up cost a read each, so
-strangers are looked up a few at a time, and whoever is known never waits behind them. [H30]
+A token that was read is cached for two seconds, so that a busy worker costs the store nothing and
+a revoked token is refused soon. The secret is compared by digest, in constant time; a 401 is the
+same whether the id exists or not. A made-up token costs a read, so unknown tokens are looked up a
+few at a time, and known ones never wait behind them. [H30]
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tenure.core.tokens import LoadedToken, Presented, Token, TokenId, read_toke
 from tenure.errors import TenureError
 from tenure.ports import TokenStore
 from tenure.server.principals import Principal
-from tenure.server.problems import too_many_strangers, unauthenticated
+from tenure.server.problems import too_many_unknown_tokens, unauthenticated
 from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking
 
@@ -36,12 +36,12 @@ class _Remembered(msgspec.Struct, frozen=True):
     at_s: float
 
     def now(self, at_s: float) -> Instant:
-        """The store's clock by now, as far as can be told without asking."""
+        """The store's clock, estimated without asking the store."""
         return Instant(self.loaded.now + seconds(at_s - self.at_s))
 
 
 class Authenticator:
-    """Recognises tokens. Lives on the event loop's thread."""
+    """Checks tokens. Only the event loop's thread uses it."""
 
     def __init__(self, store: TokenStore, settings: ServerSettings, blocking: Blocking) -> None:
         self._store = store
@@ -54,13 +54,13 @@ class Authenticator:
         self._door = asyncio.Semaphore(settings.strangers_at_once)
 
     async def principal(self, header: str | None) -> Principal:
-        """Who shows this header. Raises a 401 problem."""
+        """The principal of an `Authorization` header. Raises a 401 problem."""
         if header is None:
-            raise unauthenticated("this needs a token")
+            raise unauthenticated("a token is required")
         is_bearer = header[: len(SCHEME)].lower() == SCHEME
         presented = read_token(header[len(SCHEME) :].strip()) if is_bearer else None
         if presented is None:
-            raise unauthenticated("this is no token of Tenure's")
+            raise unauthenticated("this is not a Tenure token")
         token = await self._valid(presented)
         if token is None:
             raise unauthenticated("this token is not valid")
@@ -82,7 +82,7 @@ class Authenticator:
             remembered = await self._ask(presented.id)
         token = remembered.loaded.token
         if token is None:
-            # As long as for a token that exists: the time tells nobody which ids do.
+            # Takes as long as for a token that exists, so that timing does not reveal ids.
             hmac.compare_digest(NOBODY, presented.digest)
             return None
         if not token.has_secret(presented.digest):
@@ -90,12 +90,12 @@ class Authenticator:
         return token if token.is_valid(remembered.now(loop.time())) else None
 
     async def _ask(self, token_id: TokenId) -> _Remembered:
-        """Read it; everybody who asks meanwhile waits for the same answer."""
+        """Read a token; callers that ask for it meanwhile wait for the same read."""
         task = self._asking.get(token_id)
         if task is None:
             is_known = token_id in self._remembered
             if not is_known and len(self._strangers) >= self._settings.max_strangers:
-                raise too_many_strangers()
+                raise too_many_unknown_tokens()
             load = self._load if is_known else self._load_stranger
             task = asyncio.create_task(load(token_id))
             self._asking[token_id] = task

@@ -1,4 +1,4 @@
-"""One request on its way: who asks, what for, and what an answer is made of."""
+"""One authenticated request: who asks, for what, and how its response is made."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ from tenure.ports import EventFilter, JobFilter, Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
-from tenure.server.audit import Noted
-from tenure.server.memory import Held
+from tenure.server.audit import RequestAudit
+from tenure.server.memory import RequestMemory
 from tenure.server.principals import Principal
 from tenure.server.problems import wire_field
 from tenure.server.services import Services
@@ -62,8 +62,8 @@ class Call:
         body: Any,
         request_id: str,
         asked: RequestSpan,
-        held: Held,
-        noted: Noted,
+        memory: RequestMemory,
+        audit: RequestAudit,
         is_small: bool = True,
         is_ijson: bool = False,
     ) -> None:
@@ -74,8 +74,8 @@ class Call:
         self.path = path
         self.request_id = request_id
         self.asked = asked
-        self.held = held
-        self.noted = noted
+        self.memory = memory
+        self.audit = audit
         self.is_small = is_small
         self._is_ijson = is_ijson
         self._query = query
@@ -83,17 +83,17 @@ class Call:
 
     @property
     def coordinator(self) -> Coordinator:
-        """Who decides."""
+        """The coordinator that decides."""
         return self.services.coordinator
 
     @property
     def store(self) -> Store:
-        """What is looked at without a decision."""
+        """The store, for reads."""
         return self.services.coordinator.store
 
     @property
     def actor(self) -> Actor:
-        """As whom the caller acts."""
+        """The actor that the caller's commands are recorded under."""
         return self.principal.actor(self.route)
 
     @property
@@ -118,7 +118,7 @@ class Call:
 
     @property
     def raw_body(self) -> bytes:
-        """A body that is no message."""
+        """A body that is not a message: a file."""
         return cast(bytes, self._body)
 
     def check_bodies_wanted(self) -> bool:
@@ -135,7 +135,7 @@ class Call:
         return wanted
 
     def namespace(self) -> Namespace:
-        """The namespace the caller is in; what the query or body believes must agree."""
+        """The caller's namespace; one that the query or body names must be the same."""
         for part in (self._query, self._body):
             believed = getattr(part, "namespace", None)
             if believed is not None:
@@ -158,7 +158,7 @@ class Call:
             here = [found[each] for each in some if each in found]
             hidden = [job for job in here if not self.principal.sees(job)]
             if hidden:
-                self.noted.hidden_job(hidden[0].id, number=len(hidden))
+                self.audit.hidden_job(hidden[0].id, number=len(hidden))
             seen += self._kept([job for job in here if self.principal.sees(job)])
         return seen
 
@@ -190,7 +190,7 @@ class Call:
             limit = min(EVENTS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, after_seq=after, limit=limit)
             found = await self.services.listing(partial(self.store.list_events, part))
-            self.held.read(sum(map(_event_bytes, found)))
+            self.memory.read(sum(map(_event_bytes, found)))
             page += found
             if len(found) < limit:
                 break
@@ -198,12 +198,12 @@ class Call:
         return page
 
     def _kept(self, jobs: list[Job]) -> list[Job]:
-        self.held.read(sum(map(_job_bytes, jobs)))
+        self.memory.read(sum(map(_job_bytes, jobs)))
         return jobs
 
     async def decide(self, commands: Sequence[Command], *, within: str = "") -> list[Answer]:
-        """The coordinator's answers, which come even if the caller goes; `within` is the list that
-        the commands came in, for the error that names a field."""
+        """The coordinator's answers; the commands are carried out even if the caller has gone.
+        `within` names the list that they came in, for errors that name a field."""
 
         def submit() -> "Future[list[Answer]]":
             try:
@@ -217,13 +217,13 @@ class Call:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     async def work(self, build: Callable[[], _M]) -> _M:
-        """Do what takes longer for larger requests: on a thread, unless this one is small. [H39]"""
+        """Run work that grows with the request: on a thread, unless the request is small. [H39]"""
         return build() if self.is_small else await self.services.blocking(build)
 
     async def large_answer(self, build: Callable[[], object]) -> Response:
-        """A message of many parts as a response: made on a thread, so that nobody waits for it."""
+        """A large message as a response, encoded on a thread: the event loop does not wait."""
         body = await self.services.blocking(lambda: encode(build()))
-        return Pieces(body, media_type="application/json")
+        return ResponseInPieces(body, media_type="application/json")
 
 
 def _job_bytes(job: Job) -> int:
@@ -249,7 +249,7 @@ def _error_bytes(error: JobError | None) -> int:
 def _located(
     wrong: InvalidInput, within: str, commands: Sequence[Command], limits: Limits
 ) -> InvalidInput:
-    """The same error with the place of its command."""
+    """The same error, with the position of its command in the request."""
     for position, command in enumerate(commands):
         try:
             check_command(command, limits)
@@ -259,9 +259,9 @@ def _located(
     return wrong
 
 
-class Pieces(Response):
-    """A response that is handed over in pieces, so that the next one waits until the last was
-    taken: what a slow reader leaves lying is a piece, not a file."""
+class ResponseInPieces(Response):
+    """A response that is sent in pieces, each after the last was taken: for a slow reader one piece
+    is buffered, not the whole file."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -274,10 +274,10 @@ class Pieces(Response):
         await self.last(send)
 
     async def last(self, send: Send) -> None:
-        """Say that this was all."""
+        """End the response."""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def answer(message: object, status: int = 200) -> Response:
-    """A message as a response."""
-    return Pieces(encode(message), status, media_type="application/json")
+    """A message as a JSON response."""
+    return ResponseInPieces(encode(message), status, media_type="application/json")

@@ -21,8 +21,8 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.protocol import REQUEST_ID_HEADER
 from tenure.protocol.codec import encode
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import Problem
-from tenure.protocol.words import Word
 from tenure.server.problems import RETRY_AFTER_S, new_request_id
 from tenure.server.settings import ServerSettings
 
@@ -38,14 +38,14 @@ _BUILT_ON = (
 )
 
 _MALFORMED = Problem(
-    code=Word.MALFORMED,
+    code=ProblemCode.MALFORMED,
     message="this is not HTTP/1.1, its head is too large, or its body has two lengths or too many "
     "small chunks",
     verdict=VerdictKind.REJECTED,
     nothing_changed=True,
 )
 _FULL = Problem(
-    code=Word.TOO_MANY_CONNECTIONS,
+    code=ProblemCode.TOO_MANY_CONNECTIONS,
     message="the server has too many connections, or too many from this address",
     nothing_changed=True,
 )

@@ -1,4 +1,4 @@
-"""What clients and operators ask about jobs."""
+"""Handlers of the routes about jobs, for clients and operators."""
 
 import os
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.ports import EventFilter, JobFilter
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
     event_record,
@@ -42,8 +43,7 @@ from tenure.protocol.requests import (
     follow_up_command,
 )
 from tenure.protocol.routes import ROUTES
-from tenure.protocol.words import Word
-from tenure.server.calls import Call, Pieces, answer
+from tenure.server.calls import Call, ResponseInPieces, answer
 from tenure.server.problems import Refused
 from tenure.server.worker_routes import Handler, hidden_jobs
 from tenure.telemetry.tracing import TraceContext
@@ -54,7 +54,7 @@ _Id = TypeVar("_Id", bound=str)
 
 
 async def enqueue(call: Call) -> Response:
-    """Make a job: 201, or 200 with the one that is there already."""
+    """Make a job: 201, or 200 with the job that exists already."""
     bodies = call.check_bodies_wanted()
     command = _enqueue_of(call, call.message(EnqueueMessage), await call.services.now())
     [reply] = await _enqueued(call, [command])
@@ -78,7 +78,7 @@ async def enqueue_many(call: Call) -> Response:
 
 
 async def follow_up(call: Call) -> Response:
-    """Make a job out of the handler of another one: 201, or 200 with the one that is there."""
+    """Make a job from another job's handler: 201, or 200 with the job that exists already."""
     message = call.message(FollowUpMessage)
     if message.job.job_id is not None:
         raise InvalidInput("job.job_id", "follows from the parent", hint="leave it out")
@@ -130,13 +130,13 @@ async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = ""
     for command in commands:
         made.setdefault(command.namespace, set()).add(command.queue)
     for namespace, queues in made.items():
-        call.services.desk.enqueued(namespace, queues)
+        call.services.waiting_claims.enqueued(namespace, queues)
     return [_shown(call, reply) for reply in replies]
 
 
 def _shown(call: Call, reply: Reply) -> Reply:
-    """A reply without a job that is not the caller's to see: an id that is taken elsewhere, or
-    the holder of a dedupe key, of which the caller hears that there is one. [D6]"""
+    """The reply without a job that the caller may not see: one of another namespace with the same
+    id, or the holder of a dedupe key, of which the caller only hears that it exists. [D6]"""
     if reply.job is None or call.principal.sees(reply.job):
         return reply
     if reply.deduplicated:
@@ -169,8 +169,8 @@ async def decide(call: Call) -> Response:
     if reply.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.job_id)
     if reply.job is not None and reply.job.status is JobStatus.QUEUED:
-        call.services.desk.enqueued(reply.job.namespace, [reply.job.queue])
-    # What is told of may be another job than the one that was asked about: a redrive's. [H41]
+        call.services.waiting_claims.enqueued(reply.job.namespace, [reply.job.queue])
+    # The reply may be about another job than the path: the one that a redrive made. [H41]
     reply = _shown(call, reply)
     shown = job_reply(reply, now=await call.services.now(), bodies=bodies)
     return answer(shown, _status(call, reply))
@@ -288,7 +288,7 @@ async def logs(call: Call) -> Response:
     found = await call.services.blocking(
         lambda: call.coordinator.store.load_attempt_logs(call.job_id)
     )
-    call.held.read(sum(len(log.text) for log in found))
+    call.memory.read(sum(len(log.text) for log in found))
     return await call.large_answer(lambda: LogsReply(logs=tuple(found)))
 
 
@@ -305,20 +305,22 @@ async def artifacts(call: Call) -> Response:
 
 
 async def artifact(call: Call) -> Response:
-    """Download an artifact: bytes of a stranger's making, so nothing may run or show them."""
+    """Download an artifact. It is untrusted: the headers keep browsers from running it."""
     await call.job()
     name = call.path["name"]
     found = await call.services.blocking(
         lambda: call.coordinator.store.load_artifact(call.job_id, name)
     )
     if found is None:
-        raise Refused(404, Word.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}")
+        raise Refused(
+            404, ProblemCode.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}"
+        )
     headers = {
         "Content-Disposition": f'attachment; filename="{name.rpartition("/")[2] or "artifact"}"',
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "ETag": f'"{found.artifact.sha256}"',
     }
-    return Pieces(found.body, 200, headers, media_type=found.artifact.media_type)
+    return ResponseInPieces(found.body, 200, headers, media_type=found.artifact.media_type)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -1,4 +1,4 @@
-"""A server's life: it starts only where that is safe, serves, and ends without losing a grant."""
+"""Starts a server where that is safe, serves, and stops without losing a grant."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
         raise InvalidInput(
             "--no-auth",
             f"{options.host} can be reached from other machines",
-            hint="leave --no-auth out, or listen on 127.0.0.1",
+            hint="omit --no-auth, or listen on 127.0.0.1",
         )
     now = coordinator.store.now()
     if not any(token.is_valid(now) for token in coordinator.store.list_tokens()):
@@ -103,7 +103,7 @@ async def _serve(
     security: SecurityLog,
 ) -> None:
     settings = options.settings
-    # What anybody can cause from outside, such as a request that is no HTTP, is no line of the log.
+    # Anybody can cause these lines from outside, with a request that is not HTTP for instance.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     services = Services(coordinator, settings, metrics=metrics, security=security)
     app = make_app(services, authenticated=options.authenticated)
@@ -130,7 +130,7 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which lets whoever waits go before it waits for them. [H35]"""
+    """uvicorn's server; on shutdown it first answers the claims that wait. [H35]"""
 
     def __init__(
         self, config: uvicorn.Config, services: Services, *, started: Callable[[], None]
@@ -140,7 +140,7 @@ class _Server(uvicorn.Server):
         self._started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so."""
+        """Begin to listen, and announce the address."""
         await super().startup(sockets)
         self._started()
 
@@ -157,7 +157,7 @@ class _Server(uvicorn.Server):
                 signal.signal(kind, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end."""
+        """Begin to shut down."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
@@ -177,7 +177,7 @@ def listen(options: ServeOptions) -> socket.socket:
         listening.close()
         raise TenureError(
             f"cannot listen on {options.host} port {options.port}: {failure.strerror}",
-            hint="choose another --port, or stop whoever has this one",
+            hint="choose another --port, or stop the process that uses this one",
         ) from failure
     listening.set_inheritable(False)
     return listening

@@ -1,6 +1,6 @@
-"""Who asks, and what that lets them do: roles, namespace, queues and kinds. [H21] [H22]
+"""Who asks, and what they may do: roles, namespace, queues and kinds. [H21] [H22]
 
-Says yes or raises; looks nothing up.
+Its checks pass or raise; nothing is read from the store.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are jobs in its namespace that are not its own to decide about."""
+        """Whether it may not decide about some jobs of its namespace."""
         return self.token is not None and bool(self.token.queues or self.token.kinds)
 
     @property
@@ -36,13 +36,13 @@ class Principal(msgspec.Struct, frozen=True):
         return self.token is None or self.token.role.sees_bodies
 
     def check_route(self, route: Route) -> None:
-        """Raise unless this role may ask this."""
+        """Raise unless this role may use the route."""
         if self.token is not None and self.token.role not in route.roles:
             wanted = ", ".join(role.value for role in route.roles)
             raise out_of_scope(f"{route.name} is for {wanted}, this token is a {self.token.role}")
 
     def actor(self, route: Route) -> Actor:
-        """As whom it acts."""
+        """The actor that its commands are recorded under."""
         if self.token is not None:
             return self.token.actor
         return Actor(f"{route.roles[0].value}:{ANONYMOUS_NAME}")
@@ -83,7 +83,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     def _not_its_own(self, what: str) -> str:
         assert self.token is not None
-        return f"the {what} is not this token's ({self.token.name})"
+        return f"the token {self.token.name} is not for the {what}"
 
     def check_compensation(self, queue: QueueName, kind: Kind) -> None:
         """Raise unless it may make the job that compensates another: that job appears in this
@@ -160,5 +160,6 @@ def _narrowed(
         check([asked])
         return asked
     if len(given) > 1:
-        raise InvalidInput(field, "has to be named: this token has several", hint="list them apart")
+        hint = "this token has several; list them one at a time"
+        raise InvalidInput(field, "is missing", hint=hint)
     return given[0] if given else None

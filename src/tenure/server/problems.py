@@ -1,4 +1,4 @@
-"""What goes wrong, as answers: one shape for all of it, and never a traceback. [H8]"""
+"""Errors as HTTP responses: one shape for all of them, and never a traceback. [H8]"""
 
 import logging
 import os
@@ -21,13 +21,14 @@ from tenure.errors import (
     UnknownJob,
 )
 from tenure.protocol.codec import encode
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import Problem
-from tenure.protocol.words import Word
 
 _log = logging.getLogger("tenure.server")
 
 _TRANSPORT = frozenset({408, 425, 429})
 RETRY_AFTER_S = 1
+_LATER = "send the same request again later"
 
 
 class Refused(TenureError):
@@ -38,7 +39,7 @@ class Refused(TenureError):
     def __init__(
         self,
         status: int,
-        code: Word,
+        code: ProblemCode,
         message: str,
         *,
         hint: str = "",
@@ -53,10 +54,10 @@ class Refused(TenureError):
 
 
 def unauthenticated(message: str) -> Refused:
-    """No token, or none that is valid; which of the two is nobody's business."""
+    """401, for a missing and for an invalid token alike: the caller does not learn which."""
     return Refused(
         401,
-        Word.UNAUTHENTICATED,
+        ProblemCode.UNAUTHENTICATED,
         message,
         hint="send `Authorization: Bearer TOKEN`; `tenure tokens create` makes one",
         headers={"WWW-Authenticate": "Bearer"},
@@ -64,55 +65,61 @@ def unauthenticated(message: str) -> Refused:
 
 
 def out_of_scope(message: str, *, field: str | None = None) -> Refused:
-    """Not within what the token may do."""
-    return Refused(403, Word.OUT_OF_SCOPE, message, field=field, hint="see `tenure tokens ls`")
+    """403: the token may not do this."""
+    return Refused(
+        403, ProblemCode.OUT_OF_SCOPE, message, field=field, hint="see `tenure tokens ls`"
+    )
 
 
-def too_many(code: Word, message: str, *, hint: str) -> Refused:
-    """Too much at once; the same request can be sent again."""
+def too_many(code: ProblemCode, message: str, *, hint: str) -> Refused:
+    """429: too much at once; the same request can be sent again."""
     return Refused(429, code, message, hint=hint, headers=_retry())
 
 
-def too_many_strangers() -> Refused:
-    """Too many tokens to be looked up; which of them are made up is not known yet."""
-    message = "this server has too many tokens to look up"
-    return Refused(503, Word.BUSY, message, hint="ask again", headers=_retry())
+def too_many_unknown_tokens() -> Refused:
+    """503: too many tokens that this server has not seen yet wait to be looked up. [H30]"""
+    message = "too many unknown tokens wait to be looked up"
+    return Refused(503, ProblemCode.BUSY, message, hint=_LATER, headers=_retry())
 
 
 def shutting_down() -> Refused:
-    """Not any more."""
+    """503: the server is shutting down."""
     return Refused(
-        503, Word.SHUTTING_DOWN, "this server is shutting down", hint="ask again", headers=_retry()
+        503,
+        ProblemCode.SHUTTING_DOWN,
+        "this server is shutting down",
+        hint=_LATER,
+        headers=_retry(),
     )
 
 
 def not_ready() -> Refused:
-    """The store cannot be written."""
-    message = "the store does not take writes"
-    return Refused(503, Word.NOT_READY, message, hint="ask again", headers=_retry())
+    """503: the store cannot be written."""
+    message = "the store cannot be written"
+    return Refused(503, ProblemCode.NOT_READY, message, hint=_LATER, headers=_retry())
 
 
 def busy() -> Refused:
-    """Too many large bodies at once."""
+    """503: no memory left for another large body. [H45]"""
     return Refused(
         503,
-        Word.BUSY,
-        "this server has too many large bodies on their way",
-        hint="ask again",
+        ProblemCode.BUSY,
+        "this server has no memory left for another large body",
+        hint=_LATER,
         headers=_retry() | {"Connection": "close"},
     )
 
 
 def new_request_id() -> str:
-    """For a request that brought none. [H9]"""
+    """An id for a request that brought none. [H9]"""
     return os.urandom(8).hex()
 
 
 def response(problem: BaseException, request_id: str) -> Response:
-    """The answer to a request that failed with `problem`."""
+    """The response to a request that failed with `problem`."""
     status, body, headers = describe(problem)
     if status == 500:
-        # The caller learns where to look; what it was stays here.
+        # The caller gets the request id; what happened stays in this log.
         about = {"request_id": request_id}
         _log.error("request %s failed", request_id, exc_info=problem, extra=about)
     elif isinstance(problem, StoreError):
@@ -149,15 +156,15 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             return 503, _plain(problem), _retry()
         case _:
             body = Problem(
-                code=Word.INTERNAL_ERROR,
+                code=ProblemCode.INTERNAL_ERROR,
                 message="the server failed",
-                hint="its log has more under this request id",
+                hint="the server's log has the details under this request id",
             )
             return 500, body, {}
 
 
 def wire_field(field: str) -> str:
-    """A field of a command by its name on the wire."""
+    """The name on the wire of a command's field."""
     renamed = {
         "error.error_class": "error.class",
         "error.stage": "stage",
@@ -177,8 +184,8 @@ def _plain(problem: TenureError) -> Problem:
 
 
 def _about_store(problem: StoreError) -> Problem:
-    """What anybody may know of a store that failed. Where it is, and what exactly happened, is for
-    the log: such an answer also goes to callers whose token could not be checked. [H33]"""
+    """What any caller may know of a store that failed. Where it is and what exactly happened is
+    only logged: this response also goes to callers whose token could not be checked. [H33]"""
     message, hint = "the store did not answer in time or not at all", "send the same request again"
     if isinstance(problem, OutcomeUnknown):
         message = "the store did not say whether it carried this out"

@@ -1,4 +1,4 @@
-"""What one token may have at a time: leases and open long polls. [H26]
+"""Limits per token: leases and open long polls. [H26]
 
 Leases are counted in the store, for all servers that share it; each counts its own polls. A count
 is used for a second while it is far from the limit and for one claim when it is near, so what
@@ -15,7 +15,7 @@ from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.ports import TokenStore
-from tenure.protocol.words import Word
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many
 from tenure.server.threads import Blocking
@@ -62,8 +62,8 @@ class Quotas:
             return
         if self._polls[token.id] >= token.max_polls:
             raise too_many(
-                Word.TOO_MANY_POLLS,
-                f"this token has {token.max_polls} claims open already",
+                ProblemCode.TOO_MANY_POLLS,
+                f"this token already has {token.max_polls} open claims",
                 hint="wait for one to end, or make a token with a higher --max-polls",
             )
         self._polls[token.id] += 1
@@ -89,7 +89,7 @@ class Quotas:
         return True
 
     def settle(self, principal: Principal, reserved: int, granted: int) -> None:
-        """What came of leases that were set aside."""
+        """Record how many of the reserved leases were granted."""
         token = principal.token
         if token is not None:
             count = self._counts[token.namespace, token.actor]

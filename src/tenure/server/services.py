@@ -1,4 +1,4 @@
-"""What every request of a server shares: the coordinator, threads to wait on, tokens, the desk."""
+"""What all requests of a server share: coordinator, threads, tokens, quotas, waiting claims."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.server.authentication import Authenticator
-from tenure.server.memory import Memory
-from tenure.server.polls import ClaimDesk
+from tenure.server.memory import MemoryLimit
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking
+from tenure.server.waiting_claims import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 
 READ_CLOCK_EVERY = seconds(10)
@@ -42,8 +42,8 @@ class Services:
         self.listing = Blocking(settings.listing_calls)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
-        self.desk = ClaimDesk(coordinator, settings)
-        self.memory = Memory(settings.max_memory_bytes)
+        self.waiting_claims = WaitingClaims(coordinator, settings)
+        self.memory = MemoryLimit(settings.max_memory_bytes)
         self.is_stopping = False
         self._monotonic = monotonic
         self._reading: tuple[Instant, int] | None = None
@@ -57,11 +57,11 @@ class Services:
         return Instant(at + self._monotonic() - read_at)
 
     def stop(self) -> None:
-        """Begin to end: whoever waits is answered, nothing new is granted."""
+        """Begin to shut down: waiting claims are answered, nothing new is granted."""
         self.is_stopping = True
-        self.desk.stop()
+        self.waiting_claims.stop()
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self.blocking.close()
         self.listing.close()

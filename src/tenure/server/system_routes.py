@@ -1,4 +1,4 @@
-"""What is asked about queues, workers and the server itself."""
+"""Handlers of the routes about queues, workers and the server itself."""
 
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ from tenure.core.instants import Instant
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import worker_record
 from tenure.protocol.replies import (
     DrainReply,
@@ -22,8 +23,7 @@ from tenure.protocol.replies import (
     WorkersReply,
 )
 from tenure.protocol.requests import StatsQuery
-from tenure.protocol.words import Word
-from tenure.server.calls import Call, Pieces, answer
+from tenure.server.calls import Call, ResponseInPieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.server.worker_routes import Handler
 from tenure.telemetry.metrics import CONTENT_TYPE
@@ -51,7 +51,7 @@ async def put_queue(call: Call) -> Response:
     if call.route.request is not None:
         wanted |= msgspec.structs.asdict(call.body)
     state = await call.services.blocking(lambda: call.store.put_queue(namespace, name, **wanted))
-    call.services.desk.enqueued(namespace, [name])
+    call.services.waiting_claims.enqueued(namespace, [name])
     return answer(state)
 
 
@@ -82,7 +82,7 @@ async def stats(call: Call) -> Response:
         until=until,
     )
     found = await call.services.listing(lambda: call.store.count_events(span))
-    call.held.read(COUNT_BYTES * len(found.counts))
+    call.memory.read(COUNT_BYTES * len(found.counts))
     return await call.large_answer(
         lambda: StatsReply(
             since=moment(span.since),
@@ -100,7 +100,7 @@ async def drain(call: Call) -> Response:
     known = await call.services.blocking(lambda: call.store.list_workers(namespace))
     named = [each for each in known if each.worker == worker]
     if not any(call.principal.sees_any_queue(each.queues) for each in named):
-        raise Refused(404, Word.UNKNOWN_WORKER, f"there is no worker {worker}")
+        raise Refused(404, ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
         call.principal.check_worker(each.queues, each.kinds)
     await call.services.blocking(lambda: call.store.request_drain(namespace, worker))
@@ -115,7 +115,9 @@ async def time(call: Call) -> Response:
 
 async def description(call: Call) -> Response:
     """The OpenAPI description."""
-    return Pieces(await call.services.blocking(_description), 200, media_type="application/json")
+    return ResponseInPieces(
+        await call.services.blocking(_description), 200, media_type="application/json"
+    )
 
 
 @cache

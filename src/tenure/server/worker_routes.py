@@ -1,4 +1,4 @@
-"""What workers ask: work, verdicts on their reports, and a place for what they leave behind."""
+"""Handlers of the routes for workers: claims, reports, output, artifacts, signs of life."""
 
 import asyncio
 import os
@@ -20,6 +20,7 @@ from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import encode
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import (
     AliveReply,
     KeptReply,
@@ -44,11 +45,10 @@ from tenure.protocol.requests import (
     worker_command,
     worker_process,
 )
-from tenure.protocol.words import Word
-from tenure.server.calls import Call, Pieces, answer
+from tenure.server.calls import Call, ResponseInPieces, answer
 from tenure.server.memory import LARGE_BYTES
-from tenure.server.polls import Waiter
 from tenure.server.problems import too_many
+from tenure.server.waiting_claims import Waiter
 
 _C = TypeVar("_C", bound=WorkerCommand | AttemptOutput)
 
@@ -59,13 +59,13 @@ TURNS_TO_NOTICE = 3
 _NOT_HERE = Verdict(kind=VerdictKind.REJECTED, cause=Cause.UNKNOWN_JOB)
 
 
-class _Claimer:
-    """`polls.Host` for the caller of one claim."""
+class _TokenClaimer:
+    """`waiting_claims.Claimer` for the caller of one claim."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    async def check_welcome(self) -> None:
+    async def check_token(self) -> None:
         await self._call.services.authenticator.check_still_valid(self._call.principal)
 
     async def reserve(self, leases: int) -> bool:
@@ -75,13 +75,13 @@ class _Claimer:
         self._call.services.quotas.settle(self._call.principal, reserved, granted)
 
     async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
-        # A claim whose answer was lost comes again: its grants are what takes up the room.
+        # A claim whose response was lost comes again: its own grants may be what uses up the limit.
         coordinator = self._call.coordinator
         found = await self._call.services.blocking(lambda: coordinator.repeat_claim(request))
         if found.grants or found.cause is not None:
             return found
         raise too_many(
-            Word.TOO_MANY_LEASES,
+            ProblemCode.TOO_MANY_LEASES,
             "this token would have too many leases",
             hint="report on some, claim fewer, or make a token with a higher --max-leases",
         )
@@ -100,23 +100,23 @@ async def claim(call: Call) -> Response:
 
     def finish() -> None:
         watching.cancel()
-        call.services.desk.finish(waiter, found)
+        call.services.waiting_claims.finish(waiter, found)
 
     try:
         with call.services.quotas.polling(call.principal):
-            found = await call.services.desk.serve(
-                request, waiter, _Claimer(call), wait_s=message.wait_s
+            found = await call.services.waiting_claims.serve(
+                request, waiter, _TokenClaimer(call), wait_s=message.wait_s
             )
         call.asked.about(grant.job for grant in found.grants)
         return _Delivery(await _told(call, found), waiter, finish)
     except BaseException:
-        waiter.leave()  # nobody will be told of what was granted
+        waiter.leave()  # nobody receives what was granted
         finish()
         raise
 
 
 async def _told(call: Call, found: ClaimAnswer) -> bytes:
-    """The answer as it travels. A large one is made on a thread, so that nobody waits for it."""
+    """The encoded reply. A large one is made on a thread: the event loop does not wait."""
     jobs = [grant.job for grant in found.grants]
     if sum(len(job.payload) + len(job.checkpoint or b"") for job in jobs) <= LARGE_BYTES:
         return encode(claim_reply(found))
@@ -124,13 +124,13 @@ async def _told(call: Call, found: ClaimAnswer) -> bytes:
 
 
 async def _watch(call: Call, waiter: Waiter) -> None:
-    """Notice when the caller hangs up."""
+    """Watch for the caller to hang up."""
     while (await call.http.receive())["type"] != "http.disconnect":
         pass
     waiter.leave()
 
 
-class _Delivery(Pieces):
+class _Delivery(ResponseInPieces):
     """The answer to a claim. Its end is held back until a write that failed would be known."""
 
     def __init__(self, body: bytes, waiter: Waiter, finish: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ async def _batch(call: Call, messages: Sequence[WorkerMessage], within: str) -> 
     told = await call.work(
         lambda: encode(VerdictsReply(verdicts=tuple(map(verdict_reply, verdicts))))
     )
-    return Pieces(told, media_type="application/json")
+    return ResponseInPieces(told, media_type="application/json")
 
 
 async def _verdicts(
@@ -202,7 +202,7 @@ async def _verdicts(
         if verdict.cause is Cause.INVALID_LEASE
     ]
     if foreign:
-        call.noted.foreign_lease(foreign[0].job_id, foreign[0].lease_id, number=len(foreign))
+        call.audit.foreign_lease(foreign[0].job_id, foreign[0].lease_id, number=len(foreign))
     causes = await _seen_from_here(
         call,
         [
@@ -228,7 +228,7 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
     now = await call.services.now()
     hidden = [job.id for job in jobs.values() if not call.principal.sees(job)]
     if hidden:
-        call.noted.hidden_job(hidden[0], number=len(hidden))
+        call.audit.hidden_job(hidden[0], number=len(hidden))
     return {each: new_job_id(now, os.urandom(ENTROPY_BYTES)) for each in hidden}
 
 
@@ -258,7 +258,7 @@ async def _seen_from_here(
 async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Cause | None) -> None:
     """Raise `UnknownJob` if that is what the caller has to hear."""
     if cause is Cause.INVALID_LEASE:
-        call.noted.foreign_lease(job_id, lease_id, number=1)
+        call.audit.foreign_lease(job_id, lease_id, number=1)
     [seen] = await _seen_from_here(call, [(job_id, cause)])
     if seen is Cause.UNKNOWN_JOB:
         raise UnknownJob(job_id)

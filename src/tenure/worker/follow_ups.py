@@ -26,7 +26,7 @@ from tenure.errors import (
 from tenure.handlers.context import Call, Enqueued, JobSpec
 from tenure.handlers.options import as_option
 from tenure.ports import Coordination
-from tenure.protocol.words import Word
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.worker.messages import FollowUpAnswer, FollowUpWanted, ToSupervisor
 from tenure.worker.wire import Answers
 
@@ -195,7 +195,7 @@ def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAn
         return FollowUpAnswer(
             run, number, field=heard.field, problem=heard.problem, hint=heard.hint
         )
-    if isinstance(heard, RequestRefused) and heard.reason == Word.OUT_OF_SCOPE:
+    if isinstance(heard, RequestRefused) and heard.reason == ProblemCode.OUT_OF_SCOPE:
         return FollowUpAnswer(run, number, refusal=f"the worker may not enqueue this job: {heard}")
     if isinstance(heard, Exception):
         return FollowUpAnswer(run, number, failure=f"{heard}; {_RETRY_IS_SAFE}")

@@ -25,6 +25,7 @@ from tenure.errors import InvalidInput, MalformedBody
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import decode, encode
 from tenure.protocol.openapi import openapi
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import ArtifactRecord
 from tenure.protocol.replies import (
     AliveReply,
@@ -42,7 +43,6 @@ from tenure.protocol.requests import (
     ReportsMessage,
 )
 from tenure.protocol.routes import ROUTES, Route
-from tenure.protocol.words import Word
 
 MAX_BODY_BYTES = 16 << 20
 MAX_CHUNK_LINE_BYTES = 32
@@ -149,10 +149,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal():
             self.close_connection = True
-            raise _Refused(400, Word.MALFORMED, "its Content-Length cannot be")
+            raise _Refused(400, ProblemCode.MALFORMED, "its Content-Length cannot be")
         if int(length) > MAX_BODY_BYTES:
             self.close_connection = True
-            raise _Refused(413, Word.TOO_LARGE, "its body is too large")
+            raise _Refused(413, ProblemCode.TOO_LARGE, "its body is too large")
         return self.rfile.read(int(length))
 
     def _read_chunks(self) -> bytes:
@@ -161,29 +161,33 @@ class _Handler(BaseHTTPRequestHandler):
             line = self.rfile.readline(MAX_CHUNK_LINE_BYTES)
             if not _CHUNK_SIZE.match(line):
                 self.close_connection = True
-                raise _Refused(400, Word.MALFORMED, "the size of a chunk cannot be")
+                raise _Refused(400, ProblemCode.MALFORMED, "the size of a chunk cannot be")
             size = int(line.partition(b";")[0], 16)
             body += self.rfile.read(min(size, MAX_BODY_BYTES + 1))
             self.rfile.readline(2)
             if size == 0:
                 return body
         self.close_connection = True
-        raise _Refused(413, Word.TOO_LARGE, "its body never ends")
+        raise _Refused(413, ProblemCode.TOO_LARGE, "its body never ends")
 
     def _answer(self, body: bytes, at: float) -> tuple[list[Said], Answer]:
         route, parts = _route(self.command, self.path.partition("?")[0])
         listener = self.server.listener
         if not route.is_public and self.headers.get("Authorization") != f"Bearer {listener.token}":
-            raise _Refused(401, Word.UNAUTHENTICATED, "it does not show the token of TENURE_TOKEN")
+            raise _Refused(
+                401, ProblemCode.UNAUTHENTICATED, "it does not show the token of TENURE_TOKEN"
+            )
         if listener.token in self.path:
-            raise _Refused(400, Word.MALFORMED, "a token never travels in an address")
+            raise _Refused(400, ProblemCode.MALFORMED, "a token never travels in an address")
         if not route.is_public and Role.WORKER not in route.roles:
-            raise _Refused(403, Word.OUT_OF_SCOPE, "this is nothing for a worker's token")
+            raise _Refused(403, ProblemCode.OUT_OF_SCOPE, "this is nothing for a worker's token")
         if route.request is None:
             return [], Answer(body=encode(_aside(route, parts, self.headers, body)))
         media_type = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":
-            raise _Refused(415, Word.UNSUPPORTED_MEDIA_TYPE, "its body is not application/json")
+            raise _Refused(
+                415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "its body is not application/json"
+            )
         try:
             message = decode(route.request, body)
         except InvalidInput as wrong:
@@ -267,8 +271,8 @@ def _route(method: str, path: str) -> tuple[Route, dict[str, str]]:
             return route, {there[1:-1]: here for there, here in pairs if there.startswith("{")}
         is_known = True
     if is_known:
-        raise _Refused(405, Word.METHOD_NOT_ALLOWED, "not with this method")
-    raise _Refused(404, Word.UNKNOWN_ROUTE, "there is no such route")
+        raise _Refused(405, ProblemCode.METHOD_NOT_ALLOWED, "not with this method")
+    raise _Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such route")
 
 
 def _aside(

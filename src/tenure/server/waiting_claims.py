@@ -1,8 +1,8 @@
 """Claims that wait for work. [H10] [H35]
 
-Claims of one scope wait in a line, and only its head asks the store: a thousand idle workers cost
-as much as one. Whoever receives something lets the next one ask at once. Polling is the truth;
-an enqueue through this server is a hint that makes it fast.
+Claims of one scope wait in a line, and only the first in line asks the store: a thousand idle
+workers cost as much as one. A claim that receives a job lets the next one ask at once. The line
+polls the store; an enqueue through this server wakes it earlier.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _log = logging.getLogger("tenure.server")
 
 
 class Waiter:
-    """One claim whose caller waits: what may end the wait, and whether the caller has gone. Made
-    when the claim comes, on the loop."""
+    """One claim that waits: what may end the wait, and whether its caller has gone. Made on the
+    event loop when the claim comes."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -39,7 +39,7 @@ class Waiter:
 
     @property
     def waited_s(self) -> float:
-        """How long it is here."""
+        """How long the claim has waited."""
         return asyncio.get_running_loop().time() - self.came_at
 
     def leave(self) -> None:
@@ -48,10 +48,10 @@ class Waiter:
         self.wake.set()
 
 
-class Host(Protocol):
-    """What the desk has to know of whoever claims."""
+class Claimer(Protocol):
+    """What a waiting claim has to know of its caller."""
 
-    async def check_welcome(self) -> None:
+    async def check_token(self) -> None:
         """Raise a 401 problem once the caller's token is no longer valid. [H25]"""
 
     async def reserve(self, leases: int) -> bool:
@@ -86,7 +86,7 @@ class _Line:
         self._waiters.append(waiter)
 
     def drop(self, waiter: Waiter, *, passes_on: bool) -> None:
-        """Take a waiter out; one that was woken meanwhile and did not look wakes the next too."""
+        """Take a waiter out. Passes an unused wake-up on to the next waiter."""
         self._waiters.remove(waiter)
         if passes_on or waiter.wake.is_set():
             self.nudge()
@@ -95,7 +95,7 @@ class _Line:
             self._timer = None
 
     def nudge(self) -> None:
-        """Let the head ask."""
+        """Let the first in line ask."""
         if self._waiters:
             self._waiters[0].wake.set()
 
@@ -108,7 +108,7 @@ class _Line:
         self._timer = asyncio.get_running_loop().call_later(self._every_s(), self._tick)
 
 
-class ClaimDesk:
+class WaitingClaims:
     """Serves claims. Lives on the event loop's thread."""
 
     def __init__(self, coordination: Coordination, settings: ServerSettings) -> None:
@@ -124,7 +124,7 @@ class ClaimDesk:
             line.wake_all()
 
     def enqueued(self, namespace: Namespace, queues: Iterable[QueueName]) -> None:
-        """Jobs have come: somebody may be waiting for them."""
+        """Wake the lines that wait for jobs of these queues."""
         names = set(queues)
         for scope, line in self._lines.items():
             if scope.namespace == namespace and not names.isdisjoint(scope.queues):
@@ -134,7 +134,7 @@ class ClaimDesk:
         self,
         request: ClaimRequest,
         waiter: Waiter,
-        host: Host,
+        claimer: Claimer,
         *,
         wait_s: float,
     ) -> ClaimAnswer:
@@ -144,11 +144,11 @@ class ClaimDesk:
         """
         if self._is_stopping:
             raise shutting_down()
-        if not await host.reserve(request.limit):
-            return await host.without_room(request)
-        answer = await self._claim(request, waiter, host)
+        if not await claimer.reserve(request.limit):
+            return await claimer.without_room(request)
+        answer = await self._claim(request, waiter, claimer)
         if not _is_final(answer) and waiter.waited_s < wait_s:
-            answer = await self._wait(request, waiter, host, wait_s)
+            answer = await self._wait(request, waiter, claimer, wait_s)
         return answer
 
     def finish(self, waiter: Waiter, answer: ClaimAnswer) -> None:
@@ -161,7 +161,7 @@ class ClaimDesk:
         self,
         request: ClaimRequest,
         waiter: Waiter,
-        host: Host,
+        claimer: Claimer,
         wait_s: float,
     ) -> ClaimAnswer:
         line = self._lines.setdefault(request.scope, _Line(self._every_s))
@@ -173,18 +173,18 @@ class ClaimDesk:
                 is_my_turn = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
                 if self._is_over(waiter):
                     break
-                await host.check_welcome()
+                await claimer.check_token()
                 if not is_my_turn:
                     continue
-                if not await host.reserve(request.limit):
+                if not await claimer.reserve(request.limit):
                     line.step_back(waiter)
                     continue
                 is_my_turn = False
-                answer = await self._claim(request, waiter, host)
+                answer = await self._claim(request, waiter, claimer)
                 if _is_final(answer):
                     break
         finally:
-            # Where something was found there may be more; a turn that was not used is the next's.
+            # Where one job was found there may be more; an unused turn goes to the next waiter.
             line.drop(waiter, passes_on=bool(answer.grants) or is_my_turn)
             if not line and self._lines.get(request.scope) is line:
                 del self._lines[request.scope]
@@ -199,7 +199,7 @@ class ClaimDesk:
         crowded_s = len(self._lines) / self._settings.max_idle_claims_per_s
         return max(self._settings.poll_every_s, crowded_s)
 
-    async def _claim(self, request: ClaimRequest, waiter: Waiter, host: Host) -> ClaimAnswer:
+    async def _claim(self, request: ClaimRequest, waiter: Waiter, claimer: Claimer) -> ClaimAnswer:
         granted = 0
         waited_us = seconds(waiter.waited_s)  # until now: from here on a lease may begin [WP12]
         try:
@@ -207,14 +207,14 @@ class ClaimDesk:
             answer = await self._heard(future)
             granted = len(answer.grants)
         finally:
-            host.settle(request.limit, granted)
+            claimer.settle(request.limit, granted)
         return msgspec.structs.replace(answer, waited_us=waited_us)
 
     async def _heard(self, future: "Future[ClaimAnswer]") -> ClaimAnswer:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            # The server gives this request up, but what is in flight may still be granted.
+            # The server gives this request up, but the claim under way may still be granted.
             future.add_done_callback(lambda done: self._take_back(_granted(done)))
             raise
 
@@ -231,7 +231,7 @@ class ClaimDesk:
         ]
         if not commands:
             return
-        _log.info("the callers of %d grants have gone: taking them back", len(commands))
+        _log.info("taking back %d grants whose callers have gone", len(commands))
         try:
             self._coordination.submit_many(commands).add_done_callback(_note_failure)
         except TenureError as failure:  # closed meanwhile: their leases run out instead

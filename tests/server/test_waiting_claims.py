@@ -29,8 +29,8 @@ from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import Closed
 from tenure.ports import Coordination
-from tenure.server.polls import ClaimDesk, Waiter
 from tenure.server.settings import ServerSettings
+from tenure.server.waiting_claims import Waiter, WaitingClaims
 from tests.server.harness import JOB
 from tests.support.waiting import auntil
 
@@ -62,12 +62,12 @@ class Held:
 
 
 class Anybody:
-    """`polls.Host` of a caller without limits."""
+    """`waiting_claims.Claimer` of a caller without limits."""
 
     def __init__(self) -> None:
         self.settled: list[tuple[int, int]] = []
 
-    async def check_welcome(self) -> None:
+    async def check_token(self) -> None:
         """It is."""
 
     async def reserve(self, leases: int) -> bool:
@@ -86,12 +86,12 @@ class Scene:
     def __init__(self, settings: ServerSettings = SETTINGS) -> None:
         self.coordination = Held()
         self.host = Anybody()
-        self.desk = ClaimDesk(cast(Coordination, self.coordination), settings)
+        self.claims = WaitingClaims(cast(Coordination, self.coordination), settings)
 
     def serve(
         self, request: ClaimRequest, waiter: Waiter | None = None, *, wait_s: float = NEVER_S
     ) -> "asyncio.Task[ClaimAnswer]":
-        served = self.desk.serve(request, waiter or Waiter(), self.host, wait_s=wait_s)
+        served = self.claims.serve(request, waiter or Waiter(), self.host, wait_s=wait_s)
         return asyncio.create_task(served)
 
     async def answered(self, worker: str, *grants: Grant) -> None:
@@ -112,7 +112,7 @@ class Scene:
         self, asked: ClaimRequest, waiter: Waiter | None = None
     ) -> "asyncio.Task[ClaimAnswer]":
         """A claim that found nothing, and nothing again if it opened a line."""
-        is_first = asked.scope not in self.desk._lines
+        is_first = asked.scope not in self.claims._lines
         task = self.serve(asked, waiter)
         for _ in range(1 + is_first):
             await self.answered(asked.worker)
@@ -169,7 +169,7 @@ def test_what_is_granted_to_a_claim_that_the_server_gave_up_is_taken_back() -> N
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        scene.desk.finish(waiter, ClaimAnswer())
+        scene.claims.finish(waiter, ClaimAnswer())
         scene.coordination.asked[0][1].set_result(ClaimAnswer(grants=(granted(),)))
         await scene.quiet()
 
@@ -210,7 +210,7 @@ def test_grants_of_a_coordinator_that_is_closed_are_left_to_their_leases(
         scene.coordination.is_closed = True
         waiter.leave()
 
-        scene.desk.finish(waiter, await task)
+        scene.claims.finish(waiter, await task)
 
     run(scenario())
 
@@ -243,7 +243,7 @@ def test_an_answer_says_how_long_the_claim_was_held_before_the_store_was_asked()
         task = await scene.waiting(held)
 
         hours.ahead_s += 1800
-        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        scene.claims.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
         await auntil(
             lambda: scene.workers[-1] == "b" and not scene.coordination.asked[-1][1].done()
         )
@@ -282,7 +282,7 @@ def test_whoever_receives_something_lets_the_next_one_ask() -> None:
         scene = Scene()
         first, second = await scene.lined_up(request("a"), request("b"))
 
-        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        scene.claims.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
         await scene.answered("a", granted(1))
         await scene.answered("b", granted(2))
 
@@ -298,7 +298,7 @@ def test_whoever_finds_nothing_lets_nobody_ask() -> None:
         scene = Scene()
         tasks = await scene.lined_up(request("a"), request("b"))
 
-        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        scene.claims.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
         await scene.answered("a")
         await scene.quiet()
 
@@ -317,7 +317,7 @@ def test_a_hint_to_one_that_has_gone_is_the_next_ones() -> None:
         task = await scene.waiting(request("a"), gone)
         [second] = await scene.lined_up(request("b"))
 
-        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
+        scene.claims.enqueued(DEFAULT_NAMESPACE, [QueueName("q")])
         gone.leave()  # woken, and away before it could ask
         await scene.answered("b", granted())
 
@@ -339,8 +339,8 @@ def test_a_hint_is_for_its_namespace_and_queues() -> None:
             request("z", queues=(QueueName("y"), QueueName("z"))),
         )
 
-        scene.desk.enqueued(other, [QueueName("q")])
-        scene.desk.enqueued(DEFAULT_NAMESPACE, [QueueName("z"), QueueName("x")])
+        scene.claims.enqueued(other, [QueueName("q")])
+        scene.claims.enqueued(DEFAULT_NAMESPACE, [QueueName("z"), QueueName("x")])
         await scene.quiet()
 
         assert sorted(scene.workers) == ["there", "z"]

@@ -1,13 +1,13 @@
-"""The words for what is refused before any rule of the lifecycle is asked: a problem's `code`. [H8]
+"""The `code` of problems that the server itself raises. [H8]
 
-Errors that have a class of their own bring their own word, such as `invalid_input`.
+Errors with a class of their own bring their own code, such as `invalid_input`.
 """
 
 from enum import StrEnum
 
 
-class Word(StrEnum):
-    """Why a request got no further."""
+class ProblemCode(StrEnum):
+    """Why a request was refused before the coordinator was asked."""
 
     BUSY = "busy"
     HEAD_TOO_LARGE = "head_too_large"
