@@ -7,11 +7,13 @@ that a store made, as an operator with good intentions would.
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core.event_counts import EventSpan
 from tenure.core.ids import Kind, QueueName
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
+from tenure.errors import StoreError
 from tenure.verify import verify
 from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
 from tests.stores.lives import claim, complete, enqueue, heartbeat, start
@@ -115,6 +117,29 @@ def test_verify_reports_what_it_cannot_read(
     assert (found.invariant, found.job_id) == ("I24", job_id)
     assert problem in found.message
     assert report.jobs == 1 + (sound is not None)
+
+
+def test_an_unknown_word_beside_the_log_is_said_in_one_sentence(hand: ForeignHand) -> None:
+    job = _running(hand)
+    hand.run(_an_event(job, "bogus"))
+    hand.run(
+        "INSERT INTO {t}dead_letter_resolution (job_id, ts, kind, actor, request_id, fingerprint,"
+        f" note) VALUES ('{job.id}', 1, 'forgotten', 'me', 'r', 'f', '')"
+    )
+    hand.run(
+        "INSERT INTO {t}token (id, secret_sha256, name, role, namespace, queues, kinds, max_leases,"
+        f" max_polls, created_at) VALUES ('t', '{'0' * 64}', 'n', 'king', 'default', '[]', '[]', 1,"
+        " 1, 1)"
+    )
+
+    with pytest.raises(StoreError, match="an event's type is 'bogus'"):
+        hand.store.count_events(
+            EventSpan(namespace=job.namespace, since=Instant(0), until=Instant(10), limit=10)
+        )
+    with pytest.raises(StoreError, match="is 'forgotten', which this version does not know"):
+        hand.store.load_resolutions([job.id])
+    with pytest.raises(StoreError, match="the role of token t is 'king'"):
+        hand.store.list_tokens()
 
 
 @spec("I8", "I24")

@@ -30,6 +30,7 @@ from tenure.stores.sql.rows import (
     Row,
     event_from,
     job_from,
+    known_word,
     observation_from,
 )
 from tenure.stores.sql.statements import Query, Shape
@@ -148,7 +149,12 @@ class SqlQueries(Transactional):
         asked = self._ask("count_events", namespace=span.namespace, since=span.since, until=until)
         [rows] = tx.fetch(asked, last=True)
         counts = (
-            EventCount(queue=queue, kind=kind, type=EventType(type_), events=int(events))
+            EventCount(
+                queue=queue,
+                kind=kind,
+                type=known_word(EventType, type_, where="an event's type"),
+                events=int(events),
+            )
             for queue, kind, type_, events in rows
         )
         return EventCounts(until=until, counts=tuple(counts))

@@ -8,6 +8,7 @@ from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ResolutionKind
 from tenure.ports import DeadLetter, JobFilter
 from tenure.stores.sql.queries import SqlQueries
+from tenure.stores.sql.rows import known_word
 from tenure.stores.sql.transactions import Transaction
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
@@ -64,7 +65,9 @@ class Resolutions(SqlQueries):
         found = {}
         for row in self._rows(self._ask("load_resolutions", ids=self._pack(ids))):
             facts = dict(zip(RESOLUTION_COLUMNS, row, strict=True))
-            found[JobId(row[0])] = Resolution(**facts | {"kind": ResolutionKind(facts["kind"])})
+            where = f"the resolution of job {row[0]}"
+            kind = known_word(ResolutionKind, facts["kind"], where=where)
+            found[JobId(row[0])] = Resolution(**facts | {"kind": kind})
         return found
 
 

@@ -26,7 +26,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
-from tenure.errors import UnreadableRow
+from tenure.errors import StoreError, UnreadableRow
 
 Row: TypeAlias = tuple[Any, ...]
 Values: TypeAlias = Sequence[Any]
@@ -45,6 +45,7 @@ _POLICIES_REMEMBERED = 1024
 
 _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
+_W = TypeVar("_W", bound=StrEnum)
 
 
 # --- Into columns ------------------------------------------------------------------------------
@@ -112,6 +113,17 @@ def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
 
 def _word(words: type[StrEnum]) -> Callable[[str], StrEnum]:
     return {word.value: word for word in words}.__getitem__
+
+
+def known_word(words: type[_W], value: str, *, where: str) -> _W:
+    """The word of a closed set that a column holds. No guard refuses others."""
+    try:
+        return words(value)
+    except ValueError as wrong:
+        raise StoreError(
+            f"{where} is {value[:60]!a}, which this version does not know",
+            hint="upgrade Tenure, or correct what was written by hand",
+        ) from wrong
 
 
 def _document(shape: type[_T]) -> Callable[[str], _T]:
