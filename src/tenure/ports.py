@@ -433,6 +433,9 @@ class SweepStore(Protocol):
 class RetentionStore(Protocol):
     """What retention needs of a store. Each call looks at `limit` rows at most. [G4]"""
 
+    def now(self) -> Instant:
+        """The store's clock."""
+
     def prune_renewals(self, *, limit: int) -> PruneResult:
         """Look at up to `limit` renewals, from where the last call stopped, and delete those of
         ended attempts; those of live ones may be passed by. [G1]"""

@@ -37,6 +37,7 @@ from tenure.cli.output import (
     say,
 )
 from tenure.core.attempt_logs import AttemptLog
+from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.instants import Duration, Instant
@@ -290,6 +291,7 @@ def job_artifacts(
 
 
 def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | None) -> None:
+    check_name("NAME", name)
     stored = serving.store.load_artifact(job.id, name)
     if stored is None:
         refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")

@@ -14,6 +14,7 @@ from tenure.client.channel import Channel, Link, pausing, poll_pauses
 from tenure.client.options import Span, duration, plain
 from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, in_thread, run
+from tenure.core.checks import check_name
 from tenure.core.commands import Cancel
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND
@@ -160,6 +161,7 @@ class Job(Generic[R_co]):
 
     def _loading_artifact(self, name: str) -> Operation[bytes | None]:
         wanted = plain(name)
+        check_name("name", wanted)
         stored = yield from self._asking(lambda store: store.load_artifact(self.id, wanted))
         return None if stored is None else stored.body
 

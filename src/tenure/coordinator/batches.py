@@ -45,7 +45,7 @@ from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, OutcomeUnknown, StoreRefused, StoreUnavailable
-from tenure.ports import DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved, Store
+from tenure.ports import DecisionStore, DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved
 
 MAX_TRIES = 8
 LOST_BEFORE_LOCKING = 2
@@ -175,7 +175,7 @@ class Executor:
 
     def __init__(
         self,
-        store: Store,
+        store: DecisionStore,
         *,
         entropy: Entropy,
         clock: StoreClock,

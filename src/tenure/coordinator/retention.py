@@ -17,7 +17,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
-from tenure.ports import PruneResult, Store
+from tenure.ports import PruneResult, RetentionStore
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
@@ -75,7 +75,7 @@ class Retention:
 
     def __init__(
         self,
-        store: Store,
+        store: RetentionStore,
         policy: RetentionPolicy | None = None,
         *,
         page: int = PAGE,

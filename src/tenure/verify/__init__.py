@@ -8,7 +8,6 @@ from tenure.verify.acks import Ack, AckWriter, Op, read_acks
 from tenure.verify.invariants import INVARIANTS, check_across, check_record
 from tenure.verify.report import Finding, Report, State
 from tenure.verify.run import assert_holds, verify
-from tenure.verify.source import Source
 from tenure.verify.violations import Violation
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "Finding",
     "Op",
     "Report",
-    "Source",
     "State",
     "Violation",
     "answer_line",

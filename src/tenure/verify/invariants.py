@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from tenure.ports import Record
+from tenure.ports import Record, RecordSource
 from tenure.verify import ack_rules, leases, order, projections, rows, shared_keys
 from tenure.verify.acks import Ack
-from tenure.verify.source import Source
 from tenure.verify.violations import Violation
 
 OfRecord = Callable[[Record], Iterator[Violation]]
 OfAcks = Callable[[Record, Sequence[Ack]], Iterator[Violation]]
-OfStore = Callable[[Source], Iterator[Violation]]
+OfStore = Callable[[RecordSource], Iterator[Violation]]
 
 
 class Invariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +122,7 @@ def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation
             yield from of_acks(record, acks)
 
 
-def check_across(store: Source) -> Iterator[Violation]:
+def check_across(store: RecordSource) -> Iterator[Violation]:
     """Everything that is wrong between jobs."""
     for of_store in _OF_STORE:
         yield from of_store(store)

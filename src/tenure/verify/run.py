@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
+from tenure.ports import RecordSource
 from tenure.verify.ack_index import AckIndex
 from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
 from tenure.verify.acks import is_torn
 from tenure.verify.invariants import check_across, check_record
 from tenure.verify.report import Report, Tally
-from tenure.verify.source import Source
 
 DEFAULT_LIMIT = 10
 PAGE_SIZE = 200
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 def verify(
-    store: Source,
+    store: RecordSource,
     acks: Sequence[Path] | None = None,
     *,
     limit: int = DEFAULT_LIMIT,
@@ -54,7 +54,9 @@ def verify(
     return tally.report(acks=lines)
 
 
-def _judge_missing(store: Source, index: AckIndex, tally: Tally, retention_us: Duration) -> None:
+def _judge_missing(
+    store: RecordSource, index: AckIndex, tally: Tally, retention_us: Duration
+) -> None:
     now = store.now()
     for job_id, job_acks in index.without_record():
         if not must_exist(job_acks, job_id):
@@ -66,7 +68,7 @@ def _judge_missing(store: Source, index: AckIndex, tally: Tally, retention_us: D
             tally.add(violation)
 
 
-def assert_holds(store: Source, acks: Sequence[Path] | None = None) -> Report:
+def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> Report:
     """For tests: fail with the first violations unless everything that was checked holds."""
     report = verify(store, acks)
     if not report.holds:

@@ -10,21 +10,20 @@ from typing import TypeVar
 
 from tenure.core.ids import JobId, shown_lease
 from tenure.core.job import Job
-from tenure.ports import DedupeKey, Record
-from tenure.verify.source import Source
+from tenure.ports import DedupeKey, Record, RecordSource
 from tenure.verify.violations import Violation, broken
 
 _K = TypeVar("_K")
 
 
-def leases_are_not_shared(store: Source) -> Iterator[Violation]:
+def leases_are_not_shared(store: RecordSource) -> Iterator[Violation]:
     """No two jobs share a live lease. [I9]"""
     for lease_id, one, other in _shared(store, store.lease_holders(), lambda job: job.lease_id):
         what = f"lease {shown_lease(lease_id)} is also held by job {one.id}"
         yield broken("I9", Record(other.id, other, ()), other.rev, what)
 
 
-def dedupe_keys_are_not_shared(store: Source) -> Iterator[Violation]:
+def dedupe_keys_are_not_shared(store: RecordSource) -> Iterator[Violation]:
     """At most one live job has a given (namespace, kind, dedupe key). [I17]"""
     for key, one, other in _shared(store, store.live_keys(), _live_key):
         what = f"dedupe key {key.key} of {key.namespace}/{key.kind} is also held by job {one.id}"
@@ -38,7 +37,7 @@ def _live_key(job: Job) -> DedupeKey | None:
 
 
 def _shared(
-    store: Source, holders: Iterable[tuple[_K, JobId]], held: Callable[[Job], object]
+    store: RecordSource, holders: Iterable[tuple[_K, JobId]], held: Callable[[Job], object]
 ) -> Iterator[tuple[_K, Job, Job]]:
     for (key, one), (other_key, other) in pairwise(holders):
         if key == other_key and one != other:
