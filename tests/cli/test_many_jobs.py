@@ -100,7 +100,7 @@ def test_cancel_all_leaves_finished_jobs_alone_and_can_be_repeated(run: Run) -> 
     [outcome] = json.loads(first.stdout)
     assert (outcome["job_id"], outcome["status"], old != new) == (new, "cancelled", True)
     assert (second.exit_code, second.stdout) == (0, "")
-    assert second.stderr == "tenure: there is no such job\n"
+    assert second.stderr == "tenure: nothing to do: no job matches\n"
 
 
 def test_a_running_job_is_asked_to_stop(run: Run, serving: Coordinator) -> None:

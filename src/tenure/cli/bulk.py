@@ -90,7 +90,7 @@ def select(
         return list(dict.fromkeys(found))
     found, is_all = _all_ids(serving, selection.wanted, without)
     if not found:
-        say(f"there is no such {noun}")
+        say(f"nothing to do: no {noun} matches")
         return found
     many = f"1 {noun}" if len(found) == 1 else f"{len(found):,} {noun}s"
     if not selection.yes:
