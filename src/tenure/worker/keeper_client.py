@@ -87,6 +87,12 @@ class KeeperClient:
         self._started_at = self._clock()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        lines = b"".join(
+            b"+%d\n=%d %d\n" % (group, group, deadline or 0)
+            for group, deadline in self._deadlines.items()
+        )
+        # Before it starts: if this process is killed next, the keeper already knows every group.
+        sent = ours.send(lines) if lines else 0
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -103,8 +109,8 @@ class KeeperClient:
                 return
         self._running = process, ours
         self._selector.register(ours, selectors.EVENT_READ, self._heard)
-        for group, deadline in self._deadlines.items():
-            self._tell(b"+%d\n=%d %d\n" % (group, group, deadline or 0))
+        if sent < len(lines):
+            self._tell(lines[sent:])
 
     def _heard(self) -> None:
         """It never writes: the socket is readable when the process is gone."""
