@@ -278,8 +278,8 @@ def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_p
     read_pids(tmp_path / "pid")
 
     runner.signal(signal.SIGTERM)
-    runner.signal(signal.SIGUSR1)  # means nothing, and is answered: then SIGTERM was heard too
-    wait_until(lambda: "SIGUSR1 means nothing" in talk.read_text(), "the worker to have heard")
+    runner.signal(signal.SIGUSR1)  # it is ignored and logged: then SIGTERM was handled too
+    wait_until(lambda: "ignoring SIGUSR1" in talk.read_text(), "the worker to have heard")
     go_on.touch()
     finished = shop.wait(other, JobStatus.SUCCEEDED, JobStatus.QUEUED, JobStatus.DEAD_LETTERED)
     were_alive = all(map(is_alive, pids))
