@@ -71,7 +71,7 @@ def fence_at(
 ) -> Boot:
     """When the worker gives its lease up, counted from when it *sent* the request.
 
-    A lease that is bounded by a time-out or a cancel deadline ends there whatever is renewed, and
+    A lease that is bounded by a timeout or a cancel deadline ends there whatever is renewed, and
     nobody waits to take the job over: the whole margin would only cut handlers short.
     """
     margin = margin_us(lease_us)
@@ -194,7 +194,7 @@ class Attempt:
         return self.has_news or self._unconfirmed != (None, None)
 
     @property
-    def goes_along(self) -> bool:
+    def may_share_batch(self) -> bool:
         """Whether its commands may share a batch with those of others."""
         return self.tries == 0 and not self.sends_alone
 

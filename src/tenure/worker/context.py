@@ -36,7 +36,7 @@ from tenure.worker.messages import (
 )
 from tenure.worker.output import clean
 from tenure.worker.own_transaction import Authority, Transactions, atransact, transact
-from tenure.worker.wire import LOOK_AGAIN_S
+from tenure.worker.wire import LEASE_CHECK_S
 
 
 class AttemptContext(Context):
@@ -163,7 +163,7 @@ class AttemptContext(Context):
     def authority(self) -> Authority:
         """The lease, which the supervisor lends on request; `Cancelled` if it is lost."""
         self._send(LeaseWanted(self._run))
-        while not self._is_lent.wait(LOOK_AGAIN_S):
+        while not self._is_lent.wait(LEASE_CHECK_S):
             if not self.still_mine():
                 raise Cancelled("the lease is lost")
         assert self._authority is not None

@@ -59,8 +59,8 @@ class Outbox:
     def flush(self, now: Boot) -> list[Send]:
         """One batch for all first tries, one for each retry."""
         waiting, self._waiting = self._waiting, []
-        together = [pair for pair in waiting if pair[0].goes_along]
-        alone = [[pair] for pair in waiting if not pair[0].goes_along]
+        together = [pair for pair in waiting if pair[0].may_share_batch]
+        alone = [[pair] for pair in waiting if not pair[0].may_share_batch]
         return [
             send for batch in [together, *alone] if batch for send in self._with_news(batch, now)
         ]

@@ -76,7 +76,7 @@ _ENDS = {
 }
 
 
-def end_in_words(attempt: Attempt, report: WorkerCommand, disposition: Disposition | None) -> str:
+def describe_end(attempt: Attempt, report: WorkerCommand, disposition: Disposition | None) -> str:
     """How an attempt ended, after how long, and with which error if it failed."""
     ran_us = attempt.ran_us
     after = "" if ran_us is None else f" after {ran_us / MICROSECONDS_PER_SECOND:.3f} s"
@@ -87,7 +87,7 @@ def end_in_words(attempt: Attempt, report: WorkerCommand, disposition: Dispositi
     return f"{ended}{after}{became}{said}"
 
 
-def stop_in_words(attempt: Attempt, now: Boot) -> str:
+def describe_kill(attempt: Attempt, now: Boot) -> str:
     """Why a cancelled handler is killed now."""
     assert attempt.asked_at is not None
     had_s = (now - attempt.asked_at) / MICROSECONDS_PER_SECOND

@@ -64,7 +64,7 @@ EXIT_POLL = seconds(0.2)
 EXIT_WITHIN = seconds(1)
 EXIT_ALONE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
-LOOK_AGAIN_S = 0.01
+EXIT_POLL_S = 0.01
 KEEPER_DELAY = seconds(0.1)
 """How much later than the supervisor the keeper kills. Less than a lease's margin."""
 SHOWN_OUTPUT = 4000
@@ -92,8 +92,8 @@ class _Slot:
         self.is_announced = False
         self.is_sent = False
         self.parts = ArtifactParts()
-        self.is_storing_artifact = False  # an artifact of it is being stored
-        self.is_enqueueing = False  # a follow-up of it is being stored
+        self.is_storing_artifact = False
+        self.is_enqueueing = False  # a follow-up
         self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
         self.lines = Lines()
         self.sent_parts = 0  # of its output
@@ -617,7 +617,7 @@ class Pool:
             child.send(Retire())
         until = time.monotonic() + EXIT_ALONE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(EXIT_POLL_S)
 
 
 def _ids(frame: Run) -> dict[str, object]:

@@ -61,10 +61,10 @@ from tenure.worker.outcomes import (
     Displaced,
     Stopped,
     count_committed,
-    end_in_words,
+    describe_end,
+    describe_kill,
     malformed,
     report_of,
-    stop_in_words,
 )
 from tenure.worker.stats import Stats
 
@@ -72,7 +72,7 @@ CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while i
 REPORT_WITHIN = seconds(60)
 MAX_REPORT_TRIES = 12
 MAX_REFUSED_REPORTS = 3
-NOT_HEARD = "the server refuses this worker; its token may be revoked or limited"
+SERVER_REFUSES = "the server refuses this worker; its token may be revoked or limited"
 LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
 SHUTDOWN = "shutdown"
@@ -103,8 +103,8 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 def drain_within(grace_us: Duration, now: Boot) -> Drain:
-    """Ask at three quarters of the grace, kill and hand back at nine tenths. With a
-    short grace handlers are asked earlier, down to half of it: to stop takes a moment."""
+    """Ask at three quarters of the grace, kill and hand back at nine tenths. With a short
+    grace handlers are asked earlier, down to half of it: to stop takes a moment."""
     kill_us = grace_us * 9 // 10
     ask_us = max(grace_us // 2, min(grace_us * 3 // 4, kill_us - TIME_TO_STOP))
     return Drain(
@@ -137,7 +137,7 @@ class Session:
         self._random = random
         self._claimer = Claimer(settings, random)
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
-        self._hung_up: int | None = None  # the ticket of a held claim that we ended ourselves
+        self._ended_claim: int | None = None  # the ticket of a held claim that we ended ourselves
         self._attempts: dict[int, Attempt] = {}
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
@@ -177,7 +177,7 @@ class Session:
         for event in events:
             self._dispatch(event)
         if now >= self.next_at:
-            self._keep_time()
+            self._do_what_is_due()
         self._actions += self._outbox.flush(now)
         self._wake_by(self._outbox.next_at)
         actions, self._actions = self._actions, []
@@ -196,7 +196,7 @@ class Session:
             case LeasesPolled():
                 self._leases_polled(event)
             case ClaimAnswered():
-                self._heard()
+                self._heard_coordinator()
                 self._claim_answered(event.ticket, event.answer)
             case ClaimFailed():
                 self._claim_failed(event.ticket, event.why, event.retry_after_us)
@@ -207,7 +207,7 @@ class Session:
             case Finished():
                 self._finished(event)
             case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
-                self._news(event)
+                self._heard_child(event)
             case DrainAsked():
                 self._begin_drain(event.grace_us)
             case StopAsked():
@@ -222,18 +222,18 @@ class Session:
     def _wake_by(self, instant: Boot) -> None:
         self.next_at = min(self.next_at, instant)
 
-    def _keep_time(self) -> None:
+    def _do_what_is_due(self) -> None:
         """Do everything that is due, and set `next_at`."""
         self.next_at = NEVER
         self._drop_overdue_requests()
-        self._keep_drain()
+        self._continue_drain()
         for attempt in list(self._attempts.values()):
-            self._keep_lease(attempt)
+            self._check_lease(attempt)
         self._heartbeats()
         self._poll_leases()
         for attempt in list(self._attempts.values()):
             self._retry(attempt)
-        self._ask_for_work()
+        self._claim_jobs()
 
     def _drop_overdue_requests(self) -> None:
         for ticket in self._outbox.overdue(self._now):
@@ -245,7 +245,7 @@ class Session:
             else:
                 self._wake_by(Boot(sent_at + CLAIM_ANSWER_WITHIN))
 
-    def _keep_lease(self, attempt: Attempt) -> None:
+    def _check_lease(self, attempt: Attempt) -> None:
         if not attempt.is_open or not attempt.phase.has_handler:
             return
         if self._now >= attempt.fence_at:
@@ -259,7 +259,7 @@ class Session:
         if attempt.phase is Phase.RUNNING and attempt.kill_at is not None:
             if self._now >= attempt.kill_at:
                 if attempt.is_cancelled:
-                    self._note_about(attempt, stop_in_words(attempt, self._now))
+                    self._note_about(attempt, describe_kill(attempt, self._now))
                 self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
             else:
                 self._wake_by(attempt.kill_at)
@@ -271,7 +271,7 @@ class Session:
 
     # --- claiming ------------------------------------------------------------------------------
 
-    def _ask_for_work(self) -> None:
+    def _claim_jobs(self) -> None:
         unanswered = self._claimer.unanswered is not None
         is_closed = self._drain is not None or not self._has_begun
         if self._claim is not None or (is_closed and not unanswered):
@@ -299,7 +299,7 @@ class Session:
         if self._claim is None or self._claim[0] != ticket:
             return
         self._claim = None
-        if ticket != self._hung_up:
+        if ticket != self._ended_claim:
             self.stats.transport_failures += 1
             self._note_failure("a claim", why)
         self._claimer.failed(self._now, retry_after_us=retry_after_us)
@@ -379,7 +379,7 @@ class Session:
             self.stats.transport_failures += 1
             self._note_failure(f"{len(sent.commands)} requests", event.why)
         elif isinstance(event, Answered):
-            self._heard()
+            self._heard_coordinator()
         for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):
             attempt = self._attempts.get(run)
             if attempt is None:
@@ -405,17 +405,17 @@ class Session:
             case VerdictKind.REJECTED if attempt.is_lent and verdict.cause in _SELF_COMPLETED:
                 # The handler died after its own commit, before it could report it.
                 self.stats.succeeded += 1
-                self._tell_end(attempt, command, Disposition.SUCCEEDED)
+                self._note_end(attempt, command, Disposition.SUCCEEDED)
                 self._close(attempt)
             case VerdictKind.REJECTED:
                 self.stats.rejected += 1
                 what = type(command).__name__.lower()
-                text = f"its {what} was REJECTED ({verdict.cause or NOT_HEARD}), stopping it"
+                text = f"its {what} was REJECTED ({verdict.cause or SERVER_REFUSES}), stopping it"
                 self._note_about(attempt, text, is_error=True)
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
                 count_committed(self.stats, verdict.disposition)
-                self._tell_end(attempt, command, verdict.disposition)
+                self._note_end(attempt, command, verdict.disposition)
                 self._close(attempt)
             case VerdictKind.OK:
                 self._authorised(attempt, command, verdict, sent_at)
@@ -503,7 +503,9 @@ class Session:
 
     # --- handlers ------------------------------------------------------------------------------
 
-    def _news(self, event: CheckpointSaved | ProgressMade | LeaseWanted | SelfCompleted) -> None:
+    def _heard_child(
+        self, event: CheckpointSaved | ProgressMade | LeaseWanted | SelfCompleted
+    ) -> None:
         attempt = self._attempts.get(event.run)
         if attempt is None or not attempt.is_open:
             return
@@ -606,10 +608,10 @@ class Session:
     def _end_waits(self) -> None:
         """End a claim that is held open longer than the drain lasts; its retry does not wait."""
         if self._claim is not None:
-            self._hung_up = self._claim[0]
+            self._ended_claim = self._claim[0]
             self._actions.append(EndWaits())
 
-    def _keep_drain(self) -> None:
+    def _continue_drain(self) -> None:
         drain = self._drain
         if drain is None:
             return
@@ -633,7 +635,7 @@ class Session:
         self._note(why, is_error=True)
         self._stop_now()
 
-    def _heard(self) -> None:
+    def _heard_coordinator(self) -> None:
         """The coordinator answered."""
         if self._drain is not None:
             self._claimer.hurry(self._now)  # grants of a claim that was lost can be handed back
@@ -649,10 +651,10 @@ class Session:
         elif line is not None:
             self._note(f"no answer to {what}, asking until there is one: {why}")
 
-    def _tell_end(
+    def _note_end(
         self, attempt: Attempt, report: WorkerCommand, disposition: Disposition | None
     ) -> None:
-        text = f"{attempt.name}: {end_in_words(attempt, report, disposition)}"
+        text = f"{attempt.name}: {describe_end(attempt, report, disposition)}"
         is_routine = not isinstance(report, Fail)
         self._actions.append(Note(text, job=attempt.grant.job, is_routine=is_routine))
 

@@ -14,7 +14,7 @@ from tenure.worker.messages import ToChild, ToSupervisor
 
 _LENGTH = struct.Struct(">I")
 READ_BYTES = 256 * 1024
-LOOK_AGAIN_S = 0.1
+LEASE_CHECK_S = 0.1
 FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may hold besides one body
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -115,7 +115,7 @@ class Answers(Generic[_A]):
         """The answer to this request; `Cancelled` if the lease is lost before it comes."""
         while True:
             try:
-                answer = self._heard.get(timeout=LOOK_AGAIN_S)
+                answer = self._heard.get(timeout=LEASE_CHECK_S)
             except Empty:
                 if not self._still_mine():
                     raise Cancelled("the lease is lost") from None
