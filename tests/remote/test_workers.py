@@ -137,7 +137,7 @@ def test_a_server_that_is_away_longer_than_the_lease_costs_the_attempt(site: Rem
     )
 
     server.stop(signal.SIGKILL)
-    site.until(lambda: "no renewal" in site.logs["worker"].read_text(), "the worker gave it up")
+    site.until(lambda: "not renewed in time" in site.logs["worker"].read_text(), "it was given up")
     site.serve(server.port)
     job = site.until_ended(job_id)
 
