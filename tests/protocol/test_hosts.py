@@ -35,7 +35,7 @@ from tenure.remote.settings import parse_address
         ("", False),
     ],
 )
-def test_only_what_is_certain_to_be_this_machine_is_taken_for_it(host: str, expected: bool) -> None:
+def test_only_certain_names_count_as_this_machine(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 

@@ -27,7 +27,7 @@ def test_no_two_routes_share_a_name_or_an_address() -> None:
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
 
 
-def test_only_what_says_nothing_is_public() -> None:
+def test_only_routes_that_reveal_nothing_are_public() -> None:
     assert {route.name for route in ROUTES if route.is_public} == PUBLIC
 
 

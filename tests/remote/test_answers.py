@@ -130,7 +130,7 @@ NOW = answer(200, b'{"now": "2025-01-01T00:00:00Z", "a_field_of_tomorrow": 1}')
         b"",
     ],
 )
-def test_what_is_no_answer_is_no_verdict_and_a_report_is_sent_once(says: bytes) -> None:
+def test_a_broken_answer_is_no_verdict_and_a_report_is_sent_once(says: bytes) -> None:
     with asking(says) as (remote, puppet):
         with pytest.raises(StoreUnavailable):
             remote.submit_many([START]).result()
@@ -139,7 +139,7 @@ def test_what_is_no_answer_is_no_verdict_and_a_report_is_sent_once(says: bytes) 
 
 
 @pytest.mark.parametrize("says", [problem(500, "internal_error", verdict=None), b""])
-def test_an_unknown_outcome_is_called_one(says: bytes) -> None:
+def test_a_lost_answer_raises_outcome_unknown(says: bytes) -> None:
     with asking(says) as (remote, _), pytest.raises(OutcomeUnknown):
         remote.submit_many([START]).result()
 
@@ -172,7 +172,7 @@ def test_a_server_says_whether_anything_may_have_been_carried_out(
     assert caught.value.nothing_changed is nothing_changed
 
 
-def test_nobody_there_is_not_an_unknown_outcome() -> None:
+def test_a_refused_connection_is_not_an_unknown_outcome() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     remote = connect(url, TOKEN, QUICK)
@@ -185,7 +185,7 @@ def test_nobody_there_is_not_an_unknown_outcome() -> None:
 
 
 @spec("H2")
-def test_a_question_is_asked_again_the_same_until_it_is_answered() -> None:
+def test_a_request_is_repeated_unchanged_until_it_is_answered() -> None:
     with asking(b"", problem(503, "closed", verdict=None), NOW) as (remote, puppet):
         assert remote.store.now() == 1_735_689_600_000_000
 
@@ -193,7 +193,7 @@ def test_a_question_is_asked_again_the_same_until_it_is_answered() -> None:
         assert len(set(puppet.heard)) == 1
 
 
-def test_asking_again_has_an_end() -> None:
+def test_a_request_is_not_repeated_for_ever() -> None:
     with asking(problem(503, "not_ready", verdict=None)) as (remote, puppet):
         with pytest.raises(StoreUnavailable, match="503"):
             remote.store.now()
@@ -219,7 +219,7 @@ def test_a_refusal_is_final(says: bytes, error: type[Exception]) -> None:
         assert "bbbb" not in str(caught.value)
 
 
-def test_a_server_that_wants_to_be_left_alone_is_left_alone() -> None:
+def test_retry_after_is_respected() -> None:
     busy = answer(
         429, b'{"code": "too_many_leases", "message": "no"}', headers="Retry-After: 7\r\n"
     )
@@ -296,7 +296,7 @@ def test_a_hang_up_does_not_concern_what_is_asked_later() -> None:
             remote.end_waits()
 
 
-def test_a_closed_one_says_so() -> None:
+def test_a_closed_caller_raises_closed() -> None:
     with asking(NOW) as (remote, _):
         remote.close()
 
@@ -322,7 +322,7 @@ def test_a_call_after_the_end_is_not_an_unknown_outcome_however_it_would_wait() 
 # --- tokens and TLS ----------------------------------------------------------------------------
 
 
-def test_a_token_prints_as_nothing() -> None:
+def test_a_token_is_not_shown_by_repr() -> None:
     trust = trust_from_environment({"TENURE_TOKEN": TOKEN})
 
     assert "bbbb" not in f"{trust!r} {trust.token} {Secret(TOKEN)!r}"
@@ -390,7 +390,7 @@ def test_a_url_that_names_no_server_is_refused_and_not_repeated(url: str) -> Non
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_certificate_of_nobody_we_trust_is_refused_at_once() -> None:
+def test_an_untrusted_certificate_is_refused_at_once() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
     plain = socket.create_server(("127.0.0.1", 0))

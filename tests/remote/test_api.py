@@ -53,7 +53,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     site.close()
 
 
-def test_a_job_is_made_waited_for_and_looked_at(shop: Shop) -> None:
+def test_a_job_is_enqueued_awaited_and_read(shop: Shop) -> None:
     job = shop.app.enqueue("page", {"text": "hello"}, key="page-1", correlation_id="c-1")
 
     assert job.result(timeout="2m") == "hello"
@@ -87,7 +87,7 @@ async def _made_without_blocking(app: Tenure) -> int:
     return int(await job.aresult(timeout="2m"))
 
 
-def test_the_twins_for_event_loops_work_too(shop: Shop) -> None:
+def test_async_methods_work_too(shop: Shop) -> None:
     assert asyncio.run(_made_without_blocking(shop.app)) == 5
 
 

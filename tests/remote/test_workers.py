@@ -106,7 +106,7 @@ def test_a_handler_without_a_token_enqueues_through_its_worker(site: RemoteSite)
     assert {site.events(each.id)[0].actor for each in followed} == {"worker:fleet"}
 
 
-def test_cancels_reach_a_far_handler_softly_and_hard(site: RemoteSite, tmp_path: Path) -> None:
+def test_soft_and_hard_cancels_reach_a_remote_handler(site: RemoteSite, tmp_path: Path) -> None:
     server = site.serve()
     site.work("worker", server.address)
     pid_file = tmp_path / "pid"

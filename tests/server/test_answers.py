@@ -312,7 +312,7 @@ def test_a_bad_address_names_its_part(stage: Stage, path: str, field: str) -> No
     ("method", "path", "status", "code"),
     [("GET", "/v2/jobs", 404, "unknown_route"), ("DELETE", "/v1/jobs", 405, "method_not_allowed")],
 )
-def test_what_the_table_does_not_have_is_not_there(
+def test_a_path_that_is_not_in_the_table_is_a_404(
     stage: Stage, method: str, path: str, status: int, code: str
 ) -> None:
     answer = stage.ask(method, path)
@@ -329,7 +329,7 @@ def test_what_the_table_does_not_have_is_not_there(
         ("POST", "/healthz", "GET"),
     ],
 )
-def test_a_method_that_is_not_there_hears_which_are(
+def test_an_unknown_method_is_a_405_that_lists_the_others(
     stage: Stage, method: str, path: str, allowed: str
 ) -> None:
     answer = stage.ask(method, path)
@@ -346,7 +346,7 @@ def test_a_method_that_is_not_there_hears_which_are(
         (RuntimeError("secret-of-the-house"), 500, "internal_error"),
     ],
 )
-def test_a_failure_inside_says_no_verdict_and_shows_nothing(
+def test_an_internal_failure_carries_no_verdict_and_no_details(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, failure: Exception, status: int, code: str
 ) -> None:
     job_id = stage.enqueue()
@@ -393,7 +393,7 @@ def test_a_version_that_the_server_does_not_speak_is_refused(stage: Stage) -> No
 
 
 @spec("H43")
-def test_a_body_over_its_limit_is_refused_by_what_came_not_by_what_was_said(stage: Stage) -> None:
+def test_a_body_is_limited_by_its_bytes_not_by_its_header(stage: Stage) -> None:
     json_type = {"content-type": "application/json"}
     said = stage.ask(
         "POST",
@@ -504,7 +504,7 @@ def test_an_absurd_duration_is_refused_not_a_fault(stage: Stage) -> None:
     assert (answer.status, answer.json["field"]) == (422, "uptime_s")
 
 
-def test_queues_and_workers_are_looked_after(stage: Stage) -> None:
+def test_operators_pause_limit_and_drain(stage: Stage) -> None:
     stage.enqueue()
     alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
     first = stage.call("alive", {**alive, "uptime_s": 0}, role=W, worker="a/b:1")
@@ -526,7 +526,7 @@ def test_queues_and_workers_are_looked_after(stage: Stage) -> None:
     assert len(stage.claim()) == 1
 
 
-def test_held_jobs_go_on_and_finished_ones_run_again(stage: Stage) -> None:
+def test_operators_requeue_held_jobs_and_rerun_finished_ones(stage: Stage) -> None:
     held = stage.leased(1, policy={"on_lost": "hold"})
     stage.clock.advance(61)
     stage.coordinator.execute(Sweep(job_id=JobId(held["job_id"])))

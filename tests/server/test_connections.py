@@ -73,7 +73,7 @@ def check_named(received: bytes) -> None:
     assert b'"request_id":"%s"' % found[1] in received
 
 
-def test_a_uvicorn_that_has_changed_inside_is_refused_at_the_start() -> None:
+def test_an_incompatible_uvicorn_is_refused_at_startup() -> None:
     class Changed(H11Protocol):
         def __init__(self) -> None:
             self.conn = self.connections = self.client = self.loop = self.transport = None  # type: ignore[assignment]  # only their names count
@@ -85,7 +85,7 @@ def test_a_uvicorn_that_has_changed_inside_is_refused_at_the_start() -> None:
 
 @spec("H13")
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", HEAD])
-def test_a_head_that_does_not_come_ends_its_connection(server: Process, sent: bytes) -> None:
+def test_a_connection_without_a_head_is_closed(server: Process, sent: bytes) -> None:
     with server.socket() as slow:
         slow.sendall(sent)
 
@@ -96,7 +96,7 @@ def test_a_head_that_does_not_come_ends_its_connection(server: Process, sent: by
 
 
 @spec("H13")
-def test_a_head_that_drips_ends_its_connection_too(server: Process) -> None:
+def test_a_connection_whose_head_comes_too_slowly_is_closed(server: Process) -> None:
     with server.socket() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")
         slow.settimeout(0.1)
@@ -148,7 +148,7 @@ def test_a_body_over_its_limit_is_not_read_for_ever(server: Process) -> None:
 
 
 @spec("H43")
-def test_whoever_asks_first_is_not_let_send_a_body_over_the_limit(server: Process) -> None:
+def test_expect_continue_is_refused_for_a_body_over_the_limit(server: Process) -> None:
     with server.socket() as careful:
         careful.sendall(HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
 
@@ -168,7 +168,9 @@ def test_whoever_asks_first_is_not_let_send_a_body_over_the_limit(server: Proces
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 4 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_http_gets_the_shape_of_every_problem(server: Process, sent: bytes) -> None:
+def test_a_request_that_is_not_http_is_answered_with_a_problem(
+    server: Process, sent: bytes
+) -> None:
     with server.socket() as strange:
         strange.sendall(sent)
 
@@ -213,7 +215,7 @@ def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Pro
 
 
 @spec("H9", "H43")
-def test_past_the_limit_of_connections_a_newcomer_is_told(server: Process) -> None:
+def test_a_connection_past_the_limit_is_told_so(server: Process) -> None:
     with ExitStack() as many:
         for number in range(SETTINGS.max_connections):
             many.enter_context(server.socket(source=f"127.0.0.{1 + number % 2}"))
@@ -330,7 +332,7 @@ def _readable(client: ssl.SSLObject) -> bytes:
 
 
 @spec("H13")
-def test_the_largest_page_is_not_kept_for_long_for_whoever_does_not_read() -> None:
+def test_a_large_response_to_a_slow_reader_is_freed_soon() -> None:
     settings = ServerSettings()
 
     longest_s = settings.send_within_s + (50 << 20) / settings.slowest_bytes_per_s

@@ -220,7 +220,7 @@ def test_a_batch_of_a_thousand_jobs_does_not_hold_the_loop(stage: Stage, last_ki
 
 
 @spec("H39")
-def test_the_place_of_a_wrong_field_in_a_batch_is_found_elsewhere(stage: Stage) -> None:
+def test_the_position_of_a_wrong_field_is_found_on_a_thread(stage: Stage) -> None:
     deep = "[" * 70 + "]" * 70
     jobs = [f'{{"queue":"q","kind":"k","payload":{numbers(300)}}}'] * 999
     body = '{"jobs":[' + ",".join([*jobs, f'{{"queue":"q","kind":"k","payload":{deep}}}']) + "]}"
@@ -256,7 +256,7 @@ def _pieces(connection: StrictConnection, taken: list[h11.Data]) -> None:
             taken.append(event)
 
 
-def test_the_example_of_a_heartbeat_is_one() -> None:
+def test_the_heartbeat_used_above_is_valid() -> None:
     """Or the counts above would be those of a refusal."""
     report = {"job_id": JOB.format(1), "lease_id": LEASE, "hb_seq": 1, "checkpoint": {}}
 

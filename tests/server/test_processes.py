@@ -81,7 +81,7 @@ def seen(server: Process, job_id: str, token: str) -> Any:
 
 
 @spec("H4", "H10")
-def test_a_job_goes_its_way_over_http(house: House) -> None:
+def test_a_job_runs_over_http_from_enqueue_to_result(house: House) -> None:
     client, worker = house.token("client"), house.token("worker")
     server = house.serve()
     new = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": {"n": 1}}
@@ -141,7 +141,7 @@ def test_an_artifact_over_the_namespaces_quota_is_refused_with_what_is_used(
 
 
 @spec("H35")
-def test_a_server_that_is_told_to_stop_lets_waiting_claims_go(house: House) -> None:
+def test_a_server_that_stops_answers_waiting_claims(house: House) -> None:
     client, worker = house.token("client"), house.token("worker")
     server = house.serve()
     waiting = Waiting(server, worker)
@@ -156,7 +156,7 @@ def test_a_server_that_is_told_to_stop_lets_waiting_claims_go(house: House) -> N
 
 
 @spec("H35")
-def test_a_caller_that_hangs_up_takes_no_job_with_it(house: House) -> None:
+def test_a_caller_that_hangs_up_keeps_no_job(house: House) -> None:
     client, worker = house.token("client"), house.token("worker")
     server = house.serve()
     gone = server.connect()
@@ -258,7 +258,7 @@ def test_a_server_without_tokens_does_not_listen_to_the_world(
 
 
 @spec("H28")
-def test_with_a_valid_token_it_may() -> None:
+def test_a_server_with_a_valid_token_may_listen_beyond_this_machine() -> None:
     store = MemoryStore()
     coordinator = Coordinator(store)
     options = ServeOptions(host=EVERYWHERE)
@@ -364,7 +364,7 @@ def test_a_port_that_is_taken_is_named(sqlite_house: House) -> None:
     assert f"port {port}" in refused.stderr
 
 
-def test_a_store_that_cannot_be_is_a_line(sqlite_house: House) -> None:
+def test_an_impossible_store_is_reported_in_one_line(sqlite_house: House) -> None:
     refused = sqlite_house.tenure("serve", "--url", "sqlite:////nowhere/at/all.db")
 
     assert refused.returncode == 2
@@ -372,7 +372,7 @@ def test_a_store_that_cannot_be_is_a_line(sqlite_house: House) -> None:
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_only_a_server_loads_the_server() -> None:
+def test_only_serve_imports_the_server() -> None:
     names = "tenure tenure.wiring tenure.cli.main tenure.cli.tokens tenure.cli.serve"
     script = f"import sys, {names.replace(' ', ', ')}; print(*sys.modules)"
 

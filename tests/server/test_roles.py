@@ -117,9 +117,7 @@ def test_every_route_says_who_may_ask_and_the_table_by_hand_agrees() -> None:
 @spec("H22")
 @pytest.mark.parametrize("role", list(Role), ids=str)
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
-def test_a_role_is_let_in_where_it_may_ask_and_nowhere_else(
-    stage: Stage, route: Route, role: Role
-) -> None:
+def test_a_role_reaches_its_routes_and_no_others(stage: Stage, route: Route, role: Role) -> None:
     stage.enqueue()
 
     answer = send(stage, route, token=stage.of(role))
@@ -147,7 +145,7 @@ def test_without_a_token_only_the_public_routes_answer(stage: Stage, route: Rout
 
 @spec("H22")
 @pytest.mark.parametrize("route", [each for each in ROUTES if not each.is_public], ids=name_of)
-def test_who_may_not_ask_changes_nothing(stage: Stage, route: Route) -> None:
+def test_a_refused_role_changes_nothing(stage: Stage, route: Route) -> None:
     job_id = stage.enqueue()
     before = (stage.job(job_id), stage.events(job_id))
 

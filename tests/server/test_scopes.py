@@ -295,9 +295,7 @@ def test_a_key_that_is_held_out_of_scope_is_a_conflict_without_details(
 
 @spec("D6", "H41")
 @pytest.mark.parametrize("verb", ["redrive", "rerun"])
-def test_what_stands_in_the_way_of_a_new_job_is_not_shown_to_those_it_is_not_for(
-    stage: Stage, verb: str
-) -> None:
+def test_a_conflicting_job_out_of_scope_is_not_shown(stage: Stage, verb: str) -> None:
     limited = stage.token(Role.OPERATOR, queues=(QueueName("mine"),))
     old = stage.enqueue(1, queue="mine", dedupe_key="d")
     killed = {"request_id": "x", "reason_code": "policy_violation"}

@@ -118,7 +118,7 @@ def test_a_foreign_lease_leaves_a_line_without_its_id(stage: Stage, name: str) -
 
 
 @spec("OB11")
-def test_what_operators_do_leaves_a_line_and_what_they_look_at_does_not(stage: Stage) -> None:
+def test_operator_actions_are_logged_and_reads_are_not(stage: Stage) -> None:
     job_id = stage.enqueue(1)
     stage.call("alive", EXAMPLES["alive"], role=W, worker="w")
     noted(stage)
@@ -147,7 +147,7 @@ def test_what_operators_do_leaves_a_line_and_what_they_look_at_does_not(stage: S
 
 
 @spec("OB11")
-def test_what_is_allowed_leaves_nothing(stage: Stage) -> None:
+def test_allowed_requests_write_no_security_line(stage: Stage) -> None:
     lease = stage.leased(1)
     stage.call("start", {**lease, "request_id": "s"}, role=W)
     stage.call("complete", {**lease, "request_id": "c"}, role=W)

@@ -39,7 +39,7 @@ def test_a_path_with_a_line_feed_is_not_the_one_without(
         (b'{"queue": "q", "kind": "k", "payload": {"a": 1, "b": {"a": 1, "a": 2}}}', "a"),
     ],
 )
-def test_what_is_said_twice_is_refused(stage: Stage, body: bytes, field: str) -> None:
+def test_a_field_that_is_given_twice_is_refused(stage: Stage, body: bytes, field: str) -> None:
     refused = stage.ask(
         "POST",
         "/v1/jobs",

@@ -125,7 +125,7 @@ def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
 
 
 @spec("H30")
-def test_tokens_that_are_made_up_hold_up_nobody_who_is_known(
+def test_made_up_tokens_do_not_hold_up_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = replace(SETTINGS, strangers_at_once=1, max_strangers=2, recheck_token_s=0)
@@ -265,7 +265,7 @@ def test_the_namespace_is_the_tokens(stage: Stage) -> None:
 
 @spec("H21")
 @pytest.mark.parametrize("route", [each for each in ROUTES if "job" in each.finds], ids=name_of)
-def test_what_is_in_another_namespace_is_not_there(stage: Stage, route: Route) -> None:
+def test_a_job_of_another_namespace_is_unknown(stage: Stage, route: Route) -> None:
     unknown = [send(stage, route, token=stage.of(role)) for role in route.roles]
     job_id = stage.enqueue(1, token=stage.token(C, namespace=OTHER))
     before = (stage.job(job_id), stage.events(job_id))
@@ -294,7 +294,7 @@ def test_lists_and_claims_have_nothing_of_another_namespace(stage: Stage) -> Non
 
 
 @spec("H21")
-def test_wrong_leases_of_a_batch_are_looked_into_together(
+def test_wrong_leases_of_a_batch_are_read_in_one_call(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = stage.token(C, namespace=OTHER)
@@ -506,7 +506,7 @@ def test_another_claim_of_the_same_id_hears_nothing_of_its_grants_without_room(
         {"max_polls": 0},
     ],
 )
-def test_a_token_that_makes_no_sense_is_not_made(fields: dict[str, Any]) -> None:
+def test_an_inconsistent_token_is_refused(fields: dict[str, Any]) -> None:
     given = {"id": "0" * 16, "secret_sha256": "0" * 64, "name": "n", "role": C} | fields
 
     with pytest.raises(InvalidInput):

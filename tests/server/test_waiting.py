@@ -42,7 +42,7 @@ def test_a_claim_waits_until_there_is_a_job(stage: Stage) -> None:
 
 
 @spec("H10")
-def test_a_claim_finds_what_came_by_another_way(stage: Stage) -> None:
+def test_a_claim_finds_a_job_that_was_enqueued_elsewhere(stage: Stage) -> None:
     async def scenario() -> Answer:
         message = stage.claim_message(wait_s=60)
         claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
@@ -84,7 +84,7 @@ def test_a_refused_claim_does_not_wait(stage: Stage) -> None:
     assert answer.json["cause"] == "stale_claim"
 
 
-def test_many_wait_and_only_one_asks_the_store(
+def test_only_one_of_many_waiting_claims_asks_the_store(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -389,7 +389,7 @@ def test_a_claimer_without_room_lets_the_others_go_first(stage: Stage) -> None:
 
 
 @spec("H35", "T11")
-def test_a_grant_that_cannot_be_put_into_words_is_taken_back(
+def test_a_grant_that_cannot_be_encoded_is_taken_back(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = stage.enqueue()
@@ -421,7 +421,7 @@ def hints(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Hints:
 
 
 def hints_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Hints:
-    """What the desk is told of; what it does with it is in `test_desk`."""
+    """What waiting claims are told; what they do with it is in `test_waiting_claims`."""
     found: Hints = []
     monkeypatch.setattr(
         stage.services.waiting_claims,
@@ -432,7 +432,7 @@ def hints_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Hints:
 
 
 @spec("H10")
-def test_a_batch_is_said_to_whoever_waits_in_each_of_its_namespaces(
+def test_a_batch_wakes_claims_in_each_of_its_namespaces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(authenticated=False)
@@ -447,7 +447,7 @@ def test_a_batch_is_said_to_whoever_waits_in_each_of_its_namespaces(
 
 
 @spec("H10")
-def test_a_queue_that_grants_more_is_said_to_whoever_waits(stage: Stage, hints: Hints) -> None:
+def test_a_queue_that_grants_more_wakes_waiting_claims(stage: Stage, hints: Hints) -> None:
     stage.call("pause", role=O, queue="q")
     hints.clear()
 
@@ -458,7 +458,7 @@ def test_a_queue_that_grants_more_is_said_to_whoever_waits(stage: Stage, hints: 
 
 
 @spec("H10")
-def test_a_job_that_is_ready_again_is_said_to_whoever_waits(stage: Stage, hints: Hints) -> None:
+def test_a_job_that_is_ready_again_wakes_waiting_claims(stage: Stage, hints: Hints) -> None:
     held = stage.leased(1, policy={"on_lost": "hold"})
     stage.clock.advance(61)
     stage.coordinator.execute(Sweep(job_id=JobId(held["job_id"])))

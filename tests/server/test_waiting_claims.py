@@ -1,4 +1,4 @@
-"""The desk alone: who asks the store, when, and what becomes of grants that nobody takes.
+"""Waiting claims alone: who asks the store, when, and what becomes of grants that nobody takes.
 
 Nothing here passes by the clock: a line looks again after an hour, so whatever happens was caused.
 """
@@ -81,7 +81,7 @@ class Anybody:
 
 
 class Scene:
-    """A desk, its coordinator, and claims that wait at it."""
+    """Waiting claims and a coordinator that answers when told."""
 
     def __init__(self, settings: ServerSettings = SETTINGS) -> None:
         self.coordination = Held()
@@ -148,7 +148,7 @@ def granted(number: int = 1) -> Grant:
         attempt=1,
         fence=1,
         ttl_us=seconds(60),
-        job=cast(Any, None),  # the desk does not look at it
+        job=cast(Any, None),  # nothing here reads it
     )
 
 
@@ -277,7 +277,7 @@ def test_the_time_of_a_claim_begins_when_it_comes() -> None:
 
 
 @spec("H10")
-def test_whoever_receives_something_lets_the_next_one_ask() -> None:
+def test_a_claim_that_receives_a_job_lets_the_next_one_ask() -> None:
     async def scenario() -> None:
         scene = Scene()
         first, second = await scene.lined_up(request("a"), request("b"))
@@ -293,7 +293,7 @@ def test_whoever_receives_something_lets_the_next_one_ask() -> None:
 
 
 @spec("H10")
-def test_whoever_finds_nothing_lets_nobody_ask() -> None:
+def test_a_claim_that_finds_nothing_wakes_no_other() -> None:
     async def scenario() -> None:
         scene = Scene()
         tasks = await scene.lined_up(request("a"), request("b"))
@@ -310,7 +310,7 @@ def test_whoever_finds_nothing_lets_nobody_ask() -> None:
 
 
 @spec("H10")
-def test_a_hint_to_one_that_has_gone_is_the_next_ones() -> None:
+def test_an_unused_wake_up_passes_to_the_next_claim() -> None:
     async def scenario() -> None:
         scene = Scene()
         gone = Waiter()
@@ -329,7 +329,7 @@ def test_a_hint_to_one_that_has_gone_is_the_next_ones() -> None:
 
 
 @spec("H10")
-def test_a_hint_is_for_its_namespace_and_queues() -> None:
+def test_a_wake_up_is_for_its_namespace_and_queues() -> None:
     async def scenario() -> None:
         scene = Scene()
         other = Namespace("other")

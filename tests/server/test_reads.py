@@ -1,4 +1,4 @@
-"""Looking at jobs and at the server: in pages, within limits, and at nobody else's cost."""
+"""Reads of jobs and of the server: in pages, within limits, and without holding up others."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ from tests.server.test_roles import send
 C, W, V = Role.CLIENT, Role.WORKER, Role.VIEWER
 
 
-def test_a_job_is_looked_at_from_all_sides(stage: Stage) -> None:
+def test_a_job_is_read_by_every_route(stage: Stage) -> None:
     lease = stage.leased(payload={"secret": 1})
     job_id = lease["job_id"]
     upload = stage.call(
@@ -108,7 +108,7 @@ def test_a_log_comes_in_pages(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "name", ["enqueue-many", "lookup", "jobs", "dead-letters", "events", "logs", "artifacts"]
 )
-def test_what_may_be_large_is_not_made_on_the_loop(
+def test_large_responses_are_encoded_on_a_thread(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     stage.enqueue()
@@ -127,7 +127,7 @@ def test_what_may_be_large_is_not_made_on_the_loop(
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_large_grants_are_not_put_into_words_on_the_loop(
+def test_large_grants_are_encoded_on_a_thread(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     stage.enqueue(payload="x" * size)

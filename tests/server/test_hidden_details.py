@@ -42,7 +42,7 @@ def half_done() -> StoreError:
 
 @spec("H33")
 @pytest.mark.parametrize("failed", [unreachable, locked, too_old, half_done])
-def test_a_stranger_learns_nothing_about_the_store_and_the_log_has_it(
+def test_an_unknown_caller_learns_nothing_about_the_store_and_the_log_has_it(
     stage: Stage,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""Crowds: many who wait and many who are slow, and somebody who just wants an answer."""
+"""Many callers that wait or are slow, and one that wants an answer now."""
 
 import resource
 import socket
@@ -56,7 +56,7 @@ def whole_answer(poll: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     ("slow", "waiting"), [(50, 100), pytest.param(500, 1000, marks=pytest.mark.proof)]
 )
-def test_neither_the_slow_nor_the_waiting_keep_others_from_being_served(
+def test_slow_and_waiting_callers_do_not_hold_up_others(
     house: House, slow: int, waiting: int
 ) -> None:
     client, worker = house.token("client"), house.token("worker", "w", "--max-polls", "2000")
