@@ -57,6 +57,21 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_name("instance", self.instance)
 
 
+class KnownStart(msgspec.Struct, frozen=True, gc=False):
+    """When a worker process of this name started, and which instance it was."""
+
+    started_at: Instant
+    instance: str
+
+
+def start_of(process: WorkerProcess, known: KnownStart | None, *, now: Instant) -> Instant:
+    """When a process started. Of one instance the first calculation is kept: later ones vary with
+    how long the sign of life took to arrive. [B21]"""
+    if known is not None and process.instance and process.instance == known.instance:
+        return known.started_at
+    return Instant(now - process.uptime_us)
+
+
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker as the store last saw it."""
 

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from tenure.core.ids import Namespace, WorkerId
-from tenure.core.instants import Duration, Instant
-from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.core.instants import Duration
+from tenure.core.workers import KnownStart, WorkerProcess, WorkerSeen, start_of
 from tenure.stores.memory.part import MemoryPart
 
 
@@ -27,8 +27,7 @@ class MemoryWorkers(MemoryPart):
                 if before and (before.host, before.pid) == (process.host, process.pid):
                     del self._processes[key]
                 return False
-            began = Instant(now - process.uptime_us)
-            is_known = process.instance and process.instance == self._instances.get(key)  # [B21]
+            known = None if before is None else KnownStart(before.started_at, self._instances[key])
             self._instances[key] = process.instance
             seen = WorkerSeen(
                 namespace=process.namespace,
@@ -40,7 +39,7 @@ class MemoryWorkers(MemoryPart):
                 kinds=process.kinds,
                 concurrency=process.concurrency,
                 version=process.version,
-                started_at=before.started_at if before and is_known else began,
+                started_at=start_of(process, known, now=now),
                 seen_at=now,
                 drain_requested_at=None if before is None else before.drain_requested_at,
             )

@@ -357,21 +357,18 @@ SELECT {log_columns} FROM {t}attempt_log WHERE job_id = :job_id
 -- name: delete_attempt_logs
 DELETE FROM {t}attempt_log WHERE job_id {among_ids};
 
+-- name: load_worker_start
+SELECT started_at, instance FROM {t}worker_process
+ WHERE namespace = :namespace AND worker = :worker AND actor = :actor {lock};
+
 -- name: see_worker
--- The start is worked out anew with every sign of life, and varies with how long that took to
--- arrive: of one process the first is kept. [B21]
 INSERT INTO {t}worker_process ({process_columns}, instance)
-SELECT :namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency, :version,
-       seen.at - :uptime_us, seen.at, NULL, :instance
-  FROM (SELECT {t}clock() AS at) AS seen
- WHERE TRUE
+VALUES (:namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency, :version,
+        :started_at, :seen_at, NULL, :instance)
     ON CONFLICT (namespace, worker, actor) DO UPDATE
    SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, kinds = excluded.kinds,
        concurrency = excluded.concurrency, version = excluded.version,
-       started_at = CASE
-           WHEN excluded.instance <> '' AND excluded.instance = {t}worker_process.instance
-           THEN {t}worker_process.started_at ELSE excluded.started_at END,
-       seen_at = excluded.seen_at, instance = excluded.instance
+       started_at = excluded.started_at, seen_at = excluded.seen_at, instance = excluded.instance
 RETURNING {process_columns};
 
 -- name: dismiss_worker

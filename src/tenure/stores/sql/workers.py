@@ -3,10 +3,10 @@
 import msgspec
 
 from tenure.core.ids import Namespace, WorkerId
-from tenure.core.instants import Duration
-from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.core.instants import Duration, Instant
+from tenure.core.workers import KnownStart, WorkerProcess, WorkerSeen, start_of
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.transactions import Transactional
+from tenure.stores.sql.transactions import Transaction, Transactional
 
 PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
 COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
@@ -28,11 +28,18 @@ class Workers(Transactional):
             left = self._ask("dismiss_worker", **key)
             self._write(lambda tx: tx.fetch(left, last=True))
             return False
+        return self._write(lambda tx: self._see(tx, process)).draining
+
+    def _see(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
         facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
         facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
-        asked = self._ask("see_worker", **facts)
-        [[row]] = self._write(lambda tx: tx.fetch(asked, last=True))
-        return _worker(row).draining
+        found, [(now, _)] = tx.fetch(self._ask("load_worker_start", **facts), self._ask("moment"))
+        known = KnownStart(*found[0]) if found else None
+        started_at = start_of(process, known, now=Instant(now))
+        [[row]] = tx.fetch(
+            self._ask("see_worker", started_at=started_at, seen_at=now, **facts), last=True
+        )
+        return _worker(row)
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
