@@ -278,8 +278,8 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
     monkeypatch.setattr(worker, "run_worker", lambda *_, **__: 0)
     url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")
 
-    wiring.run_worker(url, "any:app", worker.WorkerOptions(), keeping=policy)
-    wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, keeping=policy)
+    wiring.run_worker(url, "any:app", worker.WorkerOptions(), retention=policy)
+    wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, retention=policy)
 
     assert kept == [policy, policy]
 

@@ -28,7 +28,7 @@ _log = logging.getLogger("tenure.app")
 
 
 class Tenure(Application):
-    """An application: decorate functions with `job`, enqueue them, look at their jobs.
+    """An application: decorate functions with `job`, enqueue them, read their jobs.
 
     Connects at the first call that needs it, to `url`, else to `TENURE_URL`, else to `tenure.db`
     in the working directory. `name` is who enqueued, as a job's history shows it; a server knows
@@ -57,19 +57,19 @@ class Tenure(Application):
 
     @property
     def own_url(self) -> str | None:
-        """The URL that it was given outright, whatever the environment says."""
+        """The URL that the application was given; None if it uses the environment's."""
         return self._url
 
     @property
     def own_token(self) -> str | None:
-        """The token that it was given outright: a secret, to be sent and never shown."""
+        """The token that the application was given: a secret that must not be shown."""
         return self._token
 
     def _open(self, url: str) -> Link:
         is_made = url == DEFAULT_URL and is_new(url)
         link = open_link(url, token=self._token, counts=self.counts)
         if is_made:
-            # A worker that is started in another directory would look elsewhere.
+            # A worker that starts in another directory would use another file.
             _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))
         return link
 
@@ -94,7 +94,7 @@ class Tenure(Application):
 
 
 def _unopened_store() -> Store:
-    """Only a PostgreSQL URL has a password that a worker would keep to itself."""
+    """A worker withholds only URLs with a password, and those are PostgreSQL's."""
     from tenure.own_transaction.postgres import UnopenedPostgresStore
 
     return UnopenedPostgresStore()

@@ -1,8 +1,8 @@
 """How long one call may wait for its store, whatever is retried inside it. [K6]
 
-A deadline belongs to the thread or task that makes the call: a store asks for it where it waits, so
-that no signature on the way has to carry it. Without one, a call to a store has the store's own
-time-out from its beginning.
+A deadline belongs to the thread or task that makes the call. The store reads it where it waits, so
+no function in between has to pass it on. Without a deadline, the store's own time-out counts from
+the beginning of the call.
 """
 
 import time
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 CALL_TIMEOUT_S = 10.0
-"""The default of the setting."""
+"""The default of `TENURE_STORE_TIMEOUT`."""
 
 _until_s: ContextVar[float | None] = ContextVar("tenure_deadline", default=None)
 
@@ -26,35 +26,35 @@ class Deadline:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until then; 0 when it has passed."""
+        """Seconds left; 0 when it has passed."""
         return max(0.0, self.until_s - time.monotonic())
 
     @property
     def has_passed(self) -> bool:
-        """Whether it is over."""
+        """Whether no time is left."""
         return time.monotonic() >= self.until_s
 
     def shared_by(self, waits: int) -> "Deadline":
-        """The deadline of the first of so many waits, one after the other."""
+        """The deadline of the first of several waits that share the time equally."""
         return Deadline(time.monotonic() + self.remaining_s / waits)
 
 
 def deadline(timeout_s: float) -> Deadline:
-    """The deadline of the call under way; `timeout_s` from now if none was set."""
+    """The deadline of the current call; `timeout_s` from now if none is set."""
     until_s = _until_s.get()
     return Deadline(time.monotonic() + timeout_s if until_s is None else until_s)
 
 
 @contextmanager
 def waiting_at_most(timeout_s: float) -> Iterator[None]:
-    """Calls to a store within the block wait together no longer than this."""
+    """All calls to a store in the block together wait no longer than this."""
     with waiting_until(Deadline(time.monotonic() + timeout_s)):
         yield
 
 
 @contextmanager
 def waiting_until(end: Deadline) -> Iterator[None]:
-    """Calls to a store within the block wait no longer than this."""
+    """Calls to a store in the block wait no longer than this."""
     token = _until_s.set(end.until_s)
     try:
         yield

@@ -30,7 +30,7 @@ SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S = 0.1, 600.0
 
 
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[tool.tenure]` of a pyproject.toml: what flags and the environment leave unsaid."""
+    """`[tool.tenure]` of a pyproject.toml. Flags and environment variables take precedence."""
 
     url: str | None = None
     app: str | None = None
@@ -50,10 +50,10 @@ def project_settings(directory: Path | None = None) -> ProjectSettings:
         return msgspec.convert(tables.get("tool", {}).get("tenure", {}), ProjectSettings)
     except (FileNotFoundError, NotADirectoryError):
         return ProjectSettings()
-    except (OSError, ValueError) as wrong:  # no TOML, no UTF-8, not these settings
+    except (OSError, ValueError) as wrong:  # not TOML, not UTF-8, or unknown settings
         known = ", ".join(ProjectSettings.__struct_fields__)
         raise InvalidInput(
-            f"{PROJECT_FILE}, [tool.tenure]", str(wrong)[:200], hint=f"it may have {known}"
+            f"{PROJECT_FILE}, [tool.tenure]", str(wrong)[:200], hint=f"allowed are {known}"
         ) from wrong
 
 
@@ -68,13 +68,13 @@ def is_server(url: str) -> bool:
 
 
 def is_new(url: str) -> bool:
-    """Whether to open this store is to create it, as with a SQLite file that is not there yet."""
+    """Whether opening this store creates it: a SQLite file that does not exist yet."""
     is_file = url.partition(":")[0].lower() == "sqlite"
     return is_file and is_missing_or_empty(sqlite_path(url))
 
 
 def shown_url(url: str) -> str:
-    """Where a URL leads, without what only its holder may know: passwords, and every option."""
+    """The URL for logs and messages: without its password and its options."""
     try:
         parts = urlsplit(url)
         if parts.scheme.lower() == "sqlite":
@@ -87,7 +87,7 @@ def shown_url(url: str) -> str:
 
 
 def limits_from_environment(environment: Mapping[str, str] = os.environ) -> Limits:
-    """The coordinator's limits, where the environment says others than the usual ones."""
+    """The coordinator's limits: the defaults, with the environment's lease bounds if it has any."""
     return Limits(lease=_lease_bounds(environment))
 
 
@@ -113,8 +113,8 @@ def _lease_bounds(environment: Mapping[str, str]) -> LeaseBounds:
 def artifact_quotas_from_environment(
     environment: Mapping[str, str] = os.environ,
 ) -> ArtifactQuotas:
-    """By `TENURE_ARTIFACT_QUOTA_PER_JOB` and `TENURE_ARTIFACT_QUOTA_PER_NAMESPACE`, sizes as in
-    `512M`; 0 and `none` are no quota. [J9]"""
+    """`TENURE_ARTIFACT_QUOTA_PER_JOB` and `TENURE_ARTIFACT_QUOTA_PER_NAMESPACE`: sizes as in
+    `512M`; 0 and `none` mean no quota. [J9]"""
     by_default = ArtifactQuotas()
     return ArtifactQuotas(
         job_bytes=_quota(environment, JOB_QUOTA_VARIABLE, by_default.job_bytes),
@@ -152,7 +152,7 @@ def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) 
 
 
 def retention_of(given: str | None = None) -> RetentionPolicy:
-    """For how long finished jobs are kept: as `--keep-finished` says, else as the project does."""
+    """How long finished jobs are kept: by `--keep-finished`, else by the project's settings."""
     text = given or project_settings().keep_finished
     if text is None:
         return RetentionPolicy()

@@ -15,14 +15,14 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class EarlyStop:
     """A signal handler that ends the process with exit code 0: it has no job yet to finish.
 
-    Whatever runs may swallow the exception; `was_asked` tells the supervisor of it then.
+    The code that runs may catch the exception; then `was_asked` tells the supervisor.
     """
 
     def __init__(self) -> None:
         self.was_asked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Remember it, and end."""
+        """Remember the signal and exit."""
         self.was_asked = True
         raise SystemExit(0)
 

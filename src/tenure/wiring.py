@@ -1,4 +1,4 @@
-"""Wiring: composes store, coordinator, client and worker from a URL; it alone knows them all.
+"""Composes store, coordinator, client and worker from a URL. Only this module knows them all.
 
 Drivers are imported when a URL asks for them, so that a SQLite user never loads psycopg.
 """
@@ -98,17 +98,17 @@ def open_store(
 
 
 def not_through_a_server() -> StoreError:
-    """What is said where a store is needed and the URL names a server."""
+    """The error if a store is needed and the URL names a server."""
     return StoreError(
         "an http: or https: URL names a server, whose store cannot be reached through it",
-        hint="run this where the store is, with its sqlite: or postgresql: URL",
+        hint="give the sqlite: or postgresql: URL of the store itself",
     )
 
 
 def open_remote(
     url: str, *, token: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> "RemoteCoordinator":
-    """The coordinator of the server that a URL names; `TENURE_TOKEN` says who asks."""
+    """The coordinator of the server that a URL names, with `token` or else `TENURE_TOKEN`."""
     try:
         from tenure.remote.caller import Caller
         from tenure.remote.coordinator import RemoteCoordinator
@@ -148,9 +148,9 @@ def open_coordinator(
     counts: Counts | None = None,
     accept_restored: bool = False,
 ) -> Iterator[Coordinator]:
-    """A coordinator in this process over the store that a URL names. Both are closed in the end,
-    whatever becomes of them before. `counts` are told of everything that it commits. [OB24]"""
-    limits = limits_from_environment()  # before a store is made that nobody will use
+    """A coordinator in this process over the store that a URL names. Both are closed at the
+    end. `counts` counts everything that it commits. [OB24]"""
+    limits = limits_from_environment()  # a wrong setting must not leave a new store behind
     quotas = artifact_quotas_from_environment()
     timeout_s = store_timeout_from_environment()
     with (
@@ -165,7 +165,7 @@ def open_coordinator(
 
 def open_link(url: str, *, token: str | None = None, counts: Counts | None = None) -> Link:
     """A coordinator in this process over the store a URL names, or the server it names. `counts`
-    are told of what the former commits."""
+    counts what a coordinator in this process commits."""
     if is_server(url):
         remote = open_remote(url, token=token)
         why = partial(why_waiting, remote.store)
@@ -191,19 +191,21 @@ def run_worker(
     import_string: str,
     options: WorkerOptions,
     *,
-    keeping: RetentionPolicy | None = None,
+    retention: RetentionPolicy | None = None,
     expose: MetricsAddress | None = None,
 ) -> int:
-    """A worker over the store a URL names, which sweeps and forgets beside its work; a server
-    does that by itself."""
+    """Run a worker on the store or server that a URL names; returns its exit code.
+
+    On a store it also sweeps expired leases and deletes old jobs; a server does that itself.
+    """
     from tenure.worker import run_worker as work
 
     stats = Stats()
-    options = replace(options, url=url)  # or handlers that enqueue would do it elsewhere
+    options = replace(options, url=url)  # or handlers that enqueue would use another store
     if is_server(url):
         remote = open_remote(url)
         try:
-            remote.store.now()  # a wrong address or token is said now, not with every claim
+            remote.store.now()  # fails now if the address or the token is wrong
             _log.info("server %s", shown_url(url))
             with _exposed(expose, Metrics(worker=lambda: counts_of(stats))):
                 return work(remote, import_string, options, stats=stats, made=_introduce)
@@ -211,15 +213,18 @@ def run_worker(
             remote.close()
     created = ", created" if is_new(url) else ""
     counts = None if expose is None else _counts()
-    hint = _Hint()
+    waker = _Waker()
     with open_coordinator(url, counts=counts) as coordinator:
         _log.info("store %s%s", shown_url(url), created)
         gauge = _gauge(coordinator.store)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
         options = replace(options, limits=coordinator.limits)
-        with _exposed(expose, metrics), _kept(coordinator, keeping, on_requeued=hint.ready_in):
+        with (
+            _exposed(expose, metrics),
+            _swept(coordinator, retention, on_requeued=waker.wake_in),
+        ):
             return work(
-                coordinator, import_string, options, stats=stats, counts=counts, made=hint.take
+                coordinator, import_string, options, stats=stats, counts=counts, made=waker.take
             )
 
 
@@ -229,42 +234,42 @@ def _introduce(worker: "Worker") -> None:
     except RequestRefused as refusal:
         said = refusal.message.removeprefix(f"{refusal.reason}: ")
         raise RequestRefused(
-            f"the server will not have this worker: {said}",
+            f"the server refuses this worker: {said}",
             reason=refusal.reason,
             field=refusal.field,
             hint="it needs a worker's token for its namespace, queues and kinds;"
             " `tenure tokens create --role worker` makes one",
         ) from refusal
     except StoreUnavailable as failure:
-        # It was heard a moment ago: no reason not to begin.
+        # The server answered a moment ago, so the worker starts all the same.
         _log.warning("the first sign of life got no answer: %s", failure)
 
 
 @contextmanager
-def _kept(
+def _swept(
     coordinator: Coordinator,
-    keeping: RetentionPolicy | None,
+    retention: RetentionPolicy | None,
     *,
     on_requeued: Callable[[Duration], None] | None = None,
 ) -> Iterator[None]:
-    """Sweep and forget while the block runs."""
-    retention = Retention(coordinator.unwatched_store, keeping)
+    """Sweep expired leases and delete old jobs while the block runs."""
+    purging = Retention(coordinator.unwatched_store, retention)
     sweeper = Sweeper(coordinator, on_requeued=on_requeued)
     try:
         sweeper.start()
-        retention.start()
+        purging.start()
         yield
     finally:
         sweeper.stop()
-        retention.stop()
+        purging.stop()
 
 
 def _counts() -> Counts:
     return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
 
 
-class _Hint:
-    """Wakes a worker when a job that its own sweeper sent back is ready: an idle worker asks only
+class _Waker:
+    """Wakes the worker when a job that its own sweeper requeued is ready: an idle worker asks only
     once a second."""
 
     def __init__(self) -> None:
@@ -274,8 +279,8 @@ class _Hint:
         """The worker to wake."""
         self._worker = worker
 
-    def ready_in(self, delay_us: Duration) -> None:
-        """There will be work."""
+    def wake_in(self, delay_us: Duration) -> None:
+        """Wake the worker after a delay."""
         if self._worker is not None:
             timer = Timer(delay_us / MICROSECONDS_PER_SECOND, self._worker.wake)
             timer.daemon = True
@@ -290,7 +295,7 @@ def _gauge(store: Store) -> Gauge:
 
 @contextmanager
 def _exposed(address: MetricsAddress | None, metrics: Metrics) -> Iterator[None]:
-    """A page for Prometheus while the block runs, if one is wanted."""
+    """Expose the metrics for Prometheus while the block runs, if there is an address."""
     if address is None:
         yield
         return
@@ -304,9 +309,10 @@ def run_server(
     options: "ServeOptions",
     announce: Callable[[str], None],
     *,
-    keeping: RetentionPolicy | None = None,
+    retention: RetentionPolicy | None = None,
 ) -> None:
-    """A server over the store a URL names, which sweeps and forgets beside its work."""
+    """Run a server on the store that a URL names. It also sweeps expired leases and deletes old
+    jobs."""
     from tenure.server.lifetime import serve
     from tenure.server.single_instance import sole_server
 
@@ -315,12 +321,17 @@ def run_server(
     with sole_server(sqlite_path(url)) if is_file else nullcontext():
         created = ", created" if is_new(url) else ""
         counts = _counts()
-        with open_coordinator(url, counts=counts) as coordinator, _kept(coordinator, keeping):
+        with (
+            open_coordinator(url, counts=counts) as coordinator,
+            _swept(coordinator, retention),
+        ):
             security = security_log(options.security_log)
             gauge = _gauge(coordinator.store)
             metrics = Metrics(counts, gauge=gauge, security=security.counts)
 
-            def begun(address: str) -> None:  # one that cannot listen says that and nothing else
+            def begun(
+                address: str,
+            ) -> None:  # not before it listens: a server that cannot says only that
                 _log.info("store %s%s", shown_url(url), created)
                 announce(address)
 

@@ -89,7 +89,7 @@ def serve(
         )
         log_to_stderr(LogFormat(log_format))
         keeping = retention_of(keep_finished)
-        run_server(url or url_from_environment(), options, _announce, keeping=keeping)
+        run_server(url or url_from_environment(), options, _announce, retention=keeping)
 
 
 def _announce(address: str) -> None:

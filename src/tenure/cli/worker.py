@@ -205,5 +205,5 @@ def worker(
                 hint="give it to `tenure serve`",
             )
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
-        code = run_worker(chosen, app, options, keeping=keeping, expose=expose)
+        code = run_worker(chosen, app, options, retention=keeping, expose=expose)
     raise SystemExit(code)
