@@ -93,7 +93,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path: Path, text: s
     (tmp_path / "pyproject.toml").write_text(text)
 
     with pytest.raises(
-        InvalidInput, match=r"pyproject\.toml.*it may have url, app, queues, keep_finished"
+        InvalidInput, match=r"pyproject\.toml.*allowed are url, app, queues, keep_finished"
     ):
         project_settings(tmp_path)
 

@@ -510,7 +510,7 @@ def test_isolation_follows_from_the_kind_of_function() -> None:
     assert make_handler(coroutine).isolation is Isolation.ASYNC
     assert make_handler(coroutine).is_async
     assert make_handler(sync, isolation=Isolation.THREAD).isolation is Isolation.THREAD
-    with pytest.raises(InvalidInput, match="no async def"):
+    with pytest.raises(InvalidInput, match="not an async def"):
         make_handler(sync, isolation=Isolation.ASYNC)
 
 

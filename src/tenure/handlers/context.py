@@ -22,7 +22,7 @@ _R_co = TypeVar("_R_co", covariant=True)
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is to be: everything that enqueueing says of it but its id."""
+    """Everything that an enqueue says about a job, except its id."""
 
     kind: Kind
     queue: QueueName
@@ -71,15 +71,15 @@ class Enqueued(msgspec.Struct, frozen=True):
 
     id: JobId
     is_new: bool
-    """Whether this call made it: not if an earlier attempt did, or if another job has the key."""
+    """Whether this call made the job. If not, an earlier attempt did, or a job has the key."""
 
 
 class Transaction(ABC):
-    """A handler's own transaction, which the success of its attempt becomes part of."""
+    """A handler's own transaction. The success of the attempt is committed with it."""
 
     @abstractmethod
     def complete(self, result: _R) -> _R:
-        """Give the attempt's result. It is stored when the block ends, and committed with it."""
+        """Set the attempt's result. It is stored when the block ends, in the same transaction."""
 
 
 class TransactionScope:
@@ -119,7 +119,7 @@ class TransactionScope:
 
 
 class Context(ABC):
-    """What a handler knows about its attempt and may ask of it; injected by annotation."""
+    """The attempt that a handler runs in. The worker passes it to the parameter so annotated."""
 
     job_id: JobId
     kind: Kind
@@ -127,7 +127,7 @@ class Context(ABC):
     attempt: int
     fence: int
     correlation_id: str | None
-    traceparent: str | None  # W3C's, to hand on to whatever the handler calls; None without one
+    traceparent: str | None  # W3C's, to send to services that the handler calls
     checkpoint: Any  # what the last attempt saved, decoded; None at first
 
     @abstractmethod
@@ -140,37 +140,37 @@ class Context(ABC):
 
     @abstractmethod
     def save(self, checkpoint: Any) -> None:
-        """Keep this for the next attempt; sent with the next heartbeat, at once if it is due."""
+        """Store a checkpoint for the next attempt. Sent at once, then at most once a second."""
 
     @abstractmethod
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Say how far the job is."""
+        """Report how far the job is."""
 
     @abstractmethod
     def log(self, message: str) -> None:
-        """A line for the attempt's log."""
+        """Write a line to the attempt's output."""
 
     @abstractmethod
     def artifact(self, name: str, data: bytes | str, *, media_type: str | None = None) -> None:
-        """Leave a file with the job, seen once this attempt has succeeded. Stored on return."""
+        """Store a file with the job. Others see it when this attempt has succeeded."""
 
     async def aartifact(
         self, name: str, data: bytes | str, *, media_type: str | None = None
     ) -> None:
-        """Leave a file with the job, without blocking the loop."""
+        """Store a file with the job, without blocking the event loop."""
         await asyncio.to_thread(self.artifact, name, data, media_type=media_type)
 
     @abstractmethod
     def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Enqueue a job that follows from this one: `ctx.enqueue(function.call(argument))`.
 
-        However often this job is attempted, it makes one such job; a later attempt receives the one
-        that is there, even if it asks with other arguments. A second job of the same kind needs a
-        `step`, which is the same in every attempt.
+        All attempts of this job together make one such job: a later attempt gets the existing job,
+        even if it gives other arguments. A second job of the same kind needs a `step`, which must
+        be the same in every attempt.
         """
 
     async def aenqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
-        """Enqueue a job that follows from this one, without blocking the loop."""
+        """Enqueue a job that follows from this one, without blocking the event loop."""
         return await asyncio.to_thread(self.enqueue, call, step=step)
 
     @abstractmethod
@@ -184,7 +184,7 @@ def file_of(data: bytes | str, media_type: str | None) -> tuple[bytes, str]:
         try:
             return data.encode(), media_type or "text/plain; charset=utf-8"
         except UnicodeEncodeError as wrong:
-            raise InvalidInput("data", f"is no text that UTF-8 can hold: {wrong.reason}") from wrong
+            raise InvalidInput("data", f"cannot be encoded in UTF-8: {wrong.reason}") from wrong
     if not isinstance(data, bytes):
         raise InvalidInput("data", f"{type(data).__name__} is neither bytes nor str")
     return data, media_type or "application/octet-stream"

@@ -30,7 +30,7 @@ _FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`
 
 
 def encode(value: Any, *, what: str) -> bytes:
-    """JSON bytes; `ValidationError` for what JSON cannot carry."""
+    """The value as JSON bytes; `ValidationError` if JSON cannot express it."""
     try:
         body = msgspec.json.encode(value, enc_hook=_encode_foreign)
         # msgspec writes NaN and Infinity as null; a number must not silently become nothing.
@@ -42,7 +42,7 @@ def encode(value: Any, *, what: str) -> bytes:
 
 
 def decode(body: bytes, kind: Any, *, within: str = "") -> Any:
-    """`body` as its annotation wants it; `ValidationError` with the failing path."""
+    """`body`, converted to the type of its annotation; `ValidationError` with the failing path."""
     try:
         return msgspec.json.decode(body, type=kind, dec_hook=_decode_foreign)
     except msgspec.ValidationError as wrong:
@@ -52,7 +52,7 @@ def decode(body: bytes, kind: Any, *, within: str = "") -> Any:
 
 
 def convert(value: Any, kind: Any, *, path: str, is_python: bool = False) -> Any:
-    """`value` as its annotation wants it; `ValidationError` with the failing path."""
+    """`value`, converted to the type of its annotation; `ValidationError` with the failing path."""
     try:
         return msgspec.convert(
             value,
@@ -66,7 +66,7 @@ def convert(value: Any, kind: Any, *, path: str, is_python: bool = False) -> Any
 
 
 def check_value(value: Any, kind: Any, *, within: str = "") -> None:
-    """Whether a value that is still Python fits its annotation."""
+    """Raise `ValidationError` unless a Python value fits its annotation."""
     try:
         plain = msgspec.to_builtins(value, builtin_types=_RICH_TYPES, enc_hook=_encode_foreign)
     except (TypeError, ValueError, OverflowError, RecursionError) as wrong:

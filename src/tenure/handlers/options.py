@@ -29,8 +29,8 @@ _OPTIONS = frozenset(
 
 
 def as_option(wrong: InvalidInput) -> InvalidInput:
-    """The error as it is said to whoever wrote options: `lease=…`, not `policy.lease_us`. One that
-    is about something else is returned as it is."""
+    """The error with the option's name instead of the field's: `lease=…`, not `policy.lease_us`. An
+    error about something else is returned as it is."""
     field = _POSITION.sub("", wrong.field)
     whose = " of the compensation" if field.startswith(_UNDO) else ""
     field = _UNIT.sub("", field.removeprefix(_UNDO))

@@ -1,4 +1,4 @@
-"""Job functions by kind, each with where and how it runs.
+"""Job functions by kind, and where and how each runs.
 
 The registry is the only way from a job's kind to code: a payload never names a module or a dotted
 path. Arguments are one JSON object by parameter name, so a worker in another language needs no
@@ -59,7 +59,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What travels, by name: every parameter but the context's."""
+        """The parameters that are sent, by name: all except the context."""
         return self.signature.types.parameters
 
     @property
@@ -107,7 +107,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         return encode(value, what="result")
 
     def decode_result(self, body: bytes) -> Any:
-        """A result as its annotation wants it."""
+        """The result, converted to the type of the return annotation."""
         return decode(body, self.hints.get("return", Any), within="return")
 
 
@@ -132,7 +132,7 @@ def make_handler(
     if isolation is Isolation.ASYNC and not is_async:
         raise InvalidInput(
             "isolation",
-            f"{function_name(function)} is no async def",
+            f"{function_name(function)} is not an async def",
             hint='use isolation="process" or "thread", or make it an async def',
         )
     default = Isolation.ASYNC if is_async else Isolation.PROCESS
@@ -149,13 +149,13 @@ def make_handler(
 
 
 class Registry:
-    """Handlers by kind. The only way from a payload to code."""
+    """Handlers by kind. The only way from a job to code."""
 
     def __init__(self) -> None:
         self._handlers: dict[Kind, Handler] = {}
 
     def add(self, handler: Handler) -> None:
-        """Register a handler; two of one kind are a mistake."""
+        """Register a handler; `InvalidInput` if its kind is registered already."""
         known = self._handlers.get(handler.kind)
         if known is not None:
             raise InvalidInput(

@@ -18,7 +18,7 @@ _NO_VALUE = (typing.NoReturn, typing.Never)
 
 
 class Types(msgspec.Struct, frozen=True, kw_only=True):
-    """A function's annotations, resolved: what it takes and gives."""
+    """A function's annotations, resolved."""
 
     parameters: Mapping[str, inspect.Parameter]  # without the context's
     hints: Mapping[str, Any]
@@ -27,8 +27,8 @@ class Types(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signature:
-    """What a function takes and gives. Annotations are resolved when the function is decorated or,
-    where they name something that is defined further down, at the first use."""
+    """What a function takes and returns. Annotations are resolved when the function is decorated,
+    or at the first use if they name something that is defined later in the module."""
 
     def __init__(
         self, function: Callable[..., Any], *, local_names: Mapping[str, Any] | None = None
@@ -90,7 +90,7 @@ class Signature:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """What errors call a function."""
+    """The name of a function in error messages."""
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
@@ -112,7 +112,7 @@ def check_function(function: object) -> None:
 
 
 def _is_defined_in_class(function: Any) -> bool:
-    """Whether `def` stood in a class body: its qualified name then has a class before it."""
+    """Whether the function was defined in a class body: its qualified name then has a class."""
     owner, _, _ = str(getattr(function, "__qualname__", "")).rpartition(".")
     first = next(iter(inspect.signature(function).parameters), "")
     return bool(owner) and not owner.endswith("<locals>") and first in ("self", "cls")
@@ -127,7 +127,7 @@ def _named_parameters(function: Callable[..., Any], name: str) -> dict[str, insp
         ):
             raise InvalidInput(
                 name,
-                f"the parameter {parameter.name} has no name of its own to travel under",
+                f"the parameter {parameter.name} cannot be given by name",
                 hint="job functions take named parameters, no *args, **kwargs or positional-only",
             )
     return parameters
@@ -161,7 +161,7 @@ def _check_hint(function: str, name: str, hint: Any) -> None:
 
 
 def _foreign_types(info: Any, seen: set[int]) -> Iterator[type]:
-    """Every class in a type that neither msgspec nor pydantic can carry."""
+    """Every class in a type that neither msgspec nor pydantic can convert."""
     if id(info) in seen:
         return
     seen.add(id(info))
