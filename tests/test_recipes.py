@@ -1,0 +1,110 @@
+"""The recipes of ARCHITECTURE.md name the files that a change really touches."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+PRIORITY = {
+    "src/tenure/client/app.py": "a kind has a default",
+    "src/tenure/handlers/registry.py": "a kind has a default",
+    "src/tenure/core/changes.py": "a compensation has that of the job it undoes",
+    "src/tenure/core/claims.py": "jobs are claimed in its order",
+    "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
+    "src/tenure/protocol/replies.py": "grants have it",
+}
+"""Where `priority` is besides the recipe, and why."""
+PRIORITY_LACKS = {"src/tenure/cli/job_view.py"}
+"""`tenure jobs show` does not show it."""
+
+CORRELATION_ID = {
+    **dict.fromkeys(
+        (
+            "src/tenure/cli/jobs.py",
+            "src/tenure/client/app.py",
+            "src/tenure/ports.py",
+            "src/tenure/protocol/requests.py",
+            "src/tenure/remote/store.py",
+            "src/tenure/server/job_routes.py",
+            "src/tenure/stores/memory/store.py",
+            "src/tenure/stores/sql/queries.py",
+        ),
+        "lists of jobs and events are filtered by it",
+    ),
+    "src/tenure/core/changes.py": "each event of a job has it",
+    "src/tenure/verify/rows.py": "each event of a job has it",
+    **dict.fromkeys(
+        (
+            "src/tenure/client/functions.py",
+            "src/tenure/protocol/replies.py",
+            "src/tenure/telemetry/logs.py",
+            "src/tenure/telemetry/tracing.py",
+            "src/tenure/testing/context.py",
+            "src/tenure/worker/context.py",
+            "src/tenure/worker/execution.py",
+            "src/tenure/worker/messages.py",
+            "src/tenure/worker/pool.py",
+        ),
+        "it goes with the trace into handlers, log lines and what they enqueue",
+    ),
+}
+"""Where `correlation_id` is besides the recipe, and why."""
+
+
+def recipe(title: str) -> set[str]:
+    """The files that a recipe lists."""
+    section = (
+        ARCHITECTURE.split(f"### … {title}\n", 1)[1].split("\n## ", 1)[0].split("\n### ", 1)[0]
+    )
+    lines = [line.partition(": ")[0] for line in section.splitlines() if line.startswith("- ")]
+    return {path for line in lines for path in re.findall(r"`([^`]+)`", line)}
+
+
+def modules_that_mention(field: str) -> set[str]:
+    """The modules and statements of the package that name a field, without the kit's tests."""
+    word = re.compile(rf"\b{field}\b")
+    return {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "src" / "tenure").rglob("*")
+        if path.suffix in (".py", ".sql")
+        and "conformance" not in path.parts
+        and word.search(path.read_text(encoding="utf-8"))
+    }
+
+
+def test_the_recipe_for_a_field_is_where_priority_is() -> None:
+    listed = recipe("an optional field of a job")
+
+    assert len(listed) == 14
+    assert modules_that_mention("priority") == listed - PRIORITY_LACKS | PRIORITY.keys()
+
+
+def test_the_recipe_for_a_field_is_where_the_correlation_id_is() -> None:
+    listed = recipe("an optional field of a job")
+
+    assert modules_that_mention("correlation_id") == listed | CORRELATION_ID.keys()
+
+
+@pytest.mark.parametrize(
+    "title", ["a read-only list", "an optional field of a job", "an event type", "a SQL dialect"]
+)
+def test_a_recipe_names_files_that_exist(title: str) -> None:
+    listed = recipe(title)
+
+    assert listed
+    for path in listed:
+        for dialect in ("sqlite", "postgres"):
+            where = ROOT / path.replace("NAME", dialect)
+            beside = ROOT / "src/tenure/stores" / dialect / path  # `health.sql` beside `health.py`
+            assert where.is_file() or beside.is_file(), path
+
+
+def test_where_things_are_names_every_package() -> None:
+    packages = {path.name for path in (ROOT / "src/tenure").iterdir() if path.is_dir()}
+    table = ARCHITECTURE.split("## Where things are", 1)[1].split("\n## ", 1)[0]
+
+    for package in packages - {"__pycache__"}:
+        assert f"`src/tenure/{package}/`" in table, package
