@@ -134,7 +134,7 @@ def test_an_applications_own_token_is_sent_to_no_other_server(shop: Shop) -> Non
     refused = shop.enqueue("--url", elsewhere)
 
     assert refused.returncode == 2
-    assert "unauthenticated: this needs a token; set TENURE_TOKEN" in refused.stderr
+    assert "unauthenticated: a token is required; set TENURE_TOKEN" in refused.stderr
 
 
 @pytest.fixture(scope="module")
