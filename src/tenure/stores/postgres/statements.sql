@@ -14,13 +14,14 @@ SELECT set_config('statement_timeout', :statement_timeout, TRUE),
        {t}require_timeline(CAST(:timeline AS bigint));
 
 -- name: server_state
--- Differs: only a server that has standbys fails over. Which server this is, and what the store knows of its servers.
+-- Differs: only a server that has standbys fails over. Which server this is, and what the store
+-- knows of its servers.
 SELECT s.system_identifier, {t}timeline(), m.system_identifier, m.timeline,
        {t}clock(), m.epoch, m.tick
   FROM {t}meta AS m, pg_control_system() AS s;
 
 -- name: acknowledged_changes
--- Differs: see server_state. What is there of changes that were acknowledged.
+-- Differs: see server_state. Which of the acknowledged changes the server has.
 SELECT a.job_id, a.seq, e.ts, j.rev
   FROM unnest(CAST(:ids AS uuid[]), CAST(:seqs AS integer[])) AS a(job_id, seq)
   LEFT JOIN {t}job_event AS e ON e.job_id = a.job_id AND e.seq = a.seq
@@ -64,7 +65,7 @@ SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
        is_repeated = excluded.is_repeated;
 
 -- name: hold_job
--- Differs: a purge passes by what is held; nobody else minds.
+-- Differs: a purge skips rows that are held; nothing else waits for this lock.
 SELECT 1 FROM {t}job WHERE id = :job_id FOR KEY SHARE;
 
 -- name: lock_jobs

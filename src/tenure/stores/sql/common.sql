@@ -80,7 +80,7 @@ SELECT w.namespace, w.worker, w.actor,
  ORDER BY w.namespace, w.worker, w.actor LIMIT :limit;
 
 -- name: forget_session
--- Unless it has claimed since it was looked at, or does so now: no claim waits for this.
+-- Unless it has claimed since, or is claiming now: no claim waits for this.
 WITH old AS MATERIALIZED (
     SELECT w.namespace, w.worker, w.actor FROM {t}worker AS w
      WHERE w.namespace = :namespace AND w.worker = :worker AND w.actor = :actor
@@ -246,7 +246,7 @@ SELECT position, {event_columns} FROM {t}job_event
  ORDER BY position, job_id, seq LIMIT :limit;
 
 -- name: record_ids
--- Ids of rows and of logs alike: events that no row answers for are somebody's bug to report.
+-- Ids of rows and of logs: verify also reports events without a row.
 SELECT id FROM (SELECT id FROM {t}job {after_id} ORDER BY id LIMIT :limit) AS with_row
  UNION
 SELECT job_id FROM (SELECT DISTINCT job_id FROM {t}job_event {after_job_id}
@@ -263,7 +263,7 @@ SELECT lease_id, id FROM {t}job WHERE lease_id IS NOT NULL {after_lease}
  ORDER BY lease_id, id LIMIT :limit;
 
 -- name: hold_job
--- One writer: whoever writes holds every row.
+-- With one writer every row is held already.
 SELECT 1 FROM {t}job WHERE id = :job_id;
 
 -- name: keep_resolution
@@ -372,7 +372,7 @@ VALUES (:namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency,
 RETURNING {process_columns};
 
 -- name: dismiss_worker
--- Not one of the same name that has been started since.
+-- But not a worker of the same name that was started since.
 DELETE FROM {t}worker_process
  WHERE namespace = :namespace AND worker = :worker AND actor = :actor
    AND host = :host AND pid = :pid

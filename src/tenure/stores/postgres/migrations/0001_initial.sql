@@ -21,7 +21,7 @@ CREATE FUNCTION {t}timeline() RETURNS bigint LANGUAGE sql VOLATILE
               AS bit(32)) AS bigint) END $$;
 
 -- Ends a transaction that was meant for another timeline, before it has read or written anything,
--- by an error of its own code. A null is no matter of timelines.
+-- with an error code of its own. NULL skips the check.
 CREATE FUNCTION {t}require_timeline(wanted bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF wanted IS NOT NULL AND {t}timeline() IS DISTINCT FROM wanted THEN
@@ -58,8 +58,8 @@ BEGIN
     SELECT {t}clock(), m.epoch INTO now, epoch FROM {t}meta AS m;
 END $$;
 
--- The same after the rows were written, and so locked: what came too late is undone by an error of
--- its own code. Locking a row before it is written costs a fifth of the write.
+-- The same after the rows were written, and so locked: what came too late is undone by an error with
+-- a code of its own. Locking a row before it is written costs a fifth of the write.
 CREATE FUNCTION {t}veto(
     written bigint, epoch_lock bigint, granted_epoch bigint, not_after bigint, OUT now bigint)
     LANGUAGE plpgsql VOLATILE AS $$
@@ -298,7 +298,7 @@ BEGIN
     RETURN OLD;
 END $$;
 
--- The conditions are judged before a function is called: a lawful write pays almost nothing.
+-- The conditions are evaluated before a function is called, so an ordinary write pays almost nothing.
 -- AFTER, where nothing of it is needed before: for a BEFORE trigger the row is locked first, and
 -- the lock is logged.
 CREATE TRIGGER job_moves_forward AFTER UPDATE ON {t}job FOR EACH ROW
@@ -408,7 +408,7 @@ CREATE TABLE {t}token (
     last_used_at  bigint
 );
 
--- What a token may do is fixed when it is made: who wants more is given another one.
+-- What a token may do is fixed when it is created; for more rights, create another token.
 CREATE TRIGGER token_never_gains BEFORE UPDATE ON {t}token FOR EACH ROW
   WHEN (new.id <> old.id OR new.secret_sha256 <> old.secret_sha256 OR new.name <> old.name
         OR new.role <> old.role OR new.namespace <> old.namespace OR new.queues <> old.queues

@@ -279,7 +279,7 @@ CREATE TABLE tenure_dead_letter_resolution (
 CREATE TRIGGER tenure_resolution_is_written_once BEFORE UPDATE ON tenure_dead_letter_resolution
 BEGIN SELECT RAISE(ABORT, 'tenure: a resolution is never changed'); END;
 
--- The body comes last: whoever looks at the others does not read past them.
+-- The body comes last, so that reading the other columns does not read its pages.
 CREATE TABLE tenure_artifact (
     job_id     TEXT    NOT NULL,
     attempt    INTEGER NOT NULL,
@@ -346,7 +346,7 @@ CREATE TABLE tenure_token (
     last_used_at  INTEGER
 ) STRICT;
 
--- What a token may do is fixed when it is made: who wants more is given another one.
+-- What a token may do is fixed when it is created; for more rights, create another token.
 CREATE TRIGGER tenure_token_never_gains BEFORE UPDATE ON tenure_token
  WHEN new.id <> old.id OR new.secret_sha256 <> old.secret_sha256 OR new.name <> old.name
    OR new.role <> old.role OR new.namespace <> old.namespace OR new.queues <> old.queues
