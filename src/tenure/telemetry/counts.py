@@ -42,7 +42,7 @@ BOUNDS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
     *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0),
 )
-"""The upper ends of the histograms' buckets: from a quick handler to half a night."""
+"""The upper bounds of the histograms' buckets: from 5 ms to four hours."""
 
 _BOUNDS_US = tuple(seconds(bound) for bound in BOUNDS_S)
 
@@ -73,7 +73,7 @@ class Histogram(msgspec.Struct):
     sum_us: Count = 0
 
     def observe(self, duration_us: int) -> None:
-        """One more; a store's clock that was set back makes no negative ones."""
+        """Count a duration; a negative one, after the store's clock was set back, adds no time."""
         self.buckets[bisect_left(_BOUNDS_US, duration_us)] += 1
         self.sum_us += max(0, duration_us)
 
@@ -132,7 +132,7 @@ class Tally(msgspec.Struct):
                 _add(self.retries, stalled_by)
 
     def _count_error(self, event: Event) -> None:
-        """A worker's report of a failure, and every dead letter whoever made it."""
+        """Count failures that workers reported, and dead letters whatever made them."""
         facts = event.payload
         if event.type is _DEAD:
             _add(self.dead_letters, (facts.reason_code, facts.stage))
@@ -159,8 +159,8 @@ def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
 
 
 class Tallies:
-    """A tally for each kind, first come first kept; later kinds share one, and so do all kinds of
-    later namespaces. [OB10]"""
+    """One tally for each of the first kinds; later kinds share one, and so do all kinds of later
+    namespaces. [OB10]"""
 
     def __init__(self, *, kinds: int, namespaces: int) -> None:
         self._most_kinds = kinds
@@ -247,7 +247,7 @@ class Counts:
                     self._tallies.of(spawned.job.namespace, spawned.job.kind).count(spawned, None)
 
     def missed(self, commands: Sequence[Command]) -> None:
-        """Count what lost its compare-and-swap, by operation."""
+        """Count commands that lost their compare-and-swap, by operation."""
         with self._locked():
             for command in commands:
                 _add(self._misses, _operation(type(command)))
@@ -258,7 +258,7 @@ class Counts:
             self._last_sweep = (time.monotonic(), overdue_us)
 
     def take(self) -> CountsTaken | None:
-        """What was counted since the last time, to be added elsewhere; None if nothing was."""
+        """Take out what was counted since the last call; None if nothing was."""
         with self._locked():
             tallies, misses = self._tallies.by_label, self._misses
             if not (tallies or misses):
@@ -267,7 +267,7 @@ class Counts:
             return CountsTaken(tallies, misses)  # type: ignore[arg-type]  # its labels are names of both, or OTHER
 
     def add(self, more: CountsTaken) -> None:
-        """Count what a child counted."""
+        """Add what a child counted."""
         with self._locked():
             for (namespace, kind), tally in more.tallies.items():
                 self._tallies.of(namespace, kind).add(tally)
@@ -285,7 +285,7 @@ class Counts:
             )
 
     def _sweeper_lag_s(self) -> float | None:
-        """What was found overdue last time, or how long the next time is overdue itself."""
+        """How late the sweeper is: what its last pass found, or the delay of its next pass."""
         if self._last_sweep is None:
             return None
         at, overdue_us = self._last_sweep

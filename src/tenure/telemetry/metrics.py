@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_QUEUES = 100
 MAX_COUNTED = 10_000
-"""Jobs of one sort that are counted in a queue: a gauge of this size means "or more"."""
+"""Counting stops here: a gauge of this size means "that many or more"."""
 
 MEASURE_EVERY_S = 5.0
 MAX_GAUGES = 100
 CALLER_TIMEOUT_S = 5.0
-"""Namespaces whose measures are remembered."""
+"""How many namespaces' measures are cached."""
 
 Measure = Callable[[Namespace | None], Measures]
 """How full the store is, or one namespace of it."""
@@ -55,8 +55,8 @@ class MetricsAddress(msgspec.Struct, frozen=True):
 
 
 class Gauge:
-    """The store's measures, at most so often however many ask. Each namespace is measured by itself
-    for those who see only that, so that it has a budget of its own. [OB10]"""
+    """The store's measures, read at most every few seconds however many callers ask. A namespace is
+    measured by itself for callers who see only it, with a limit of queues of its own. [OB10]"""
 
     def __init__(self, measure: Measure, *, every_s: float = MEASURE_EVERY_S) -> None:
         self._measure = measure
@@ -222,7 +222,7 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
 
 
 def _word(value: str | None) -> str:
-    """A label has no null."""
+    """A label cannot be null."""
     return value or "none"
 
 
@@ -281,7 +281,7 @@ def _histogram_family(metric: Metric, found: Mapping[tuple[str, str], Histogram]
 
 
 def require_prometheus() -> None:
-    """Raise unless the library is there: better at the start than at the first scrape."""
+    """Raise unless prometheus_client is installed: at the start, not at the first scrape."""
     if find_spec("prometheus_client") is None:
         raise TenureError(
             "metrics need prometheus_client", hint="run `pip install 'tenure[metrics]'`"

@@ -53,7 +53,7 @@ _FRAME = re.compile(r'(?P<before>[\s|]*)File ".*", line \d+')
 
 
 def without_secrets(text: str) -> str:
-    """The text without secrets of a known shape or under a telling name."""
+    """The text without secrets of a known shape, or after a name such as `password`."""
     text = TOKEN_PATTERN.sub(rf"tenure_\1_{REDACTED}", text)  # its id says whose it was
     text = _PRIVATE_KEY.sub(rf"\1{REDACTED}", text)
     text = _URL.sub(rf"\1{REDACTED}", text)
@@ -65,7 +65,7 @@ def without_secrets(text: str) -> str:
 
 
 def _key(found: re.Match[str]) -> str:
-    """How a key begins says what it was."""
+    """Keep the first characters of a key: they say which service it is for."""
     return f"{next(group for group in found.groups() if group is not None)}{REDACTED}"
 
 

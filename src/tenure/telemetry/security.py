@@ -37,7 +37,7 @@ _STDERR = 2
 
 
 class SecurityEvent(StrEnum):
-    """What is noted."""
+    """The events of the log."""
 
     TOKEN_REFUSED = "token_refused"  # noqa: S105 - a word of the log
     SCOPE_VIOLATION = "scope_violation"
@@ -165,7 +165,8 @@ class SecurityLog:
         self._writer.put(event, {name: fact for name, fact in line.items() if fact is not None})
 
     def _budget(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> _Budget:
-        """That of the principal, so that no tenant hides another's lines; strangers share one."""
+        """The principal's budget, so that no tenant hides another's lines; refused tokens share
+        one."""
         key = (event, facts.get("namespace"), facts.get("actor"))
         return self._budgets.setdefault(key, _Budget())
 
