@@ -1,6 +1,6 @@
 """What goes over the wire comes back as it was, and gives its reader no right it has not."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from tenure.core.commands import (
     Enqueue,
     Fail,
     Heartbeat,
+    OperatorCommand,
     Redrive,
     Release,
     Requeue,
@@ -56,7 +57,7 @@ from tenure.core.vocabulary import (
 )
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, records, replies, requests
-from tenure.protocol.routes import route_of
+from tenure.protocol.routes import ROUTES, route_of
 
 WORKER = worker_actor("w")
 CLIENT = client_actor("c")
@@ -340,3 +341,11 @@ def test_an_unknown_field_is_refused_in_a_request_and_ignored_in_an_answer() -> 
 
     assert refused.value.field == "leases[0].hb_sec"
     assert read == replies.VerdictReply(verdict=VerdictKind.OK)
+
+
+def test_every_command_about_one_job_has_a_route() -> None:
+    routed = {route.command for route in ROUTES if route.command is not None}
+
+    assert routed == {*get_args(OperatorCommand), Discard}
+    assert route_of(Redrive(**ASKED, cause=EventCause.RERUN)).name == "rerun"
+    assert route_of(Redrive(**ASKED, cause=EventCause.REDRIVE)).name == "redrive"

@@ -79,5 +79,5 @@ def test_a_follow_up_out_of_scope_fails_for_good_and_names_the_queue_and_the_tok
     with pytest.raises(PermanentError, match="is not for the queue elsewhere") as refused:
         enqueue(parent, limited, ELSEWHERE)
 
-    assert f"({name})" in refused.value.message
+    assert f"the token {name} " in refused.value.message
     assert enqueue(parent, limited, QUEUE).is_new
