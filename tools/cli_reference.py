@@ -22,58 +22,59 @@ _ELSEWHERE = {"Document": "verify.md", "Report": "conform-worker.md"}
 OPENING = """\
 # The command line
 
-This page is written from the commands themselves by `make docs-generated`; `tenure COMMAND --help`
-says the same.
+`make docs-generated` writes this page from the commands; `tenure COMMAND --help` says the same.
 
-Data goes to stdout, talk to stderr. Tables are for people and may change; `--json` is for programs,
-and what it prints is described [below](#documents). Colours only on a terminal.
+Commands print data to stdout and messages to stderr. Tables are for people and may change;
+`--json` is for programs, and its documents are described [below](#documents). Colours are used
+only on a terminal.
 
 | exit code | means |
 |---|---|
 | 0 | done; after a wait: the job succeeded; of `verify` and `doctor`: nothing is wrong |
-| 1 | understood and refused, or not successful |
-| 2 | could not be done: a wrong command or argument, no store, no access, no room |
+| 1 | refused, or not successful |
+| 2 | not possible: a wrong command or argument, no store, no access, no space |
 
-## Where the jobs are
+## Which store
 
-`--url`, else the variable `TENURE_URL`, else `url` of `[tool.tenure]` in the `pyproject.toml` of
-the working directory, else `sqlite:///tenure.db`:
+A command uses `--url`, else the variable `TENURE_URL`, else `url` of `[tool.tenure]` in the
+`pyproject.toml` of the working directory, else `sqlite:///tenure.db`:
 
-| URL | is |
+| URL | names |
 |---|---|
 | `sqlite:///tenure.db`, `sqlite:////var/lib/tenure.db` | a file, relative or absolute |
 | `postgresql://user@host/database` | a database |
-| `http://host:7717`, `https://host` | a server, asked under the token in `TENURE_TOKEN` |
+| `http://host:7717`, `https://host` | a server; the token is in `TENURE_TOKEN` |
 
 `migrate`, `raise-epoch`, `serve`, `tokens`, `verify` and `doctor` need the store itself. All other
-commands work through a server too; only the depth of queues is not told there, and is at its
-`/metrics` instead. `TENURE_TOKEN_FILE` names a file with the token, for those who have no
-`TENURE_TOKEN`. Without either, `enqueue --app` asks a server that the application would ask under
-the application's own token.
-A SQLite file that is not there is created by `enqueue`, `worker`, `dev`, `serve`, `tokens create`
-and `migrate`, which say so, and by nothing else.
+commands work through a server too. Through a server `queues ls` does not show the depth of queues;
+the server's `/metrics` does. Instead of `TENURE_TOKEN`, `TENURE_TOKEN_FILE` can name a file with
+the token. Without either, `enqueue --app` uses the application's own token if the URL is the
+application's.
+
+`enqueue`, `worker`, `dev`, `serve`, `tokens create` and `migrate` create a SQLite file that does
+not exist, and say so. No other command creates one.
 
 ```toml
 [tool.tenure]
-url = "postgresql:///jobs"    # a password is better kept in TENURE_URL, or in ~/.pgpass
+url = "postgresql:///jobs"    # put a password into TENURE_URL or ~/.pgpass instead
 app = "myapp.jobs:app"        # for worker, dev and enqueue
 queues = ["research=3", "mail"]  # for worker and dev
 ```
 
-A flag goes before the environment, and that before the project. No directory above the working
-directory is searched.
+Flags take precedence over environment variables, and those over the project's settings. Tenure does
+not search directories above the working directory.
 """
 
 DOCUMENTS = """\
 ## Documents
 
-What `--json` prints is one JSON document in UTF-8. Characters that a terminal would obey are
-escaped. Instants are RFC 3339 in UTC, names that end in `_s` are seconds. What is absent is `null`,
-with one exception: the bodies of a job (`payload`, `result`, `checkpoint`) are left out unless they
-were asked for with `--bodies`, or by waiting for the job; a body that was asked for and is left out
-does not exist, or may not be seen with this token. Fields may be added; those that are here stay.
+`--json` prints one JSON document in UTF-8, with control characters escaped. Instants are RFC 3339
+in UTC; fields whose names end in `_s` are seconds. A value that does not exist is `null`, with one
+exception: the bodies of a job (`payload`, `result`, `checkpoint`) are omitted unless you ask for
+them with `--bodies` or wait for the job. If you asked for a body and it is omitted, it does not
+exist or your token may not read it. Later versions may add fields, but not remove any.
 
-Records that a server answers with as well are described [there](http.md#messages).
+Records that a server also answers with are described [there](http.md#messages).
 """
 
 

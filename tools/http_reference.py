@@ -19,8 +19,8 @@ _PATTERNS = {name: msgspec.json.schema(kind)["pattern"] for name, kind in PATH_F
 OPENING = """\
 # HTTP
 
-This page is written from the table of routes by `make docs-generated`. The rules are in
-[the specification](../spec/http.md); a running server has the same as OpenAPI 3.1 under
+`make docs-generated` writes this page from the table of routes. The rules are in
+[the specification](../spec/http.md); a running server describes the same as OpenAPI 3.1 at
 `/openapi.json`.
 
 Requests and answers are JSON, sent as `Content-Type: application/json`. Tokens are sent as

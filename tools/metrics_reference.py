@@ -12,23 +12,23 @@ _INTRODUCTION = f"""\
 This page is written from the table of metrics by `make docs-generated`.
 
 A server has them at `/metrics`, for tokens of operators and viewers: give Prometheus a viewer's
-token as the `credentials_file` of its `authorization`. A worker that talks to a database exposes
-its own with `tenure worker --metrics-port 9464`, on 127.0.0.1 unless `--metrics-host` says
-otherwise, to whoever reaches it. An application shows its own in a registry of prometheus_client:
+token as the `credentials_file` of its `authorization`. A worker on a database exposes
+its own with `tenure worker --metrics-port 9464`, on 127.0.0.1 unless you give `--metrics-host`, and
+without a token. An application shows its own in a registry of prometheus_client:
 `Tenure(metrics=True)`. Both need `pip install 'tenure[metrics]'`.
 
 ## Where the numbers come from
 
 **This process**: counters and histograms of what this process committed since it started. A server
 commits for all of its clients and workers; of several servers or workers on one database, take the
-sum. Not counted are jobs that are enqueued or completed in a transaction of your own, and a write
-whose answer the database did not live to give: the log has them.
+sum. Jobs that are enqueued or completed in a transaction of your own are not counted, nor is a
+write that the database committed without answering; the log has them.
 
-**The store**: gauges that are read from the database when somebody asks, at most every
+**The store**: gauges that are read from the database at a scrape, at most every
 {MEASURE_EVERY_S:g} seconds. Every process that shows them shows the same, so take `max`, not `sum`.
 Counting stops at {MAX_COUNTED:,} jobs of a sort in a queue, and {MAX_COUNTED:,} means "or more"; at
 most {MAX_QUEUES} queues are measured, those with jobs first. Of waiting jobs the first
-{MAX_COUNTED:,} in the order of claims are looked at.
+{MAX_COUNTED:,} in the order of claims are counted.
 
 **This worker**: what the supervisor of a `tenure worker` saw and did. A worker of a server has only
 these; the rest is the server's.

@@ -31,7 +31,7 @@ from tenure.protocol.records import (
 
 _SENTENCE = re.compile(r" \[[A-Z]+[0-9.]+\]")
 _MADE_BY_USERS = ("Tenure", "Retry", "FakeContext")
-"""People write `Name(...)`; the others are handed to them."""
+"""Classes that users construct; they get instances of the others."""
 
 _INTERNAL = (
     "transaction_on",
@@ -47,10 +47,10 @@ _INTERNAL = (
 _OPENING = """\
 # The Python API
 
-This page is written from the code by `make docs-generated`: the public names, a line each. How they
-are used is in [jobs](../guide/jobs.md), [workers](../guide/worker.md) and, for servers,
-[http](../guide/http.md). A name that begins with an underscore, and a module that is not named
-here, may change at any time.
+`make docs-generated` writes this page from the code: one line for each public name. The guides say
+how to use them: [jobs](../guide/jobs.md), [workers](../guide/worker.md) and, for servers,
+[http](../guide/http.md). Names that begin with an underscore, and modules that this page does not
+name, may change at any time.
 
 A duration is `"250ms"`, `"90s"`, `"5m"`, `"2h"`, `"7d"`, a `timedelta` or a number of seconds.
 """
