@@ -409,12 +409,12 @@ def _reached() -> set[tuple[str, JobStatus | None, Path]]:
 
 
 # Rows that leave no event: an observation, a refusal, and a purge, which is the store's.
-BESIDE_THE_LOG = {"T24", "T25", "T26"}
+WITHOUT_AN_EVENT = {"T24", "T25", "T26"}
 
 
 @spec("N1")
 def test_every_path_and_every_source_of_the_table_is_walked_and_no_other() -> None:
-    walked = [row for row in TABLE if row.id not in BESIDE_THE_LOG]
+    walked = [row for row in TABLE if row.id not in WITHOUT_AN_EVENT]
 
     reached = _reached()
 
