@@ -30,7 +30,7 @@ from tenure.core.ids import (
     WorkerId,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.validation import PRIORITIES
 
 MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
@@ -152,8 +152,3 @@ def optional_instant(at: datetime | None) -> Instant | None:
 def in_seconds(duration: Duration) -> float:
     """A duration as it travels."""
     return duration / MICROSECONDS_PER_SECOND
-
-
-def optional_duration(amount: float | None) -> Duration | None:
-    """Seconds of the wire as a duration, where there may be none."""
-    return None if amount is None else seconds(amount)
