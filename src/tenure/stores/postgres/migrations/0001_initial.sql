@@ -322,7 +322,7 @@ CREATE TRIGGER job_event_transition_stays BEFORE DELETE ON {t}job_event FOR EACH
 CREATE TRIGGER job_event_is_not_emptied BEFORE TRUNCATE ON {t}job_event FOR EACH STATEMENT
   EXECUTE FUNCTION {t}refuse('events are purged, never truncated');
 
--- What is kept beside the log (docs/spec/beside-the-log.md).
+-- What is kept outside the log (docs/spec/outside-the-log.md).
 
 CREATE TABLE {t}dead_letter_resolution (
     job_id      uuid   NOT NULL PRIMARY KEY,

@@ -260,7 +260,7 @@ CREATE TRIGGER tenure_job_event_transition_stays BEFORE DELETE ON tenure_job_eve
    AND EXISTS (SELECT 1 FROM tenure_job WHERE id = OLD.job_id)
 BEGIN SELECT RAISE(ABORT, 'tenure: a transition is kept for as long as its job'); END;
 
--- What is kept beside the log (docs/spec/beside-the-log.md).
+-- What is kept outside the log (docs/spec/outside-the-log.md).
 
 CREATE TABLE tenure_dead_letter_resolution (
     job_id      TEXT    NOT NULL PRIMARY KEY,
