@@ -134,19 +134,24 @@ def connect(
         check_same_thread=False,  # a reader serves many threads, one at a time
         cached_statements=256,
     )
-    connection.create_function("tenure_clock", 0, clock)
     # FULL: in WAL mode NORMAL loses acknowledged work when the power fails. No memory map: it
     # turns an I/O error into a signal. Only the writer checkpoints, and when it chooses.
-    for pragma in (
+    pragmas = [
         "PRAGMA synchronous = FULL",
         "PRAGMA mmap_size = 0",
         "PRAGMA wal_autocheckpoint = 0",
         "PRAGMA trusted_schema = OFF",
         "PRAGMA temp_store = MEMORY",
-    ):
-        connection.execute(pragma)
+    ]
     if reader:
-        connection.execute("PRAGMA query_only = ON")
+        pragmas.append("PRAGMA query_only = ON")
+    try:
+        connection.create_function("tenure_clock", 0, clock)
+        for pragma in pragmas:
+            connection.execute(pragma)
+    except BaseException:
+        connection.close()  # such as of a file that is no database
+        raise
     return connection
 
 
