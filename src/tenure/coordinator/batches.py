@@ -13,7 +13,7 @@ from typing import cast, get_args
 
 from msgspec.structs import replace
 
-from tenure.coordinator.estimate import StoreClock
+from tenure.coordinator.store_clock import StoreClock
 from tenure.core.changes import compensation_id
 from tenure.core.claims import Session, SessionKey, session_of, take_back
 from tenure.core.commands import (

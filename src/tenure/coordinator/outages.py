@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, cast
 
 from tenure.clock import Monotonic
-from tenure.coordinator.estimate import LATEST_READING
+from tenure.coordinator.store_clock import LATEST_READING
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.commands import Outage
 from tenure.core.ids import JobId

@@ -20,8 +20,8 @@ import msgspec
 
 from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand, WritePermit, late
-from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.outages import OutageWatch, watched
+from tenure.coordinator.store_clock import StoreClock
 from tenure.coordinator.writability import Writability
 from tenure.core.claims import (
     ClaimAnswer,

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
-from tenure.coordinator.estimate import StoreClock
 from tenure.coordinator.service import Coordinator
+from tenure.coordinator.store_clock import StoreClock
 from tenure.core.commands import Command, Complete, Enqueue
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
