@@ -34,7 +34,7 @@ from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.ports import Store
 from tenure.stores.memory.store import MemoryStore
 from tenure.verify import assert_holds
-from tenure.worker import AttemptOutput, Stats, Worker, WorkerOptions
+from tenure.worker import CapturedOutput, Stats, Worker, WorkerOptions
 from tenure.worker.application import load_registry
 from tests.worker.sample import APP
 
@@ -80,7 +80,7 @@ class Shop:
         self.store: Store = store or MemoryStore()
         self.coordinator = Coordinator(self.store, limits=LIMITS)
         self.sweeper = Sweeper(self.coordinator, interval_us=seconds(0.1))
-        self.outputs: list[AttemptOutput] = []
+        self.outputs: list[CapturedOutput] = []
         self._workers: list[tuple[Worker, threading.Thread]] = []
 
     # --- jobs -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
-from tenure.worker import AttemptOutput
+from tenure.worker import CapturedOutput
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.background import (
     MAX_WAITING,
@@ -99,7 +99,7 @@ def test_a_worker_logs_what_it_serves_and_what_it_has_done(
 
 
 def test_output_is_cleaned_and_cut_to_fit_the_store() -> None:
-    output = AttemptOutput(
+    output = CapturedOutput(
         job_id=JobId("01900000-0000-7000-8000-000000000000"),
         attempt=1,
         text=b"begin\x00" + b"\xff" * MAX_ATTEMPT_LOG_BYTES + b"end",

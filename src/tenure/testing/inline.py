@@ -34,6 +34,7 @@ from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
 from tenure.worker.execution import Execution
 from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
+from tenure.worker.handler_transaction import Authority
 from tenure.worker.messages import (
     ArtifactEnd,
     ArtifactPart,
@@ -46,7 +47,6 @@ from tenure.worker.messages import (
     ToSupervisor,
 )
 from tenure.worker.outcomes import FromChild, report_of
-from tenure.worker.own_transaction import Authority
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000

@@ -4,8 +4,8 @@
 it imports live in the children. Knows a coordinator only through `tenure.ports.Coordination`.
 """
 
-from tenure.worker.options import AttemptOutput, OutputLine, WorkerOptions
+from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
 from tenure.worker.stats import Stats
 from tenure.worker.worker import Worker, run_worker
 
-__all__ = ["AttemptOutput", "OutputLine", "Stats", "Worker", "WorkerOptions", "run_worker"]
+__all__ = ["CapturedOutput", "OutputLine", "Stats", "Worker", "WorkerOptions", "run_worker"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.telemetry.counts import Counts
-from tenure.worker.own_transaction import Transactions
+from tenure.worker.handler_transaction import Transactions
 
 
 class LoadedApplication(NamedTuple):

@@ -14,8 +14,7 @@ from queue import Empty, Full, Queue
 from msgspec.structs import replace
 
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
-from tenure.core.attempt_logs import AttemptOutput as KeptOutput
+from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, AttemptOutput
 from tenure.core.ids import Actor
 from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
@@ -23,7 +22,7 @@ from tenure.ports import Coordination
 from tenure.telemetry.logs import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact, store_artifact
 from tenure.worker.messages import ArtifactAnswer, LeasesPolled, PollLeases
-from tenure.worker.options import AttemptOutput
+from tenure.worker.options import CapturedOutput
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
@@ -95,7 +94,7 @@ class BackgroundTasks:
             return False
         return True
 
-    def store_output(self, output: AttemptOutput) -> None:
+    def store_output(self, output: CapturedOutput) -> None:
         """Store what a handler printed. If many tasks wait, the output of running attempts is
         skipped: the store is slow, and more will come."""
         if not output.is_last and self._tasks.qsize() >= MAX_WAITING_WITH_EARLY_OUTPUT:
@@ -190,7 +189,7 @@ class BackgroundTasks:
             _log.exception("%s failed", what)
 
 
-def storable(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
+def storable(output: CapturedOutput, actor: Actor) -> AttemptOutput | None:
     """The output as text within the store's limits; None for an attempt without a lease."""
     if output.lease_id is None:
         return None
@@ -202,7 +201,7 @@ def storable(output: AttemptOutput, actor: Actor) -> KeptOutput | None:
         left_out += len(body) - 2 * half
         ends = [part.decode("utf-8", "ignore") for part in (body[:half], body[-half:])]
         text = LEFT_OUT.join(ends)
-    return KeptOutput(
+    return AttemptOutput(
         job_id=output.job_id,
         lease_id=output.lease_id,
         actor=actor,

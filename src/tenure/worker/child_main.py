@@ -30,6 +30,7 @@ from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_application
 from tenure.worker.confinement import confine, die_with_parent, ignore_termination, reset_process
 from tenure.worker.execution import Execution
+from tenure.worker.handler_transaction import Authority, Transactions
 from tenure.worker.messages import (
     ArtifactAnswer,
     AskToStop,
@@ -48,7 +49,6 @@ from tenure.worker.messages import (
     ToAttempt,
 )
 from tenure.worker.outcomes import FromChild
-from tenure.worker.own_transaction import Authority, Transactions
 from tenure.worker.wire import FRAME_OVERHEAD_BYTES, Channel
 
 MAX_SETUP_BYTES = 64 * 1024 * 1024

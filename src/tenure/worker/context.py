@@ -24,6 +24,7 @@ from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
 from tenure.worker.artifact_uploads import ArtifactUploads
 from tenure.worker.follow_ups import FollowUps
+from tenure.worker.handler_transaction import Authority, Transactions, atransact, transact
 from tenure.worker.messages import (
     ArtifactAnswer,
     CheckpointSaved,
@@ -35,7 +36,6 @@ from tenure.worker.messages import (
     ToSupervisor,
 )
 from tenure.worker.output import clean
-from tenure.worker.own_transaction import Authority, Transactions, atransact, transact
 from tenure.worker.wire import LEASE_CHECK_S
 
 

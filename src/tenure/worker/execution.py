@@ -31,10 +31,10 @@ from tenure.errors import (
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import TraceContext, attempt_span
 from tenure.worker.context import AttemptContext
+from tenure.worker.handler_transaction import Transactions
 from tenure.worker.messages import Run, ToSupervisor
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import clean, message_of, traceback_of
-from tenure.worker.own_transaction import Transactions
 
 
 class Execution:

@@ -19,7 +19,7 @@ from tenure.core.validation import Limits
 from tenure.handlers.registry import DEFAULT_QUEUE
 
 
-class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True):
+class CapturedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt wrote to stdout and stderr: its beginning and its end, bounded."""
 
     job_id: JobId
@@ -39,7 +39,7 @@ class OutputLine(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of its job, as a log line carries them; empty between two jobs."""
 
 
-OutputSink = Callable[[AttemptOutput], None]
+OutputSink = Callable[[CapturedOutput], None]
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ from tenure.worker.messages import (
     Setup,
     ToSupervisor,
 )
-from tenure.worker.options import AttemptOutput, OutputLine, WorkerOptions
+from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.stats import Stats
@@ -357,7 +357,7 @@ class Pool:
         sink = self._options.output_sink
         if not text or sink is None:
             return
-        output_so_far = AttemptOutput(
+        output_so_far = CapturedOutput(
             job_id=JobId(slot.frame.job_id),
             attempt=slot.frame.attempt,
             text=text,
