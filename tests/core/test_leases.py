@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
-from tenure.core.deadlines import is_suspect, revocation
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
+from tenure.core.lateness import is_suspect, revocation
 from tenure.core.outcomes import Applied
 from tenure.core.policy import Backoff, Policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, ReleaseKind, VerdictKind

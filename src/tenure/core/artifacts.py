@@ -17,10 +17,10 @@ from tenure.core.checks import (
     check_text,
     shown,
 )
-from tenure.core.deadlines import why_not_held
 from tenure.core.ids import Actor, Epoch, JobId, LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.lateness import why_not_held
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
 

@@ -1,4 +1,4 @@
-"""Settling: how an attempt ends, by its owner's report or by time.
+"""How an attempt ends: by its owner's report or by time.
 
 Reports are answered once and for ever (facts are replayed); time needs no report at all, the
 sweep only records what it has already revoked. Which reason and stage a dead letter carries is
@@ -10,11 +10,11 @@ from typing import assert_never
 
 from tenure.core.changes import Draft, Origin, apply, attempt_summary, origin_of
 from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
-from tenure.core.deadlines import revocation, time_limit_of
 from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
+from tenure.core.lateness import revocation, time_limit_of
 from tenure.core.leases import CLAIMED, LeaseJudgement, Situation, judge_lease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
@@ -64,7 +64,7 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
             assert_never(command)
 
 
-# Bound once: see `evolution`.
+# Module constants: finding an enumeration's member costs 0.09 µs, see `evolution`.
 _COMMITTED, _RUNNING = VerdictKind.COMMITTED, JobStatus.RUNNING
 _SUCCEEDED, _TO_SUCCEEDED = EventType.SUCCEEDED, JobStatus.SUCCEEDED
 

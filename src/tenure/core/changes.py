@@ -1,7 +1,7 @@
-"""Applying: turns the steps of a decision into events, the next row and a change to save.
+"""Changes: turns the drafts of a decision into events, the next row and a change to save.
 
-`decide` says which row of THE table it follows; `apply` refuses a path that the row does not
-have. That is the whole of its judgement.
+`decide` says which row of THE table it follows; `apply` checks that the row has this path, and
+judges nothing else.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: Fingerprint | None = None
 
 
-_CLAIMED = EventType.CLAIMED  # bound once: see `evolution`
+_CLAIMED = EventType.CLAIMED  # a constant: see `evolution`
 
 
 def origin_of(command: Settle | OperatorCommand) -> Origin:
@@ -137,8 +137,8 @@ def _event(
             payload=draft.facts,
         )
     seq = job.rev + 1
-    # CPython makes a dictionary of the arguments of a call that needs more than thirty places on
-    # the stack, two for each keyword. Five of them without a name: 0.2 µs instead of 0.9.
+    # Five positional arguments: CPython builds a dictionary for a call that needs more than thirty
+    # places on the stack, two for each keyword. 0.2 µs instead of 0.9.
     return Event(
         job.id,
         seq,

@@ -1,7 +1,8 @@
 """Commands: everything anybody may ask about one job, as plain values.
 
 A command says who asks (`actor`, the authenticated principal), under which request id, and what.
-It carries durations, never instants [L8], and decides nothing. `validation.py` bounds every field.
+It decides nothing. A worker's command carries durations, never instants. [L8] `validation.py`
+bounds every field.
 """
 
 import hashlib
@@ -206,7 +207,7 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Close the file on a dead letter that nobody will redrive; the job stays as it is. [B3]"""
+    """Resolve a dead letter that nobody will redrive; the job stays as it is. [B3]"""
 
     job_id: JobId
     actor: Actor

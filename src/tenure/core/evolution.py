@@ -85,8 +85,8 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
 BORN: tuple[str, ...] = tuple(
     field.name for field in msgspec.structs.fields(Job) if field.default is not None
 )
-"""The fields that have a value in a new row: those a birth sets, and counters. The others are
-absent until something happens to the job."""
+"""The fields that have a value in a new row: those that the enqueue sets, and counters. The others
+are None until something happens to the job."""
 
 # CPython 3.11 takes 0.09 µs to find a member of an enumeration; these are needed for every event.
 _ENQUEUED, _IMPLICIT = EventType.ENQUEUED, EventCause.IMPLICIT
@@ -109,7 +109,7 @@ def _born(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Four without a name: see `applying`.
+    # Four positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,

@@ -13,11 +13,11 @@ import msgspec
 
 from tenure.core.checks import check_job_id, check_lease_id
 from tenure.core.commands import Command, Release, WorkerCommand
-from tenure.core.deadlines import lateness
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Actor, JobId, LeaseId, epoch_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.lateness import lateness
 from tenure.core.outcomes import History, Moment, NeedsHistory
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
@@ -111,7 +111,7 @@ def _current(job: Job, now: Instant) -> LeaseJudgement:
 CLAIMED = LeaseJudgement(situation=Situation.CLAIMED, is_valid=True)
 _RUNNING = LeaseJudgement(situation=Situation.RUNNING, is_valid=True)
 _CANCELLING = LeaseJudgement(situation=Situation.CANCELLING, is_valid=True)
-_CLAIMED_STATUS = JobStatus.CLAIMED  # bound once: see `evolution`
+_CLAIMED_STATUS = JobStatus.CLAIMED  # a constant: see `evolution`
 
 
 def _remembered(

@@ -2,8 +2,9 @@
 
 Pure: no IO, no clock, no randomness. Callers pass the `Moment` (now, epoch, entropy), so equal
 inputs give equal outcomes; the model checker and virtual time depend on that. Rule ids such as
-[T8] refer to docs/spec. What happens at the end of an attempt is in `settling.py`, what clients
-and operators may ask is in `requests.py`; this module routes and handles an attempt's life.
+[T8] refer to docs/spec. This module picks the function for each command and decides claims, starts
+and heartbeats; `attempt_end` decides how an attempt ends, `requests` what clients and operators
+ask.
 """
 
 from collections.abc import Callable
@@ -50,7 +51,7 @@ from tenure.core.vocabulary import (
 EARLY_PART = 4
 """A heartbeat is early before this part of the heartbeat interval is over. [L15]"""
 
-# Bound once: see `evolution`.
+# Module constants: finding an enumeration's member costs 0.09 µs, see `evolution`.
 _OK = VerdictKind.OK
 _CLAIMED, _STARTED = EventType.CLAIMED, EventType.STARTED
 _QUEUED, _TO_CLAIMED, _TO_RUNNING = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING
@@ -114,7 +115,7 @@ def grant_of(job: Job, at: Moment) -> Grant:
 
 
 def _authority(job: Job, at: Moment) -> Verdict:
-    """OK: the lease is valid now, for this long, under this directive. [R17] [L8]"""
+    """OK, with the time that is left of the lease and the cancel request, if any. [R17] [L8]"""
     assert job.due_at is not None
     directive = None
     if job.cancel_deadline is not None:
@@ -129,8 +130,8 @@ def _authority(job: Job, at: Moment) -> Verdict:
     )
 
 
-def _judged_anew(command: Start | Heartbeat) -> Origin:
-    """No fingerprint: nobody compares a repeat of these with what was asked first. [R17]"""
+def _origin_without_fingerprint(command: Start | Heartbeat) -> Origin:
+    """A repeated start or heartbeat is judged anew, never compared with the first one. [R17]"""
     return Origin(actor=command.actor, request_id=command.request_id)
 
 
@@ -155,7 +156,7 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
         "T3",
         job,
         [draft],
-        origin=_judged_anew(command),
+        origin=_origin_without_fingerprint(command),
         at=at,
         answer=lambda started, _: _authority(started, at),
         not_after=job.due_at,
@@ -210,7 +211,7 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
         "T4",
         job,
         [draft],
-        origin=_judged_anew(command),
+        origin=_origin_without_fingerprint(command),
         at=at,
         answer=lambda renewed, _: _authority(renewed, at),
         not_after=job.due_at,

@@ -30,11 +30,11 @@ from tenure.core.commands import (
     Requeue,
     fingerprint,
 )
-from tenure.core.deadlines import why_not_held
 from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import JobId, RequestId, derived_job_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
+from tenure.core.lateness import why_not_held
 from tenure.core.outcomes import (
     Applied,
     History,
@@ -58,7 +58,7 @@ from tenure.core.vocabulary import (
 )
 
 _C = TypeVar("_C", bound=OperatorCommand)
-_ENQUEUED, _QUEUED = EventType.ENQUEUED, JobStatus.QUEUED  # bound once: see `evolution`
+_ENQUEUED, _QUEUED = EventType.ENQUEUED, JobStatus.QUEUED  # constants: see `evolution`
 
 
 def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | None) -> Outcome:
@@ -94,7 +94,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
             fingerprint=fingerprint(command),
         ),
         at=at,
-        answer=lambda born, _: Reply(job=born),
+        answer=lambda enqueued, _: Reply(job=enqueued),
         job_id=command.job_id,
         not_after=None if parent is None or parent.job is None else parent.job.due_at,
         correlation_id=command.correlation_id,
@@ -138,8 +138,8 @@ def _refused(job: Job | None, cause: Cause) -> Refused:
 
 
 def _recorded(command: OperatorCommand | Discard, history: History) -> Event | None:
-    """What this request did. A birth is no answer to it: that bears the job's own id, or the id of
-    the request that was made about another job."""
+    """The event that this request wrote. ENQUEUED events are ignored: they bear the job's own id,
+    or the id of a request about another job."""
     return next(
         (
             event
@@ -170,7 +170,7 @@ def _unexpected(job: Job, command: OperatorCommand | Discard) -> bool:
     return command.expected_status is not None and command.expected_status is not job.status
 
 
-def _asked(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) -> Applied:
+def _apply_request(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) -> Applied:
     return apply(
         rule,
         job,
@@ -184,19 +184,19 @@ def _asked(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) ->
 def _answered_before(
     job: Job, command: OperatorCommand | Discard, history: History | None
 ) -> Outcome | None:
-    """The recorded answer, or what stands against the request; None if it is new. [Q4] [K5]
+    """The recorded answer, or why the request is refused; None if it is new. [Q4] [K5]
 
-    A live job that nobody ever claimed has nothing recorded but its birth: no need to look.
+    A live job that nobody ever claimed has only its ENQUEUED event: its log need not be read.
     """
-    stray = _unexpected(job, command)
-    if job.attempt == 0 and not job.status.is_terminal and not stray:
+    is_unexpected = _unexpected(job, command)
+    if job.attempt == 0 and not job.status.is_terminal and not is_unexpected:
         return None
     if history is None:
         return NeedsHistory(job_id=job.id)
     recorded = _recorded(command, history)
     if recorded is not None:
         return _replay(job, command, recorded)
-    return _refused(job, Cause.REVISION_MISMATCH) if stray else None
+    return _refused(job, Cause.REVISION_MISMATCH) if is_unexpected else None
 
 
 def cancel(job: Job | None, command: Cancel, at: Moment, history: History | None) -> Outcome:
@@ -229,7 +229,7 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
             cause=mode,
             facts=Facts(reason=command.reason, cancel_deadline=deadline),
         )
-        return _asked([draft], "T19", job, command, at)
+        return _apply_request([draft], "T19", job, command, at)
     rules = {
         JobStatus.QUEUED: "T17",
         JobStatus.CLAIMED: "T18",
@@ -242,7 +242,7 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
         cause=mode,
         facts=attempt_summary(job, Facts(reason=command.reason)),
     )
-    return _asked([draft], rules[job.status], job, command, at)
+    return _apply_request([draft], rules[job.status], job, command, at)
 
 
 def requeue(job: Job | None, command: Requeue, at: Moment, history: History | None) -> Outcome:
@@ -256,7 +256,7 @@ def requeue(job: Job | None, command: Requeue, at: Moment, history: History | No
     if job.status is not JobStatus.STALLED:
         return _refused(job, Cause.JOB_FINISHED if job.status.is_terminal else Cause.NOT_HELD)
     draft = requeued(later(at.now, job.updated_at), cause=EventCause.OPERATOR)
-    return _asked([draft], "T14", job, command, at)
+    return _apply_request([draft], "T14", job, command, at)
 
 
 def dead_letter(
@@ -285,7 +285,7 @@ def dead_letter(
         cause=EventCause.OPERATOR,
         facts=attempt_summary(job, facts),
     )
-    return _asked([draft], "T21", job, command, at)
+    return _apply_request([draft], "T21", job, command, at)
 
 
 def redriven_id(command: Redrive) -> JobId:
@@ -334,7 +334,7 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         [draft],
         origin=origin_of(command),
         at=at,
-        answer=lambda born, _: Reply(job=born),
+        answer=lambda enqueued, _: Reply(job=enqueued),
         job_id=redriven_id(command),
         correlation_id=job.correlation_id,
         trace_id=job.trace_id,
@@ -345,16 +345,16 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
     return Applied(rule="T27", change=change, answer=applied.answer)
 
 
-def _redriven(job: Job, command: Redrive, born: Event) -> Resolution:
+def _redriven(job: Job, command: Redrive, enqueued: Event) -> Resolution:
     """A dead letter that became a new job needs nobody's attention any more. [B17]"""
     return Resolution(
         job_id=job.id,
         kind=ResolutionKind.REDRIVEN,
-        ts=born.ts,
+        ts=enqueued.ts,
         actor=command.actor,
         request_id=command.request_id,
         fingerprint=fingerprint(command),
-        new_job_id=born.job_id,
+        new_job_id=enqueued.job_id,
     )
 
 

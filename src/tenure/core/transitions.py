@@ -1,6 +1,6 @@
 """THE table: every lawful change of a job, as data. Nothing else is legal.
 
-`lifecycle.decide` names the row it applies, and `applying.apply` refuses a path that row does not
+`lifecycle.decide` names the row it applies, and `changes.apply` refuses a path that row does not
 have, so the table is not a picture of the code: the code cannot leave it. `verify` and the
 conformance kit read the same rows; the diagram in docs/spec is generated from them.
 """

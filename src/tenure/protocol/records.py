@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 
 from tenure.core.artifacts import Artifact
-from tenure.core.deadlines import is_suspect
 from tenure.core.events import Event, Facts
 from tenure.core.ids import LEASE_ID_PATTERN, Fingerprint, RequestId, shown_lease
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError, not_before
+from tenure.core.lateness import is_suspect
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ErrorClass, EventClass, WorkerState

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from tenure.core.attempt_logs import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
-from tenure.core.deadlines import why_not_on_record
 from tenure.core.ids import JobId
+from tenure.core.lateness import why_not_on_record
 from tenure.core.vocabulary import Cause, EventType
 from tenure.stores.memory.part import MemoryPart
 

@@ -1,10 +1,10 @@
 """The output of attempts. A mixin of `SqlStore`, which owns jobs and events."""
 
 from tenure.core.attempt_logs import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
-from tenure.core.deadlines import why_not_on_record
 from tenure.core.failover import is_settling
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
+from tenure.core.lateness import why_not_on_record
 from tenure.core.vocabulary import Cause
 from tenure.stores.sql.transactions import Transaction, Transactional
 

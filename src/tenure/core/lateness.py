@@ -1,4 +1,4 @@
-"""Deadlines: what has taken a lease's authority by now, and what its owner is told of it.
+"""Lateness: what has taken a lease's authority by now, and what its owner is told of it.
 
 The one judge of lateness: reports, sweeps, uploads and displays all ask here. Knows rows and
 instants, no commands.
