@@ -174,7 +174,7 @@ def test_a_job_id_may_be_written_in_upper_case_everywhere(stage: Stage) -> None:
     [listed] = stage.ask("GET", f"/v1/jobs?id_prefix={upper[:8]}", token=stage.of(C)).json["jobs"]
     [grant] = stage.claim()
     lease = {"job_id": upper, "lease_id": grant["lease_id"]}
-    news = stage.call("look", {"leases": [lease]}, role=W)
+    news = stage.call("peek-leases", {"leases": [lease]}, role=W)
     done = stage.call("complete", _report(lease, "c"), role=W)
     rerun = stage.call("rerun", {"request_id": "r"}, **path)
 

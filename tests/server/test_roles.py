@@ -22,7 +22,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "release": frozenset({W}),
     "heartbeat": frozenset({W}),
     "report": frozenset({W}),
-    "look": frozenset({W}),
+    "peek-leases": frozenset({W}),
     "output": frozenset({W}),
     "upload-artifact": frozenset({W}),
     "follow-up": frozenset({W}),
@@ -69,7 +69,7 @@ EXAMPLES: dict[str, object] = {
     "release": REPORT,
     "heartbeat": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE, "hb_seq": 1}]},
     "report": {"reports": [{"op": "start", **REPORT}]},
-    "look": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE}]},
+    "peek-leases": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE}]},
     "output": {"job_id": JOB.format(1), "lease_id": LEASE, "text": "hello"},
     "follow-up": {"lease_id": LEASE, "job": {"queue": "q", "kind": "k"}},
     "alive": {

@@ -25,7 +25,7 @@ NAMED_BY_HAND = {
     "queue": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
-        *("look", "output", "upload-artifact", "follow-up"),
+        *("peek-leases", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit", "drain"),
         *("job", "events", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
@@ -33,7 +33,7 @@ NAMED_BY_HAND = {
     "kind": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
-        *("look", "output", "upload-artifact", "follow-up"),
+        *("peek-leases", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
         "drain",
         *("job", "events", "logs", "artifacts", "artifact"),
@@ -99,7 +99,7 @@ def test_a_limited_token_reaches_nothing_else_by_any_route(
     for answer in answers:
         if route.name in ("heartbeat", "report"):
             assert [each["cause"] for each in answer.json["verdicts"]] == ["unknown_job"]
-        elif route.name == "look":
+        elif route.name == "peek-leases":
             assert answer.json == {"news": ["lost"]}
         else:
             assert answer.status in (403, 404), answer
@@ -154,7 +154,9 @@ REPORTS: dict[str, dict[str, Any]] = {
 
 
 @spec("H42", "H41", "R1")
-@pytest.mark.parametrize("name", [*REPORTS, "heartbeat", "report", "look", "upload-artifact"])
+@pytest.mark.parametrize(
+    "name", [*REPORTS, "heartbeat", "report", "peek-leases", "upload-artifact"]
+)
 @pytest.mark.parametrize("word", [*LIMITS])
 def test_a_lease_of_the_same_holder_is_out_of_reach_for_its_limited_token(
     stage: Stage, name: str, word: str
@@ -163,7 +165,7 @@ def test_a_lease_of_the_same_holder_is_out_of_reach_for_its_limited_token(
     limited = stage.token(Role.WORKER, "worker-1", **LIMITS[word])  # the same principal
     before = stage.job(lease["job_id"])
     message, more = {**lease, **REPORTS.get(name, {})}, dict[str, Any]()
-    if name in ("heartbeat", "look"):
+    if name in ("heartbeat", "peek-leases"):
         message = {"leases": [{**lease, **({"hb_seq": 1} if name == "heartbeat" else {})}]}
     elif name == "report":
         message = {"reports": [{"op": "start", **lease, "request_id": "r"}]}
@@ -174,7 +176,7 @@ def test_a_lease_of_the_same_holder_is_out_of_reach_for_its_limited_token(
 
     refused = stage.ask(method, path, None if more else message, token=limited, **more)
 
-    if name == "look":
+    if name == "peek-leases":
         assert refused.json == {"news": ["lost"]}
     elif name in ("heartbeat", "report"):
         assert [each["cause"] for each in refused.json["verdicts"]] == ["unknown_job"]

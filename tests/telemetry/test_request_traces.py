@@ -212,7 +212,7 @@ def test_whatever_is_asked_about_a_job_carries_its_trace_and_correlation_id(
     job_id = heard_by.enqueue(0, kind="traced.work", payload={})
 
     heard_by.start_worker()
-    until(lambda: "look" in routes(heard_by), "the worker looks at its lease")
+    until(lambda: "peek-leases" in routes(heard_by), "the worker polls its lease")
     heard_by.gate.touch()
     until(lambda: heard_by.status(job_id) == "succeeded", "the job is done")
     heard_by.stop_worker()
@@ -222,7 +222,7 @@ def test_whatever_is_asked_about_a_job_carries_its_trace_and_correlation_id(
     handlers = [each for each in requests if each.asks_as(heard_by.client_token)]
     assert len(workers) + len(handlers) == len(requests)
     about = [each for each in workers if each.route not in ABOUT_NO_JOB]
-    assert {each.route for each in about} == {"report", "look", "output", "upload-artifact"}
+    assert {each.route for each in about} == {"report", "peek-leases", "output", "upload-artifact"}
     reports = [each.json["reports"] for each in about if each.route == "report"]
     ops = {report["op"] for each in reports for report in each}
     assert ops == {"start", "heartbeat", "complete"}
@@ -240,12 +240,12 @@ def test_a_batch_about_several_jobs_names_the_traces_and_correlation_ids_of_all(
     jobs = [heard_by.enqueue(number, kind="traced.work", payload={}) for number in (0, 1)]
 
     heard_by.start_worker()
-    until(lambda: any(len(each.told.traces) > 1 for each in looks(heard_by)), "it looks at both")
+    until(lambda: any(len(each.told.traces) > 1 for each in peeks(heard_by)), "it polls both")
     heard_by.gate.touch()
     until(lambda: {*map(heard_by.status, jobs)} == {"succeeded"}, "the jobs are done")
     heard_by.stop_worker()
 
-    both = [each for each in looks(heard_by) if len(each.json["leases"]) == 2]
+    both = [each for each in peeks(heard_by) if len(each.json["leases"]) == 2]
     assert both
     for each in both:
         assert set(each.told.traces) == {traceparent(0), traceparent(1)}
@@ -257,8 +257,8 @@ def routes(traced: TraceContext) -> set[str]:
     return {each.route for each in traced.recorder.heard}
 
 
-def looks(traced: TraceContext) -> list[Heard]:
-    return [each for each in traced.recorder.heard if each.route == "look"]
+def peeks(traced: TraceContext) -> list[Heard]:
+    return [each for each in traced.recorder.heard if each.route == "peek-leases"]
 
 
 def trace_of(request: Heard) -> str | None:

@@ -298,7 +298,7 @@ class KeptReply(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
-class LookReply(Record, frozen=True, kw_only=True):
+class PeekLeasesReply(Record, frozen=True, kw_only=True):
     """For each lease `none`, or why to send a heartbeat now: `cancel` or `lost`. [C2]"""
 
     news: tuple[LeaseNews, ...]

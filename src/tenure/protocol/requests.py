@@ -161,17 +161,17 @@ held_lease = to_core(LeaseMessage, HeldLease)
 _lease_message = to_wire(HeldLease, LeaseMessage)
 
 
-class LookMessage(Request, frozen=True, kw_only=True):
+class PeekLeasesMessage(Request, frozen=True, kw_only=True):
     """Poll leases between two heartbeats. The answer is in this order and decides nothing. [C2]"""
 
     leases: Annotated[tuple[LeaseMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-def look_messages(leases: Several[HeldLease]) -> Iterator[LookMessage]:
+def peek_leases_messages(leases: Several[HeldLease]) -> Iterator[PeekLeasesMessage]:
     """Polls of these leases, each with as many as one message holds."""
     messages = [_lease_message(each) for each in leases]
     for start in range(0, len(messages), MAX_BATCH):
-        yield LookMessage(leases=tuple(messages[start : start + MAX_BATCH]))
+        yield PeekLeasesMessage(leases=tuple(messages[start : start + MAX_BATCH]))
 
 
 class StartReport(StartMessage, frozen=True, kw_only=True, tag_field="op", tag="start"):

@@ -181,13 +181,11 @@ ROUTES: tuple[Route, ...] = (
         reply=replies.VerdictsReply,
         max_body_bytes=MAX_BATCH_BYTES,
     ),
-    _post(
-        "look",
-        "/v1/look",
+    _report(
+        "peek-leases",
         "Ask which leases need a heartbeat now",
-        W,
-        request=requests.LookMessage,
-        reply=replies.LookReply,
+        requests.PeekLeasesMessage,
+        reply=replies.PeekLeasesReply,
         max_body_bytes=MAX_BATCH_BYTES,
     ),
     _report(

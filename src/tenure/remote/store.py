@@ -39,7 +39,7 @@ from tenure.protocol.replies import (
     JobPage,
     KeptReply,
     LogsReply,
-    LookReply,
+    PeekLeasesReply,
     QueuesReply,
     StagingReply,
     StatsReply,
@@ -57,8 +57,8 @@ from tenure.protocol.requests import (
     NamespaceQuery,
     StatsQuery,
     alive_message,
-    look_messages,
     output_message,
+    peek_leases_messages,
 )
 from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.commands import load_jobs
@@ -145,8 +145,10 @@ class RemoteStore:
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """Which of this worker's leases deserve a heartbeat now, in this order."""
         found: list[LeaseNews] = []
-        for message in look_messages(leases):
-            found += self._caller.ask(Call(name="look", message=message), LookReply).news
+        for message in peek_leases_messages(leases):
+            found += self._caller.ask(
+                Call(name="peek-leases", message=message), PeekLeasesReply
+            ).news
         return found
 
     def see_worker(self, process: WorkerProcess) -> bool:

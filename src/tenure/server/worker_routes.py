@@ -24,7 +24,7 @@ from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import (
     AliveReply,
     KeptReply,
-    LookReply,
+    PeekLeasesReply,
     VerdictsReply,
     claim_reply,
     staging_reply,
@@ -35,8 +35,8 @@ from tenure.protocol.requests import (
     AliveMessage,
     ClaimMessage,
     HeartbeatsMessage,
-    LookMessage,
     OutputMessage,
+    PeekLeasesMessage,
     ReportsMessage,
     WorkerMessage,
     attempt_output,
@@ -292,15 +292,15 @@ async def output(call: Call) -> Response:
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 
-async def look(call: Call) -> Response:
-    """See which leases have news. [C2]"""
-    held = [held_lease(each) for each in call.message(LookMessage).leases]
+async def peek_leases(call: Call) -> Response:
+    """Say which leases need a heartbeat now. [C2]"""
+    held = [held_lease(each) for each in call.message(PeekLeasesMessage).leases]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(
         lambda: call.coordinator.store.peek_leases(leases, call.actor)
     )
-    return answer(LookReply(news=tuple(news)))
+    return answer(PeekLeasesReply(news=tuple(news)))
 
 
 async def alive(call: Call) -> Response:
@@ -326,7 +326,7 @@ HANDLERS: dict[str, Handler] = {
     "release": report_one,
     "heartbeat": heartbeat,
     "report": report,
-    "look": look,
+    "peek-leases": peek_leases,
     "output": output,
     "upload-artifact": upload_artifact,
     "alive": alive,

@@ -24,7 +24,7 @@ from tenure.core.vocabulary import (
 
 
 @spec("C2")
-def test_a_look_finds_cancels_and_lost_leases_and_changes_nothing(kit: Kit) -> None:
+def test_polling_leases_finds_cancels_and_lost_leases_and_changes_nothing(kit: Kit) -> None:
     held, asked_to_stop, gone = [kit.running_job() for _ in range(3)]
     kit.cancel(asked_to_stop)
     kit.cancel_hard(gone)

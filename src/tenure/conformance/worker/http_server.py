@@ -31,7 +31,7 @@ from tenure.protocol.replies import (
     AliveReply,
     HealthReply,
     KeptReply,
-    LookReply,
+    PeekLeasesReply,
     Problem,
     StagingReply,
     TimeReply,
@@ -39,7 +39,7 @@ from tenure.protocol.replies import (
 from tenure.protocol.requests import (
     ClaimMessage,
     HeartbeatsMessage,
-    LookMessage,
+    PeekLeasesMessage,
     ReportsMessage,
 )
 from tenure.protocol.routes import ROUTES, Route
@@ -203,8 +203,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return script.claim(message, at)
             case HeartbeatsMessage():
                 return script.report(message.leases, at, is_batch=True)
-            case LookMessage():  # a look may find nothing, the heartbeat tells
-                found = LookReply(news=(LeaseNews.NONE,) * len(message.leases))
+            case PeekLeasesMessage():  # may find nothing: the heartbeat tells
+                found = PeekLeasesReply(news=(LeaseNews.NONE,) * len(message.leases))
                 return [], Answer(body=encode(found))
             case ReportsMessage():
                 return script.report(message.reports, at, is_batch=True)
