@@ -32,10 +32,10 @@ def _renewed(store: Store) -> dict[str, object]:
 @SHAPES
 def test_sqlite_looks_at_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
     store = SqliteStore(sqlite_path)
-    asked = store._ask("look_at_renewals", shape, **_renewed(store))
+    query = store._query("look_at_renewals", shape, **_renewed(store))
     with closing(sqlite3.connect(sqlite_path)) as raw:
-        plan = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
-        looked = raw.execute(asked.text, asked.parameters).fetchall()
+        plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
+        looked = raw.execute(query.text, query.parameters).fetchall()
     store.close()
 
     reads = [row[3] for row in plan if row[3].startswith(READS)]
@@ -50,11 +50,11 @@ def test_postgres_looks_at_renewals_by_an_index_and_sorts_none(
     postgres_url: str, shape: Shape
 ) -> None:
     store = PostgresStore(postgres_url, migrate=True)
-    asked = store._ask("look_at_renewals", shape, **_renewed(store))
+    query = store._query("look_at_renewals", shape, **_renewed(store))
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("SET enable_seqscan = off")
-        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
-        looked = raw.execute(asked.text.encode(), asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
+        looked = raw.execute(query.text.encode(), query.parameters).fetchall()
     store.close()
 
     plan = "\n".join(str(row[0]) for row in rows)

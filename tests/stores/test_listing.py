@@ -90,12 +90,12 @@ def test_postgres_reads_no_jobs_for_a_name_that_none_ever_had(
 
 def _postgres_plan(full_store: tuple[PostgresStore, str], wanted: JobFilter) -> list[str]:
     store, url = full_store
-    asked = store._ask_jobs(wanted)
+    query = store._jobs_query(wanted)
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        explain = f"EXPLAIN (ANALYZE, TIMING OFF) {asked.text}".encode()
-        return [row[0] for row in raw.execute(explain, asked.parameters).fetchall()]
+        explain = f"EXPLAIN (ANALYZE, TIMING OFF) {query.text}".encode()
+        return [row[0] for row in raw.execute(explain, query.parameters).fetchall()]
 
 
 @spec("B25")
@@ -104,8 +104,8 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
     path = tmp_path / "tenure.db"
     wanted, indexes = (FILTERS | UNKNOWN)[name]
     with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path)) as raw:
-        asked = store._ask_jobs(wanted)
-        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+        query = store._jobs_query(wanted)
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     plan = "\n".join(row[3] for row in rows)
 
     assert any(f"INDEX tenure_job_{index} " in plan for index in indexes), plan
@@ -166,15 +166,15 @@ def test_leases_are_found_among_leases_whatever_is_there_for_lists(
 ) -> None:
     store, url = full_store
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
-        asked = store._ask(name, **LEASED[name])
+        query = store._query(name, **LEASED[name])
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
-        asked = file._ask(name, **LEASED[name])
-        rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+        query = file._query(name, **LEASED[name])
+        rows = lines.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     on_sqlite = "\n".join(row[3] for row in rows)
 
     assert " job_leased" in on_postgres
@@ -194,15 +194,15 @@ def test_events_are_counted_by_the_index_of_their_time(
     store, url = full_store
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job_event")
-        asked = store._ask(name, **SPAN)
+        query = store._query(name, **SPAN)
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
-        asked = file._ask(name, **SPAN)
-        rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+        query = file._query(name, **SPAN)
+        rows = lines.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     on_sqlite = "\n".join(row[3] for row in rows)
 
     assert " job_event_time " in on_postgres

@@ -25,19 +25,19 @@ QUESTIONS: dict[str, dict[str, object]] = {
 }
 
 
-def _asked(store: PostgresStore | SqliteStore, name: str) -> Query:
-    ask: Callable[..., Query] = store._ask
-    return ask(name, **QUESTIONS[name])
+def _query(store: PostgresStore | SqliteStore, name: str) -> Query:
+    query: Callable[..., Query] = store._query
+    return query(name, **QUESTIONS[name])
 
 
 @spec("B27")
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_sqlite_measures_by_its_indexes(sqlite_path: Path, name: str) -> None:
     store = SqliteStore(sqlite_path)
-    asked = _asked(store, name)
+    query = _query(store, name)
     with closing(sqlite3.connect(sqlite_path)) as raw:
         raw.create_function("tenure_clock", 0, lambda: 0)
-        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     store.close()
 
     reads = [row[3] for row in rows if " j" in row[3]]
@@ -57,11 +57,11 @@ def test_postgres_measures_by_its_indexes(postgres_url: str, name: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     enqueue(store, 2000)
     claim(store, 50)
-    asked = _asked(store, name)
+    query = _query(store, name)
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job")
         raw.execute("SET enable_seqscan = off")
-        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
     store.close()
 
     plan = "\n".join(str(row[0]) for row in rows)

@@ -64,11 +64,11 @@ def big_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
     postgres.drop_database(dsn)
 
 
-def _plan(store: PostgresStore, dsn: str, asked: Query) -> str:
+def _plan(store: PostgresStore, dsn: str, query: Query) -> str:
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        rows = raw.execute("EXPLAIN " + asked.text, asked.parameters).fetchall()
+        rows = raw.execute("EXPLAIN " + query.text, query.parameters).fetchall()
         raw.rollback()
     return "\n".join(row[0] for row in rows)
 
@@ -84,7 +84,7 @@ def test_the_tail_reads_its_index_in_order(big_store: tuple[PostgresStore, str])
     plan = _plan(
         store,
         dsn,
-        store._ask("tail_events", position=int(position), job_id=job_id, seq=int(seq), limit=100),
+        store._query("tail_events", position=int(position), job_id=job_id, seq=int(seq), limit=100),
     )
 
     assert "Index Scan using job_event_position" in plan
@@ -127,7 +127,7 @@ def test_saving_finds_its_rows_by_their_ids(
     ]
     [group] = groups_of(changes)
 
-    plan = _plan(store, dsn, store._ask_group(group, EPOCH, held=False))
+    plan = _plan(store, dsn, store._group_query(group, EPOCH, held=False))
 
     assert plan.count("Index Scan using job_pkey on job") == 2
     assert "Seq Scan on job " not in plan
@@ -153,11 +153,11 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
     """Whatever the planner may do with a LIMIT."""
     store, dsn = big_store
     scope = claim_request(7).scope
-    asked = store._candidate_queries(scope, {QUEUE: 7})[0]
+    query = store._candidate_queries(scope, {QUEUE: 7})[0]
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
         for setting in ("hashjoin", "mergejoin", "material", "indexscan"):
             raw.execute(f"SET LOCAL enable_{setting} = off")
-        rows = raw.execute(asked.text, asked.parameters).fetchall()
+        rows = raw.execute(query.text, query.parameters).fetchall()
 
         others = _view_of(store, 20_100).candidates
 
@@ -186,10 +186,10 @@ def _counted_updates(store: PostgresStore) -> tuple[int, int]:
     """Updates of jobs and how many were HOT. A session is asked to report what it did, which it
     otherwise does once a second."""
     store._write(lambda tx: tx.fetch(Query("SELECT pg_stat_force_next_flush()", ())))
-    asked = Query(
+    query = Query(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'job'", ()
     )
-    [[(updates, hot)]] = store._read(lambda tx: tx.fetch(asked))
+    [[(updates, hot)]] = store._read(lambda tx: tx.fetch(query))
     return updates, hot
 
 

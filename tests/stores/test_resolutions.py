@@ -60,10 +60,10 @@ def test_a_resolution_that_contradicts_itself_is_refused(
 
 def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
-    asked = store._ask_jobs(DEAD)
+    query = store._jobs_query(DEAD)
 
     with closing(sqlite3.connect(sqlite_path)) as raw:
-        rows = raw.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     store.close()
 
     plan = "\n".join(str(row) for row in rows)
@@ -74,12 +74,12 @@ def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
 def test_postgres_finds_dead_letters_by_their_index(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     enqueue(store, 2000)
-    asked = store._ask_jobs(DEAD)
+    query = store._jobs_query(DEAD)
 
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job")
         raw.execute("SET enable_seqscan = off")
-        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
     store.close()
 
     plan = "\n".join(str(row[0]) for row in rows)

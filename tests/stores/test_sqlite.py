@@ -232,12 +232,12 @@ def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
 @spec("Z1")
 def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     enqueue(sqlite_store, 50)
-    asked = sqlite_store._ask(
+    query = sqlite_store._query(
         "candidates", (("kinds", ""),), namespace="default", queue="mail", wanted=10
     )
 
     with closing(connect(sqlite_path, host_clock, 1.0)) as connection:
-        plan = connection.execute("EXPLAIN QUERY PLAN " + asked.text, asked.parameters).fetchall()
+        plan = connection.execute("EXPLAIN QUERY PLAN " + query.text, query.parameters).fetchall()
 
     steps = " ".join(row[3] for row in plan)
     assert "USING INDEX tenure_job_claimable" in steps
@@ -271,11 +271,11 @@ def test_a_claim_goes_by_the_settings_it_read_not_by_what_others_noted(
 def test_a_log_that_cannot_be_folded_back_leaves_the_writers_patience_as_it_was(
     sqlite_path: Path,
 ) -> None:
-    asked: list[str] = []
+    queries: list[str] = []
 
     class Failing(sqlite3.Connection):
         def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-            asked.append(statement)
+            queries.append(statement)
             if "wal_checkpoint" in statement:
                 raise sqlite3.OperationalError("disk I/O error")
             return super().execute(statement, *parameters)
@@ -291,7 +291,7 @@ def test_a_log_that_cannot_be_folded_back_leaves_the_writers_patience_as_it_was(
     writer.run(lambda connection: connection.execute("SELECT 1").fetchall())
     writer.close()
 
-    assert [each for each in asked if "busy_timeout" in each][-1] == "PRAGMA busy_timeout = 500"
+    assert [each for each in queries if "busy_timeout" in each][-1] == "PRAGMA busy_timeout = 500"
 
 
 def test_a_failed_commit_of_work_that_nobody_waits_for_does_not_end_the_writer(

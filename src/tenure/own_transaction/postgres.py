@@ -39,8 +39,8 @@ class _CallersTransaction:
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
 
-    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
-        return self._fetch(asked)
+    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
+        return self._fetch(queries)
 
 
 class BorrowedPostgresStore(PostgresStore):
@@ -84,7 +84,7 @@ class UnopenedPostgresStore(PostgresStore):
 def store_on(store: Store, connection: AnyConnection) -> Store:
     """`store`, reading and writing within the transaction of `connection`."""
     lender = _checked(store, connection)
-    return BorrowedPostgresStore(lender, lambda asked: _fetch_on(connection, asked))
+    return BorrowedPostgresStore(lender, lambda queries: _fetch_on(connection, queries))
 
 
 async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[Store], _T]) -> _T:
@@ -97,10 +97,10 @@ async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[
     loop = asyncio.get_running_loop()
     is_given_up = threading.Event()
 
-    def fetch(asked: Sequence[Query]) -> list[list[Row]]:
+    def fetch(queries: Sequence[Query]) -> list[list[Row]]:
         if is_given_up.is_set():
             raise Closed
-        return asyncio.run_coroutine_threadsafe(_afetch_on(connection, asked), loop).result()
+        return asyncio.run_coroutine_threadsafe(_afetch_on(connection, queries), loop).result()
 
     lent = BorrowedPostgresStore(lender, fetch)
     running = asyncio.ensure_future(asyncio.to_thread(work, lent))
@@ -113,24 +113,24 @@ async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[
         raise
 
 
-def _fetch_on(connection: AnyConnection, asked: Sequence[Query]) -> list[list[Row]]:
+def _fetch_on(connection: AnyConnection, queries: Sequence[Query]) -> list[list[Row]]:
     """The rows of each statement, as plain tuples with ids as text."""
     answers: list[list[Row]] = []
     with RawCursor(connection, row_factory=tuple_row) as cursor:
         cursor.adapters.register_loader("uuid", TextLoader)
-        for each in asked:
+        for each in queries:
             # Not prepared: a pooler may hand the next transaction to another connection.
             cursor.execute(each.text, each.parameters, prepare=False)
             answers.append(cursor.fetchall() if cursor.description else [])
     return answers
 
 
-async def _afetch_on(connection: AnyAsyncConnection, asked: Sequence[Query]) -> list[list[Row]]:
+async def _afetch_on(connection: AnyAsyncConnection, queries: Sequence[Query]) -> list[list[Row]]:
     """The rows of each statement, as plain tuples with ids as text."""
     answers: list[list[Row]] = []
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
         cursor.adapters.register_loader("uuid", TextLoader)
-        for each in asked:
+        for each in queries:
             await cursor.execute(each.text, each.parameters, prepare=False)
             answers.append(await cursor.fetchall() if cursor.description else [])
     return answers

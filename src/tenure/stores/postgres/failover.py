@@ -33,7 +33,7 @@ from tenure.stores.sql.transactions import Transaction
 
 _log = logging.getLogger("tenure.stores")
 
-Ask = Callable[..., Query]
+MakeQuery = Callable[..., Query]
 
 
 class FailoverMemory:
@@ -128,7 +128,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 def check_server(
     tx: Transaction,
-    ask: Ask,
+    query: MakeQuery,
     asked: Remembered,
     *,
     epoch_lock: Sequence[Query],
@@ -136,7 +136,7 @@ def check_server(
 ) -> Checked:
     """Ask a server for all that is remembered, and raise the epoch if something is missing. Raises
     for a server that must not be used. The caller commits."""
-    found, epoch = _find(tx, ask, asked)
+    found, epoch = _find(tx, query, asked)
     ruling = judge(asked, found)
     if ruling.refusal is Refusal.BEHIND:
         newest = highest_timeline(asked.server, found.recorded)
@@ -149,8 +149,8 @@ def check_server(
         # The lock first: who is in the middle of a write ends it in the epoch it began in.
         *_, raised = tx.fetch(
             *epoch_lock,
-            ask("note_timeline", timeline=found.server.timeline),
-            ask("raise_epoch_to", epoch=ruling.epoch),
+            query("note_timeline", timeline=found.server.timeline),
+            query("raise_epoch_to", epoch=ruling.epoch),
         )
         epoch = max([epoch, *[Epoch(each) for (each,) in raised]])
     return Checked(asked, found, ruling, epoch)
@@ -175,10 +175,10 @@ def log_check(result: Checked) -> None:
         )
 
 
-def _find(tx: Transaction, ask: Ask, asked: Remembered) -> tuple[Found, Epoch]:
+def _find(tx: Transaction, query: MakeQuery, asked: Remembered) -> tuple[Found, Epoch]:
     [state], kept = tx.fetch(
-        ask("server_state"),
-        ask(
+        query("server_state"),
+        query(
             "acknowledged_changes",
             ids=texts([change.job_id for change in asked.changes]),
             seqs=integers([change.seq for change in asked.changes]),

@@ -150,16 +150,16 @@ class _PostgresTransaction:
         self.is_committing = False
         self._is_local_only = False
 
-    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
-        if not asked:
+        if not queries:
             return []
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
         self.is_committing = last
         trip = self._round_trip()
-        trip.send([*opening, *asked, *closing])
-        return trip.finish()[len(opening) : len(opening) + len(asked)]
+        trip.send([*opening, *queries, *closing])
+        return trip.finish()[len(opening) : len(opening) + len(queries)]
 
     def stream(self, parts: Iterable[Sequence[Query]]) -> list[list[Row]]:
         """The rows of each statement, and the end of the transaction. Each part is sent as it
@@ -217,10 +217,10 @@ class _PostgresTransaction:
             self._run_alone(_DEALLOCATE)
             self._prepared.forget()
 
-    def _run_alone(self, asked: Query) -> None:
+    def _run_alone(self, query: Query) -> None:
         """Run one statement by itself, under the same deadline."""
         trip = RoundTrip(self._connection, None, until=self._until)
-        trip.send([asked])
+        trip.send([query])
         trip.finish()
 
 
@@ -273,9 +273,9 @@ class PostgresStore(SqlStore):
 
     def health(self) -> list[HealthFact]:
         """What is true of the server now, and what to do about it."""
-        asked = [self._ask(name, schema=self._schema) for name in QUESTIONS]
+        queries = [self._query(name, schema=self._schema) for name in QUESTIONS]
         asked_at = host_clock()
-        answers = self._read(lambda tx: tx.fetch(*asked, last=True), listing=True)
+        answers = self._read(lambda tx: tx.fetch(*queries, last=True), listing=True)
         return postgres_facts(answers, asked_at=asked_at, heard_at=host_clock())
 
     def close(self) -> None:
@@ -320,7 +320,7 @@ class PostgresStore(SqlStore):
             # It may be down, a standby, or without our schema.
             shortly = make_conninfo(dsn, connect_timeout=COMPARE_WITHIN_S)
             with suppress(StoreUnavailable, psycopg.Error), connect(shortly) as connection:
-                [row] = connection.execute(self._ask("server_state").text).fetchall()
+                [row] = connection.execute(self._query("server_state").text).fetchall()
                 found[shown_host(dsn)] = Server(row[0], row[1])
         if len({server.system_identifier for server in found.values()}) > 1:
             raise StoreError(
@@ -337,7 +337,7 @@ class PostgresStore(SqlStore):
         result = tx.run(
             lambda tx: check_server(
                 tx,
-                self._ask,
+                self._query,
                 asked,
                 epoch_lock=self._epoch_lock(),
                 accepts_restored=self._accepts_restored,
@@ -395,8 +395,8 @@ class PostgresStore(SqlStore):
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch, on whatever server the store is on now. [A5] [A12]"""
-        asked = [*self._epoch_lock(), self._ask("adopt_server"), self._ask("raise_epoch")]
-        [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
+        queries = [*self._epoch_lock(), self._query("adopt_server"), self._query("raise_epoch")]
+        [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)
 
@@ -480,7 +480,7 @@ class PostgresStore(SqlStore):
         left_s = until.remaining_s
         whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
         lock_ms = whole_ms * 9 // 10  # the first to end, so that the error says what was waited for
-        return self._ask(
+        return self._query(
             "settings",
             timeline=timeline,
             statement_timeout=f"{whole_ms}ms",
@@ -532,22 +532,22 @@ class PostgresStore(SqlStore):
             *[(key, name not in limited) for key, name in sorted(queues.items())],
         ]
         keys, are_shared = zip(*locks, strict=True)
-        return [self._ask("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
+        return [self._query("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
 
     def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         """Epoch, then sessions as a claim locks them, then rows in id order."""
         own = sorted({self._key("session", *_parts(key)) for key in sessions})
         keys, shared = [self._key("epoch"), *own], [True, *[False] * len(own)]
         return [
-            self._ask("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
-            self._ask("lock_jobs", ids=texts(ids)),
+            self._query("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
+            self._query("lock_jobs", ids=texts(ids)),
         ]
 
     def _remember(self, sessions: Sequence[Session]) -> list[Query]:
         if not sessions:
             return []
         keys = [session.key for session in sessions]
-        asked = self._ask(
+        query = self._query(
             "remember_sessions",
             namespaces=texts([key.namespace for key in keys]),
             actors=texts([key.actor for key in keys]),
@@ -558,13 +558,13 @@ class PostgresStore(SqlStore):
             claimed_ats=integers([session.claimed_at for session in sessions]),
             are_repeated=truths([session.is_repeated for session in sessions]),
         )
-        return [asked]
+        return [query]
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
-        return [self._ask("lock_exclusive", key=self._key("queue", namespace, name))]
+        return [self._query("lock_exclusive", key=self._key("queue", namespace, name))]
 
     def _epoch_lock(self) -> list[Query]:
-        return [self._ask("lock_exclusive", key=self._key("epoch"))]
+        return [self._query("lock_exclusive", key=self._key("epoch"))]
 
     def _key(self, *parts: str) -> int:
         return _lock_key(self._schema, *parts)
@@ -601,7 +601,7 @@ class PostgresStore(SqlStore):
                     raise _Vetoed  # costs the connection: as rare as a wave of both kinds
                 unknown = self._unregistered(piece, epoch) - new_queues
                 new_queues.update(unknown)
-                yield [*self._register(unknown), self._ask_group(groups[0], epoch, alone=True)]
+                yield [*self._register(unknown), self._group_query(groups[0], epoch, alone=True)]
 
         answers = tx.stream(parts())
         self._registered_queues |= new_queues
@@ -615,10 +615,10 @@ class PostgresStore(SqlStore):
         if letters_of(changes):
             return self._write(lambda tx: self._save_resolving(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
-        asked = self._register(new_queues)
+        queries = self._register(new_queues)
         groups = groups_of(changes)
         if self._may_undo and _is_likely_to_stick(groups):
-            alone = [*asked, self._ask_group(groups[0], epoch, alone=True)]
+            alone = [*queries, self._group_query(groups[0], epoch, alone=True)]
             with suppress(_Vetoed):
                 saved = self._write(
                     lambda tx: self._save(tx, groups, alone, epoch), all_or_nothing=True
@@ -629,26 +629,26 @@ class PostgresStore(SqlStore):
         updates = [group for group in groups if not group.is_insert]
         if len(updates) > 1:
             ids = [change.job.id for group in updates for change in group.changes]
-            asked.append(self._ask("lock_jobs", ids=texts(ids)))
-        asked += [self._ask_group(group, epoch, held=len(updates) > 1) for group in groups]
-        saved = self._write(lambda tx: self._save(tx, groups, asked, epoch))
+            queries.append(self._query("lock_jobs", ids=texts(ids)))
+        queries += [self._group_query(group, epoch, held=len(updates) > 1) for group in groups]
+        saved = self._write(lambda tx: self._save(tx, groups, queries, epoch))
         self._registered_queues |= new_queues
         return saved
 
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         groups = groups_of(changes)
-        asked = self._register(self._unregistered(changes, epoch))
-        asked += [self._ask_group(group, epoch, held=True) for group in groups]
-        return self._save(tx, groups, asked, epoch)
+        queries = self._register(self._unregistered(changes, epoch))
+        queries += [self._group_query(group, epoch, held=True) for group in groups]
+        return self._save(tx, groups, queries, epoch)
 
     def _save_resolving(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         """Some of the changes resolve dead letters: lock those with the other rows, then see which
         are still unresolved. Nobody can resolve one of them before this transaction ends. [B17]"""
         held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
-        tx.fetch(self._ask("lock_jobs", ids=texts(held)))
+        tx.fetch(self._query("lock_jobs", ids=texts(held)))
         first = self._first_to_resolve(tx, changes)
         if not first:
-            [[(now, _)]] = tx.fetch(self._ask("moment"), last=True)
+            [[(now, _)]] = tx.fetch(self._query("moment"), last=True)
             return Saved(Instant(now), frozenset())
         return self._save_held(tx, first, epoch)
 
@@ -656,18 +656,18 @@ class PostgresStore(SqlStore):
         self,
         tx: Transaction,
         groups: Sequence[Group],
-        asked: Sequence[Query],
+        queries: Sequence[Query],
         epoch: Epoch,
     ) -> Saved:
         with_more = [change for group in groups for change in group.changes if _has_more(change)]
-        answers = tx.fetch(*asked, last=not with_more)[-len(groups) :]
+        answers = tx.fetch(*queries, last=not with_more)[-len(groups) :]
         stuck: set[JobId] = set()
         for group, [(_, ids)] in zip(groups, answers, strict=True):
             stuck.update(_stuck(group, ids))
         for change in with_more:
             if change.job.id in stuck:
                 for spawned in groups_of(change.spawned):
-                    [[(_, ids)]] = tx.fetch(self._ask_group(spawned, epoch, held=True))
+                    [[(_, ids)]] = tx.fetch(self._group_query(spawned, epoch, held=True))
                     missing = {each.job.id for each in spawned.changes} - {*_stuck(spawned, ids)}
                     for job_id in missing:
                         raise StoreRefused(f"job {job_id} is already there")
@@ -684,12 +684,12 @@ class PostgresStore(SqlStore):
         also: Sequence[Query],
     ) -> None:
         groups = groups_of(changes)
-        asked = [self._ask_group(group, epoch, held=True) for group in groups]
-        answers = tx.fetch(*asked, *also, last=True)
+        queries = [self._group_query(group, epoch, held=True) for group in groups]
+        answers = tx.fetch(*queries, *also, last=True)
         for group, [(_, ids)] in zip(groups, answers, strict=False):
             assert len(_stuck(group, ids)) == len(group.changes), "the rows were locked by us"
 
-    def _ask_group(
+    def _group_query(
         self, group: Group, epoch: Epoch, *, held: bool = False, alone: bool = False
     ) -> Query:
         statement = "insert_jobs" if group.is_insert else "update_jobs"
@@ -701,7 +701,7 @@ class PostgresStore(SqlStore):
             ("stuck", text("stuck")),
             ("unless_all_stuck", text("unless_all_stuck")),
         )
-        return self._ask(
+        return self._query(
             f"{statement}_alone" if alone else statement,
             shape,
             epoch=epoch,

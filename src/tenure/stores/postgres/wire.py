@@ -129,16 +129,16 @@ class RoundTrip:
     def send(self, statements: Iterable[Query]) -> None:
         """Put them into the buffer."""
         pgconn, prepared = self._connection.pgconn, self._prepared
-        for asked in statements:
-            values, types, formats = _bound(asked)
-            name, is_new = prepared.name_of(asked.text, types) if prepared else (None, False)
+        for query in statements:
+            values, types, formats = _bound(query)
+            name, is_new = prepared.name_of(query.text, types) if prepared else (None, False)
             if name is None:
-                pgconn.send_query_params(asked.text.encode(), values, types, formats)
+                pgconn.send_query_params(query.text.encode(), values, types, formats)
             else:
                 if is_new and name not in self._new_names:
                     self._new_names.add(name)
-                    self._preparing[self._sent] = (asked.text, types, name)
-                    pgconn.send_prepare(name, asked.text.encode(), types)
+                    self._preparing[self._sent] = (query.text, types, name)
+                    pgconn.send_prepare(name, query.text.encode(), types)
                     self._sent += 1
                 pgconn.send_query_prepared(name, values, formats)
             self._sent += 1
@@ -167,9 +167,9 @@ class RoundTrip:
         return _rows(self._connection, wanted)
 
 
-def _bound(asked: Query) -> _Bound:
-    types, formats, encoders = _layout(tuple(map(type, asked.parameters)))
-    values = [encode(value) for encode, value in zip(encoders, asked.parameters, strict=True)]
+def _bound(query: Query) -> _Bound:
+    types, formats, encoders = _layout(tuple(map(type, query.parameters)))
+    values = [encode(value) for encode, value in zip(encoders, query.parameters, strict=True)]
     return values, types, formats
 
 

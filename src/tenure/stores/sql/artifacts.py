@@ -52,9 +52,9 @@ class Artifacts(Transactional):
     def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
         # The row is locked first: when the attempt has succeeded, nothing is added any more.
         rows, [(now, epoch, settling_since)], [used] = tx.fetch(
-            self._ask("lock_job", job_id=upload.job_id),
-            self._ask("moment_to_decide"),
-            self._ask("artifact_usage", job_id=upload.job_id, name=upload.name),
+            self._query("lock_job", job_id=upload.job_id),
+            self._query("moment_to_decide"),
+            self._query("artifact_usage", job_id=upload.job_id, name=upload.name),
         )
         usage = ArtifactUsage(**dict(zip(USAGE_COLUMNS, used, strict=True)))
         job = job_from(rows[0]) if rows else None
@@ -80,13 +80,13 @@ class Artifacts(Transactional):
         deleted: list[Row] = []
         if usage.earlier_bytes:
             [deleted] = tx.fetch(
-                self._ask("delete_earlier_artifacts", job_id=made.job_id, attempt=made.attempt)
+                self._query("delete_earlier_artifacts", job_id=made.job_id, attempt=made.attempt)
             )
         facts = {name: getattr(made, name) for name in ARTIFACT_COLUMNS}
         added = (namespace, made.job_id, made.size - usage.replaced_bytes)
         tx.fetch(
-            self._ask("put_artifact", namespace=namespace, body=stored.body, **facts),
-            *count_artifact_bytes(self._ask, added=[added], deleted=deleted),
+            self._query("put_artifact", namespace=namespace, body=stored.body, **facts),
+            *count_artifact_bytes(self._query, added=[added], deleted=deleted),
             last=True,
         )
 
@@ -102,17 +102,17 @@ class Artifacts(Transactional):
 
     def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
         # Two reads: a job whose artifacts are shown is finished, and its row changes no more.
-        jobs = self._rows(self._ask("load_jobs", ids=self._pack([job_id])))
+        jobs = self._rows(self._query("load_jobs", ids=self._pack([job_id])))
         attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
         if attempt is None:
             return []
-        return self._rows(self._ask(statement, job_id=job_id, attempt=attempt, **more))
+        return self._rows(self._query(statement, job_id=job_id, attempt=attempt, **more))
 
     def collect_artifacts(self, *, limit: int) -> PruneResult:
         """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
         after = self._last_looked_at
         job_id, attempt, name = after or (None, None, None)
-        asked = self._ask(
+        query = self._query(
             "look_at_artifacts",
             _FROM_THE_FIRST if after is None else _FROM_THE_LAST,
             job_id=job_id,
@@ -120,7 +120,7 @@ class Artifacts(Transactional):
             name=name,
             limit=limit,
         )
-        rows = self._rows(asked)
+        rows = self._rows(query)
         hit_limit = len(rows) == limit
         leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
         deleted = self._write(lambda tx: self._delete_artifacts(tx, leftover)) if leftover else 0
@@ -129,15 +129,15 @@ class Artifacts(Transactional):
 
     def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Query]) -> int:
         deleted = list(chain.from_iterable(tx.fetch(*deletions)))
-        tx.fetch(*count_artifact_bytes(self._ask, deleted=deleted), last=True)
+        tx.fetch(*count_artifact_bytes(self._query, deleted=deleted), last=True)
         return len(deleted)
 
     def _deletion(self, row: Row) -> Query:
-        return self._ask("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
+        return self._query("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
 
 
 def count_artifact_bytes(
-    ask: Callable[..., Query], *, added: Iterable[Row] = (), deleted: Iterable[Row]
+    query: Callable[..., Query], *, added: Iterable[Row] = (), deleted: Iterable[Row]
 ) -> list[Query]:
     """Statements that keep the bytes of each namespace, for rows of (namespace, job id, size).
 
@@ -149,7 +149,7 @@ def count_artifact_bytes(
         for namespace, job_id, size in rows:
             changes[namespace, _part_of(job_id)] += sign * size
     return [
-        ask("count_artifact_bytes", namespace=namespace, part=part, bytes=change)
+        query("count_artifact_bytes", namespace=namespace, part=part, bytes=change)
         for (namespace, part), change in sorted(changes.items())
         if change
     ]

@@ -21,9 +21,9 @@ class AttemptLogs(Transactional):
 
     def _keep_output(self, tx: Transaction, output: AttemptOutput) -> Cause | None:
         job, [(now, epoch, settling_since)], attempts = tx.fetch(
-            self._ask("hold_job", job_id=output.job_id),
-            self._ask("moment_to_decide"),
-            self._ask(
+            self._query("hold_job", job_id=output.job_id),
+            self._query("moment_to_decide"),
+            self._query(
                 "attempt_of_lease",
                 job_id=output.job_id,
                 lease_id=output.lease_id,
@@ -37,7 +37,7 @@ class AttemptLogs(Transactional):
                 epoch=Epoch(epoch),
                 is_settling=is_settling(settling_since, Instant(now)),
             )
-        kept = self._ask(
+        kept = self._query(
             "keep_attempt_log",
             job_id=output.job_id,
             attempt=attempts[0][0],
@@ -50,6 +50,6 @@ class AttemptLogs(Transactional):
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order. [B26]"""
-        asked = self._ask("load_attempt_logs", job_id=job_id, limit=MAX_SHOWN_LOGS)
-        rows = reversed(self._rows(asked))
+        query = self._query("load_attempt_logs", job_id=job_id, limit=MAX_SHOWN_LOGS)
+        rows = reversed(self._rows(query))
         return [AttemptLog(**dict(zip(LOG_COLUMNS, row, strict=True))) for row in rows]

@@ -30,14 +30,14 @@ class SqlMeasures(Transactional):
     ) -> Measures:
         where = "" if only is None else "WHERE namespace = :namespace"
         [(now, _)], [(losses,)], spaces, [(known,)] = tx.fetch(
-            self._ask("moment"),
-            self._ask("count_losses"),
-            self._ask("measured_namespaces", namespaces=queues),
-            self._ask("count_queues", (("where", where),), namespace=only),
+            self._query("moment"),
+            self._query("count_losses"),
+            self._query("measured_namespaces", namespaces=queues),
+            self._query("count_queues", (("where", where),), namespace=only),
         )
         of = [only] if only is not None else [Namespace(name) for (name,) in spaces]
         found = tx.fetch(
-            *[self._ask("measured_queues", namespace=each, queues=queues) for each in of]
+            *[self._query("measured_queues", namespace=each, queues=queues) for each in of]
         )
         chosen = fair_share(
             (
@@ -49,16 +49,16 @@ class SqlMeasures(Transactional):
         )
         names = [(each.namespace, each.queue) for each in chosen]
         namespaces = list(dict.fromkeys(namespace for namespace, _ in names))
-        asked = [each for namespace, name in names for each in self._about(namespace, name, jobs)]
+        queries = [each for namespace, name in names for each in self._about(namespace, name, jobs)]
         answers = tx.fetch(
-            *asked,
+            *queries,
             *[
-                self._ask("count_dead_letters", namespace=namespace, jobs=jobs)
+                self._query("count_dead_letters", namespace=namespace, jobs=jobs)
                 for namespace in namespaces
             ],
             last=True,
         )
-        dead = answers[len(asked) :]
+        dead = answers[len(queries) :]
         return Measures(
             now=Instant(now),
             queues=tuple(
@@ -75,9 +75,9 @@ class SqlMeasures(Transactional):
     def _about(self, namespace: Namespace, queue: QueueName, jobs: int) -> list[Query]:
         where = {"namespace": namespace, "queue": queue}
         return [
-            self._ask("count_waiting", jobs=jobs, **where),
-            self._ask("count_leased", jobs=jobs, **where),
-            self._ask("oldest_waiting", levels=MAX_LEVELS, **where),
+            self._query("count_waiting", jobs=jobs, **where),
+            self._query("count_leased", jobs=jobs, **where),
+            self._query("oldest_waiting", levels=MAX_LEVELS, **where),
         ]
 
 

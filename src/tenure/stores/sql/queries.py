@@ -78,9 +78,9 @@ class SqlQueries(Transactional):
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
-        return [job_from(row) for row in self._rows(self._ask_jobs(wanted), listing=True)]
+        return [job_from(row) for row in self._rows(self._jobs_query(wanted), listing=True)]
 
-    def _ask_jobs(self, wanted: JobFilter) -> Query:
+    def _jobs_query(self, wanted: JobFilter) -> Query:
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )
@@ -106,7 +106,7 @@ class SqlQueries(Transactional):
             # There is one for these, too: few jobs, which are then sorted.
             clauses.append("AND lease_id IS NOT NULL")
             index = "{by_leases}"
-        return self._ask(
+        return self._query(
             "list_jobs",
             (
                 ("columns", _JOB_COLUMNS[wanted.bodies]),
@@ -134,8 +134,8 @@ class SqlQueries(Transactional):
             # Within a job ts never falls: the key's order is the order of time.
             ("order", "ts, job_id, seq" if wanted.job_id is None else "seq"),
         )
-        asked = self._ask("list_events", shape, limit=wanted.limit, **given)
-        rows = self._rows(asked, listing=True)
+        query = self._query("list_events", shape, limit=wanted.limit, **given)
+        rows = self._rows(query, listing=True)
         return [event_from(row) for row in rows]
 
     def count_events(self, span: EventSpan) -> EventCounts:
@@ -144,10 +144,10 @@ class SqlQueries(Transactional):
 
     def _count_events(self, tx: Transaction, span: EventSpan) -> EventCounts:
         given = {"since": span.since, "until": span.until, "limit": span.limit}
-        [beyond] = tx.fetch(self._ask("first_uncounted_event", **given))
+        [beyond] = tx.fetch(self._query("first_uncounted_event", **given))
         until = page_end(span, beyond[0][0] if beyond else None)
-        asked = self._ask("count_events", namespace=span.namespace, since=span.since, until=until)
-        [rows] = tx.fetch(asked, last=True)
+        query = self._query("count_events", namespace=span.namespace, since=span.since, until=until)
+        [rows] = tx.fetch(query, last=True)
         counts = (
             EventCount(
                 queue=queue,
@@ -163,7 +163,7 @@ class SqlQueries(Transactional):
         """The next events in the order in which they were committed. [E5]"""
         position, job_id, seq = _TAIL_BEGINS if after is None else _parts_of(after)
         rows = self._rows(
-            self._ask("tail_events", position=position, job_id=job_id, seq=seq, limit=limit),
+            self._query("tail_events", position=position, job_id=job_id, seq=seq, limit=limit),
             listing=True,
         )
         return [_tailed(position, event_from(tuple(row))) for position, *row in rows]
@@ -182,11 +182,11 @@ class SqlQueries(Transactional):
         shape: Shape = (("after_id", ""), ("after_job_id", ""))
         if after is not None:
             shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
-        [found] = tx.fetch(self._ask("record_ids", shape, after=after, limit=size))
+        [found] = tx.fetch(self._query("record_ids", shape, after=after, limit=size))
         ids = [JobId(row[0]) for row in found]
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
-        answers = tx.fetch(*[self._ask(name, ids=packed) for name in names], last=True)
+        answers = tx.fetch(*[self._query(name, ids=packed) for name in names], last=True)
         unreadable: dict[JobId, list[Unreadable]] = {job_id: [] for job_id in ids}
         jobs = {job.id: job for job in _readable(answers[0], job_from, _REV, unreadable)}
         events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
@@ -212,8 +212,8 @@ class SqlQueries(Transactional):
         last: Row = (None,) * 4
         while True:
             given = dict(zip(("namespace", "kind", "dedupe_key", "id"), last, strict=True))
-            asked = self._ask("live_keys", shape, limit=KEYS_PER_PAGE, **given)
-            rows = self._rows(asked)
+            query = self._query("live_keys", shape, limit=KEYS_PER_PAGE, **given)
+            rows = self._rows(query)
             for namespace, kind, key, job_id in rows:
                 yield DedupeKey(namespace, kind, key), job_id
             if len(rows) < KEYS_PER_PAGE:
@@ -226,10 +226,10 @@ class SqlQueries(Transactional):
         shape: Shape = (("after_lease", ""),)
         last: Row = (None, None)
         while True:
-            asked = self._ask(
+            query = self._query(
                 "lease_holders", shape, limit=KEYS_PER_PAGE, lease_id=last[0], id=last[1]
             )
-            rows = self._rows(asked)
+            rows = self._rows(query)
             yield from ((lease_id, job_id) for lease_id, job_id in rows)
             if len(rows) < KEYS_PER_PAGE:
                 return

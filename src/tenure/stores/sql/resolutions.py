@@ -31,7 +31,7 @@ class Resolutions(SqlQueries):
             facts["kind"] = each.kind.value
             # Held, so that a purge cannot leave a resolution without its job.
             _, written = tx.fetch(
-                self._ask("hold_job", job_id=each.job_id), self._ask("keep_resolution", **facts)
+                self._query("hold_job", job_id=each.job_id), self._query("keep_resolution", **facts)
             )
             if written:
                 kept.add(each.job_id)
@@ -43,7 +43,7 @@ class Resolutions(SqlQueries):
         letters = letters_of(changes)
         if not letters:
             return list(changes)
-        [rows] = tx.fetch(self._ask("unresolved_among", ids=self._pack(letters)))
+        [rows] = tx.fetch(self._query("unresolved_among", ids=self._pack(letters)))
         unresolved = {JobId(str(row[0])) for row in rows}
         first: list[Change] = []
         for change in changes:
@@ -63,7 +63,7 @@ class Resolutions(SqlQueries):
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""
         found = {}
-        for row in self._rows(self._ask("load_resolutions", ids=self._pack(ids))):
+        for row in self._rows(self._query("load_resolutions", ids=self._pack(ids))):
             facts = dict(zip(RESOLUTION_COLUMNS, row, strict=True))
             where = f"the resolution of job {row[0]}"
             kind = known_word(ResolutionKind, facts["kind"], where=where)

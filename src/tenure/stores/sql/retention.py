@@ -47,11 +47,15 @@ class SqlRetention(Transactional):
         """Delete renewals of ended attempts, among the next `limit` that are looked at. [G1]"""
         job_id, seq = self._last_renewal
         shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
-        rows = self._rows(self._ask("look_at_renewals", shape, job_id=job_id, seq=seq, limit=limit))
+        rows = self._rows(
+            self._query("look_at_renewals", shape, job_id=job_id, seq=seq, limit=limit)
+        )
         # An attempt that has ended stays so, and what came before it in its job has ended too.
         ended = {job_id: seq for job_id, seq, is_ended in rows if is_ended}
-        asked = [self._ask("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()]
-        gone = self._write(lambda tx: tx.fetch(*asked, last=True)) if asked else []
+        queries = [
+            self._query("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()
+        ]
+        gone = self._write(lambda tx: tx.fetch(*queries, last=True)) if queries else []
         hit_limit = len(rows) == limit
         self._last_renewal = rows[-1][:2] if hit_limit else (None, None)
         return PruneResult(sum(map(len, gone)), hit_limit)
@@ -62,24 +66,26 @@ class SqlRetention(Transactional):
         given = {} if after is None else dict(zip(_SESSION_KEY, after, strict=True))
         shape = _FROM_THE_FIRST_SESSION if after is None else _FROM_THE_LAST_SESSION
         rows = self._rows(
-            self._ask("look_at_sessions", shape, older_than_us=older_than_us, limit=limit, **given)
+            self._query(
+                "look_at_sessions", shape, older_than_us=older_than_us, limit=limit, **given
+            )
         )
         old = [dict(zip(_SESSION_KEY, row, strict=False)) for row in rows if row[-1]]
-        asked = [self._ask("forget_session", older_than_us=older_than_us, **key) for key in old]
-        gone = self._write(lambda tx: tx.fetch(*asked, last=True)) if asked else []
+        queries = [self._query("forget_session", older_than_us=older_than_us, **key) for key in old]
+        gone = self._write(lambda tx: tx.fetch(*queries, last=True)) if queries else []
         self._last_session = rows[-1][:-1] if len(rows) == limit else None
         return sum(map(len, gone))
 
     def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget outages that can excuse no lease any more. [O4]"""
-        asked = self._ask("forget_outages", older_than_us=older_than_us, limit=limit)
-        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("forget_outages", older_than_us=older_than_us, limit=limit)
+        [forgotten] = self._write(lambda tx: tx.fetch(query, last=True))
         return len(forgotten)
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations."""
-        asked = self._ask("expire_observations", older_than_us=older_than_us, limit=limit)
-        [expired] = self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("expire_observations", older_than_us=older_than_us, limit=limit)
+        [expired] = self._write(lambda tx: tx.fetch(query, last=True))
         return len(expired)
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
@@ -87,13 +93,13 @@ class SqlRetention(Transactional):
         transitions refuses."""
 
         def delete(tx: Transaction) -> int:
-            asked = self._ask("purgeable", older_than_us=older_than_us, limit=limit)
-            ids = [row[0] for row in tx.fetch(asked)[0]]
+            query = self._query("purgeable", older_than_us=older_than_us, limit=limit)
+            ids = [row[0] for row in tx.fetch(query)[0]]
             if ids:
                 packed = self._pack(ids)
-                deletions = [self._ask(name, ids=packed) for name in _PURGED_WITH_A_JOB]
-                *_, artifacts = tx.fetch(*deletions, self._ask("delete_artifacts", ids=packed))
-                tx.fetch(*count_artifact_bytes(self._ask, deleted=artifacts), last=True)
+                deletions = [self._query(name, ids=packed) for name in _PURGED_WITH_A_JOB]
+                *_, artifacts = tx.fetch(*deletions, self._query("delete_artifacts", ids=packed))
+                tx.fetch(*count_artifact_bytes(self._query, deleted=artifacts), last=True)
             return len(ids)
 
         return self._write(delete)

@@ -93,7 +93,7 @@ class Statements:
         text = fill(fill(self._texts[name], dict(shape)), self._words)
         return compile_statement(text, placeholder=self._placeholder)
 
-    def ask(self, name: str, shape: Shape = (), /, **parameters: object) -> Query:
+    def query(self, name: str, shape: Shape = (), /, **parameters: object) -> Query:
         """The statement `name` in this shape with these parameters."""
         statement = self.shaped(name, shape)
         return Query(statement.text, statement.bind(parameters))

@@ -150,16 +150,16 @@ class SqlStore(
 
     def now(self) -> Instant:
         """The store's clock."""
-        [(now, _)] = self._rows(self._ask("moment"))
+        [(now, _)] = self._rows(self._query("moment"))
         return Instant(now)
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
         """The rows of these jobs; the clock is read after them."""
-        return self._loaded(self._ask("load_jobs", ids=self._pack(ids)))
+        return self._loaded(self._query("load_jobs", ids=self._pack(ids)))
 
-    def _loaded(self, asked: Query) -> Loaded:
+    def _loaded(self, query: Query) -> Loaded:
         rows, [(now, epoch, settling_since)] = self._read(
-            lambda tx: tx.fetch(asked, self._ask("moment_to_decide"), last=True)
+            lambda tx: tx.fetch(query, self._query("moment_to_decide"), last=True)
         )
         self._saw_epoch(Epoch(epoch))
         jobs = [job_from(row) for row in rows]
@@ -170,22 +170,22 @@ class SqlStore(
 
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs without what they carry."""
-        rows = self._rows(self._ask("load_jobs_without_bodies", ids=self._pack(ids)))
+        rows = self._rows(self._query("load_jobs_without_bodies", ids=self._pack(ids)))
         return {job.id: job for job in map(job_from, rows)}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The live jobs that hold these dedupe keys."""
-        asked = [
-            self._ask("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
+        queries = [
+            self._query("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
             for key in keys
         ]
-        answers = self._read(lambda tx: tx.fetch(*asked, last=True))
+        answers = self._read(lambda tx: tx.fetch(*queries, last=True))
         return {key: job_from(rows[0]) for key, rows in zip(keys, answers, strict=True) if rows}
 
     def load_leased(self, session: SessionKey) -> Loaded:
         """The claimed and running jobs of a worker session."""
         return self._loaded(
-            self._ask(
+            self._query(
                 "load_leased",
                 namespace=session.namespace,
                 actor=session.actor,
@@ -200,7 +200,7 @@ class SqlStore(
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """Which of these leases deserve a heartbeat now."""
         ids = self._pack([lease.job_id for lease in leases])
-        rows = self._rows(self._ask("load_leases", ids=ids))
+        rows = self._rows(self._query("load_leases", ids=ids))
         found = {str(job_id): LeaseRow(*said) for job_id, *said in rows}
         return [lease_news(found.get(lease.job_id), lease.lease_id, actor) for lease in leases]
 
@@ -222,14 +222,14 @@ class SqlStore(
         self, tx: Transaction, ids: Sequence[JobId], events: int
     ) -> dict[JobId, list[Event]]:
         name = "load_decision_history"
-        found = tx.fetch(*[self._ask(name, job_id=job_id, events=events) for job_id in ids])
+        found = tx.fetch(*[self._query(name, job_id=job_id, events=events) for job_id in ids])
         return {
             job_id: [event_from(row) for row in rows]
             for job_id, rows in zip(ids, found, strict=True)
         }
 
     def _histories(self, tx: Transaction, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
-        [rows] = tx.fetch(self._ask("load_histories", ids=self._pack(ids)))
+        [rows] = tx.fetch(self._query("load_histories", ids=self._pack(ids)))
         histories: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
         for row in rows:
             event = event_from(row)
@@ -238,8 +238,8 @@ class SqlStore(
 
     def load_observations(self, job_id: JobId) -> list[Observation]:
         """A job's observations, oldest first."""
-        asked = self._ask("load_observations", ids=self._pack([job_id]))
-        rows = self._rows(asked)
+        query = self._query("load_observations", ids=self._pack([job_id]))
+        rows = self._rows(query)
         return [observation_from(row) for row in rows]
 
     # --- deciding on locked rows ---------------------------------------------------------------
@@ -262,14 +262,14 @@ class SqlStore(
     ) -> Saved:
         locks = self._row_locks(ids, sessions)
         looked_up = [
-            self._ask("load_sessions", namespace=key.namespace, workers=self._pack([key.worker]))
+            self._query("load_sessions", namespace=key.namespace, workers=self._pack([key.worker]))
             for key in sessions
         ]
         jobs, *remembered, [(now, epoch, settling_since)] = tx.fetch(
             *locks,
-            self._ask("load_jobs", ids=self._pack(ids)),
+            self._query("load_jobs", ids=self._pack(ids)),
             *looked_up,
-            self._ask("moment_to_decide"),
+            self._query("moment_to_decide"),
         )[len(locks) :]
         self._saw_epoch(Epoch(epoch))
         found = [session_from(row) for rows in remembered for row in rows]
@@ -296,7 +296,7 @@ class SqlStore(
     def _keep(self, tx: Transaction, observations: Sequence[Observation]) -> None:
         for seen in sorted(observations, key=lambda each: each.job_id):
             # Held, so that a purge cannot leave an observation without its job.
-            tx.fetch(self._ask("hold_job", job_id=seen.job_id))
+            tx.fetch(self._query("hold_job", job_id=seen.job_id))
             where = {
                 "job_id": seen.job_id,
                 "lease": seen.lease_id or "",
@@ -305,8 +305,8 @@ class SqlStore(
             facts = {name: getattr(seen, name) for name in OBSERVATION_COLUMNS}
             facts["type"] = seen.type.value
             for _ in range(MAX_OBSERVATION_TRIES):
-                [kept] = tx.fetch(self._ask("keep_observation", **(facts | where)))
-                if kept or not tx.fetch(self._ask("observation_room", **where))[0]:
+                [kept] = tx.fetch(self._query("keep_observation", **(facts | where)))
+                if kept or not tx.fetch(self._query("observation_room", **where))[0]:
                     break
 
     # --- claiming and sweeping -----------------------------------------------------------------
@@ -348,12 +348,12 @@ class SqlStore(
         locks = self._claim_locks(scope, sessions, limited)
         answers = tx.fetch(
             *locks,
-            self._ask(
+            self._query(
                 "load_sessions",
                 namespace=scope.namespace,
                 workers=self._pack([key.worker for key in sessions]),
             ),
-            self._ask("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
+            self._query("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
             *at_once,
         )[len(locks) :]
         settings = self._checked(scope, names, answers[1], limited, at_once=bool(at_once))
@@ -383,12 +383,12 @@ class SqlStore(
         kinds = {} if scope.kinds is None else {"kinds": self._pack(scope.kinds)}
         shape = _OF_ANY_KIND if scope.kinds is None else _OF_KINDS
         questions = [
-            self._ask(
+            self._query(
                 "candidates", shape, namespace=scope.namespace, queue=name, wanted=most, **kinds
             )
             for name, most in wanted.items()
         ]
-        return [*questions, self._ask("moment_to_decide")]
+        return [*questions, self._query("moment_to_decide")]
 
     def _checked(
         self,
@@ -421,14 +421,14 @@ class SqlStore(
         """The queues with their live leases, where a limit makes them count."""
         limited = [name for name, state in queues.items() if state.limit is not None]
         counts = tx.fetch(
-            *[self._ask("count_live", namespace=scope.namespace, queue=name) for name in limited]
+            *[self._query("count_live", namespace=scope.namespace, queue=name) for name in limited]
         )
         live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
         return {name: _with_live(state, live.get(name, 0)) for name, state in queues.items()}
 
     def due(self, *, limit: int) -> Loaded:
         """Leased jobs whose authority has ended, longest overdue first."""
-        return self._loaded(self._ask("due", limit=limit))
+        return self._loaded(self._query("due", limit=limit))
 
     # --- queues, ticks, outages, epoch ---------------------------------------------------------
 
@@ -437,17 +437,17 @@ class SqlStore(
     ) -> QueueState:
         """Change a queue's settings, after every claim that does not know them has ended."""
         key = {"namespace": namespace, "name": name}
-        changes = [self._ask("register_queue", **key)]
+        changes = [self._query("register_queue", **key)]
         if paused is not None:
-            changes.append(self._ask("set_queue_paused", paused=paused, **key))
+            changes.append(self._query("set_queue_paused", paused=paused, **key))
         if limit is not None:
-            changes.append(self._ask("set_queue_limit", concurrency_limit=limit or None, **key))
+            changes.append(self._query("set_queue_limit", concurrency_limit=limit or None, **key))
 
         def change(tx: Transaction) -> QueueState:
             tx.fetch(*self._queue_lock(namespace, name), *changes)
             settings, [(live,)] = tx.fetch(
-                self._ask("load_queue_settings", namespace=namespace, queues=self._pack([name])),
-                self._ask("count_live", namespace=namespace, queue=name),
+                self._query("load_queue_settings", namespace=namespace, queues=self._pack([name])),
+                self._query("count_live", namespace=namespace, queue=name),
             )
             return _with_live(_queue_state(*settings[0]), live)
 
@@ -459,8 +459,8 @@ class SqlStore(
         """Every queue that ever had jobs or settings, with its live leases."""
         settings, counts = self._read(
             lambda tx: tx.fetch(
-                self._ask("load_queues", namespace=namespace),
-                self._ask("count_live_by_queue", namespace=namespace),
+                self._query("load_queues", namespace=namespace),
+                self._query("count_live_by_queue", namespace=namespace),
                 last=True,
             ),
             listing=True,
@@ -485,7 +485,7 @@ class SqlStore(
     def _register(self, queues: set[tuple[Namespace, QueueName]]) -> list[Query]:
         # In order, so that two stores that register the same queues do not wait for each other.
         return [
-            self._ask("register_queue", namespace=namespace, name=name)
+            self._query("register_queue", namespace=namespace, name=name)
             for namespace, name in sorted(queues)
         ]
 
@@ -493,31 +493,31 @@ class SqlStore(
         """The highest tick before this one, and now."""
 
         def advance(tx: Transaction) -> tuple[Instant | None, Instant]:
-            [[(before,)], [(now, _)]] = tx.fetch(self._ask("load_tick"), self._ask("moment"))
-            tx.fetch(self._ask("set_tick", tick=max(before or now, now)), last=True)
+            [[(before,)], [(now, _)]] = tx.fetch(self._query("load_tick"), self._query("moment"))
+            tx.fetch(self._query("set_tick", tick=max(before or now, now)), last=True)
             return before, now
 
         return self._write(advance)
 
     def record_outage(self, outage: Outage) -> None:
         """Remember an outage."""
-        asked = self._ask(
+        query = self._query(
             "record_outage",
             began_at=outage.began_at,
             ended_at=outage.ended_at,
             is_jump=outage.is_jump,
         )
-        self._write(lambda tx: tx.fetch(asked, last=True))
+        self._write(lambda tx: tx.fetch(query, last=True))
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
-        rows = self._rows(self._ask("load_outages", since=since))
+        rows = self._rows(self._query("load_outages", since=since))
         return [Outage(began_at, ended_at, bool(is_jump)) for began_at, ended_at, is_jump in rows]
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch, after every write under the old one has ended."""
-        asked = [*self._epoch_lock(), self._ask("raise_epoch")]
-        [(epoch,)] = self._write(lambda tx: tx.fetch(*asked, last=True))[-1]
+        queries = [*self._epoch_lock(), self._query("raise_epoch")]
+        [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)
 

@@ -23,38 +23,38 @@ class Tokens(Transactional):
         """Keep a token, as of the store's clock."""
         facts = {name: getattr(new, name) for name in NewToken.__struct_fields__}
         facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
-        asked = self._ask("create_token", **facts | {"role": new.role.value})
-        [[row]] = self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("create_token", **facts | {"role": new.role.value})
+        [[row]] = self._write(lambda tx: tx.fetch(query, last=True))
         return _token(row)
 
     def load_token(self, token_id: TokenId) -> LoadedToken:
         """The token of this id, if there is one."""
         found, [(now, _)] = self._read(
             lambda tx: tx.fetch(
-                self._ask("load_token", token_id=token_id), self._ask("moment"), last=True
+                self._query("load_token", token_id=token_id), self._query("moment"), last=True
             )
         )
         return LoadedToken(Instant(now), _token(found[0]) if found else None)
 
     def list_tokens(self) -> list[Token]:
         """Every token, oldest first."""
-        return [_token(row) for row in self._rows(self._ask("list_tokens"))]
+        return [_token(row) for row in self._rows(self._query("list_tokens"))]
 
     def revoke_token(self, token_id: TokenId) -> bool:
         """End a token for good; whether there is one."""
-        asked = self._ask("revoke_token", token_id=token_id)
-        [found] = self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("revoke_token", token_id=token_id)
+        [found] = self._write(lambda tx: tx.fetch(query, last=True))
         return bool(found)
 
     def use_token(self, token_id: TokenId) -> None:
         """Remember that it was used now."""
-        asked = self._ask("use_token", token_id=token_id)
-        self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("use_token", token_id=token_id)
+        self._write(lambda tx: tx.fetch(query, last=True))
 
     def count_leases(self, namespace: Namespace, actor: Actor) -> int:
         """How many leases a principal has."""
-        asked = self._ask("count_leases", namespace=namespace, actor=actor)
-        [(leases,)] = self._rows(asked)
+        query = self._query("count_leases", namespace=namespace, actor=actor)
+        [(leases,)] = self._rows(query)
         return int(leases)
 
 

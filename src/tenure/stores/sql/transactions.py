@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 class Transaction(Protocol):
     """What work is given while a transaction is open."""
 
-    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement, in one round trip where the dialect can; `last` says that
         nothing follows, so that the commit may ride along."""
 
@@ -22,7 +22,7 @@ class Transactional(ABC):
     """Runs named statements. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:
-        self._ask = statements.ask
+        self._query = statements.query
 
     @abstractmethod
     def _read(
@@ -40,6 +40,6 @@ class Transactional(ABC):
     def _pack(self, values: Sequence[str]) -> str:
         """A list as one parameter for `{among_...}`."""
 
-    def _rows(self, asked: Query, *, listing: bool = False) -> list[Row]:
-        [rows] = self._read(lambda tx: tx.fetch(asked, last=True), listing=listing)
+    def _rows(self, query: Query, *, listing: bool = False) -> list[Row]:
+        [rows] = self._read(lambda tx: tx.fetch(query, last=True), listing=listing)
         return rows

@@ -25,7 +25,7 @@ class Workers(Transactional):
         """Remember that this worker lives; whether it was asked to drain. [B12]"""
         if process.is_ending:
             key = {name: getattr(process, name) for name in _PROCESS_KEY}
-            left = self._ask("dismiss_worker", **key)
+            left = self._query("dismiss_worker", **key)
             self._write(lambda tx: tx.fetch(left, last=True))
             return False
         return self._write(lambda tx: self._see(tx, process)).draining
@@ -33,29 +33,31 @@ class Workers(Transactional):
     def _see(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
         facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
         facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
-        found, [(now, _)] = tx.fetch(self._ask("load_worker_start", **facts), self._ask("moment"))
+        found, [(now, _)] = tx.fetch(
+            self._query("load_worker_start", **facts), self._query("moment")
+        )
         known = KnownStart(*found[0]) if found else None
         started_at = start_of(process, known, now=Instant(now))
         [[row]] = tx.fetch(
-            self._ask("see_worker", started_at=started_at, seen_at=now, **facts), last=True
+            self._query("see_worker", started_at=started_at, seen_at=now, **facts), last=True
         )
         return _worker(row)
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
-        asked = self._ask("list_workers", namespace=namespace)
-        return [_worker(row) for row in self._rows(asked, listing=True)]
+        query = self._query("list_workers", namespace=namespace)
+        return [_worker(row) for row in self._rows(query, listing=True)]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
-        asked = self._ask("request_drain", namespace=namespace, worker=worker)
-        [found] = self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("request_drain", namespace=namespace, worker=worker)
+        [found] = self._write(lambda tx: tx.fetch(query, last=True))
         return bool(found)
 
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget workers that were not seen for this long; how many. [B13]"""
-        asked = self._ask("forget_workers", older_than_us=older_than_us, limit=limit)
-        [forgotten] = self._write(lambda tx: tx.fetch(asked, last=True))
+        query = self._query("forget_workers", older_than_us=older_than_us, limit=limit)
+        [forgotten] = self._write(lambda tx: tx.fetch(query, last=True))
         return len(forgotten)
 
 

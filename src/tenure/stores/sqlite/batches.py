@@ -21,7 +21,7 @@ LARGEST_DOCUMENT_BYTES = 256 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-def ask_group(group: Group, statements: Statements) -> Iterator[Query]:
+def group_queries(group: Group, statements: Statements) -> Iterator[Query]:
     """The statements that write a group: its rows, then its events."""
     for piece in _pieces(group):
         found = group_columns(piece, JOB_ENCODERS)
@@ -38,8 +38,8 @@ def ask_group(group: Group, statements: Statements) -> Iterator[Query]:
         parameters.update((f"e_{name}", value) for name, value in found.events.same.items())
         shape = _shape(found.names, job_own, event_own, own_rows=own_rows)
         name = "insert_jobs" if piece.is_insert else "update_jobs"
-        yield statements.ask(name, shape, **parameters)
-        yield statements.ask("insert_events", shape, **parameters)
+        yield statements.query(name, shape, **parameters)
+        yield statements.query("insert_events", shape, **parameters)
 
 
 def _pieces(group: Group) -> Iterator[Group]:

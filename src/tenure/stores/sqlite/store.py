@@ -27,7 +27,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sqlite.batches import ask_group
+from tenure.stores.sqlite.batches import group_queries
 from tenure.stores.sqlite.file import (
     PACKAGE,
     check_schema,
@@ -71,10 +71,10 @@ class _SqliteTransaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
-    def fetch(self, *asked: Query, last: bool = False) -> list[list[Row]]:
+    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
         execute = self.connection.execute
-        return [execute(each.text, each.parameters).fetchall() for each in asked]
+        return [execute(each.text, each.parameters).fetchall() for each in queries]
 
 
 class SqliteStore(SqlStore):
@@ -126,7 +126,7 @@ class SqliteStore(SqlStore):
         """What is true of the file now, and what to do about it."""
         names = ("health_journal_mode", "health_synchronous", "health_meta")
         [(mode,)], [(synchronous,)], [meta] = self._read(
-            lambda tx: tx.fetch(*[self._ask(name) for name in names])
+            lambda tx: tx.fetch(*[self._query(name) for name in names])
         )
         return sqlite_facts(self._path, mode, synchronous, meta)
 
@@ -208,7 +208,7 @@ class SqliteStore(SqlStore):
 
     def _remember(self, sessions: Sequence[Session]) -> list[Query]:
         return [
-            self._ask(
+            self._query(
                 "remember_session",
                 namespace=session.key.namespace,
                 actor=session.key.actor,
@@ -242,7 +242,7 @@ class SqliteStore(SqlStore):
 
     def _save(self, tx: _SqliteTransaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         ids = self._pack([change.job.id for change in changes])
-        rows, [(now, current)] = tx.fetch(self._ask("load_revs", ids=ids), self._ask("moment"))
+        rows, [(now, current)] = tx.fetch(self._query("load_revs", ids=ids), self._query("moment"))
         if current != epoch:
             return Saved(now, frozenset())
         revs: dict[JobId, int] = {row[0]: row[1] for row in rows}
@@ -282,7 +282,7 @@ class SqliteStore(SqlStore):
 
     def _key_is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
         [held] = tx.fetch(
-            self._ask(
+            self._query(
                 "live_key_exists",
                 namespace=job.namespace,
                 kind=job.kind,
@@ -294,7 +294,7 @@ class SqliteStore(SqlStore):
     def _spawn(self, tx: _SqliteTransaction, spawned: Sequence[Change]) -> None:
         if spawned:
             ids = self._pack([change.job.id for change in spawned])
-            for job_id, *_ in tx.fetch(self._ask("load_revs", ids=ids))[0]:
+            for job_id, *_ in tx.fetch(self._query("load_revs", ids=ids))[0]:
                 raise StoreRefused(f"job {job_id} is already there")
             self._put(tx, spawned)
 
@@ -311,5 +311,5 @@ class SqliteStore(SqlStore):
 
     def _put(self, tx: _SqliteTransaction, changes: Sequence[Change]) -> None:
         for group in groups_of(changes):
-            for asked in ask_group(group, self._statements):
-                tx.connection.execute(asked.text, asked.parameters)
+            for query in group_queries(group, self._statements):
+                tx.connection.execute(query.text, query.parameters)
