@@ -179,8 +179,8 @@ def test_a_file_without_an_acknowledgement_checks_nothing_and_says_so(
     assert result.exit_code == 0
     for rule in ("I13", "I14", "I16", "I21"):
         [line] = [line for line in lines if line.startswith(f"{rule} ")]
-        assert line.endswith("not checked: the files of acknowledgements hold none")
-    assert "1 files of acknowledgements hold none" in lines
+        assert line.endswith("not checked: the --acks files contain no acknowledgement")
+    assert "1 --acks files contain no acknowledgement" in lines
     assert ("never finished" in result.stdout) == ("{" in text)
 
 

@@ -1,6 +1,6 @@
 """Commands about many jobs: which jobs are meant, whether the user agrees, and what became of each.
 
-`--all` says how many jobs the filters leave and asks first. Commands are sent in batches; each job
+`--all` says how many jobs match the filters and asks first. Commands are sent in batches; each job
 that was refused is named with the reason. Running such a command again is safe: it takes what is
 left, and a request that is repeated under its id is done once.
 
@@ -52,7 +52,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs the user means: these ids, or all that the filter leaves."""
+    """Which jobs the user means: these ids, or all that match the filter."""
 
     job_ids: tuple[str, ...]
     every: bool
@@ -62,7 +62,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what could mean two things."""
         if self.every == bool(self.job_ids):
-            raise click.UsageError("Give IDs, or --all (with filters, if you like).")
+            raise click.UsageError("Give IDs, or --all with or without filters, but not both.")
 
 
 def many_options(function: _F) -> _F:
@@ -70,7 +70,7 @@ def many_options(function: _F) -> _F:
     function = click.argument("job_ids", metavar="[ID]...", nargs=-1)(function)
     function = click.option("--yes", "-y", is_flag=True, help="With --all: do not ask.")(function)
     return click.option(
-        "--all", "every", is_flag=True, help="All jobs that the filters leave; asks first."
+        "--all", "every", is_flag=True, help="All jobs that match the filters; asks first."
     )(function)
 
 

@@ -52,6 +52,15 @@ def url_option(function: _F) -> _F:
     )(function)
 
 
+def store_url_option(function: _F) -> _F:
+    """`--url` of a command that opens the store itself and cannot work through a server."""
+    return click.option(
+        "--url",
+        help="URL of the store, not of a server. [default: $TENURE_URL, then `url` of [tool.tenure]"
+        " in pyproject.toml, then sqlite:///tenure.db]",
+    )(function)
+
+
 def app_url_option(function: _F) -> _F:
     """`--url` of a command that has an application."""
     return click.option(
@@ -115,8 +124,8 @@ def request_id_option(function: _F) -> _F:
     """`--request-id`."""
     return click.option(
         "--request-id",
-        help="The id of this request. A request that is repeated under its id is done once."
-        " [default: a new id]",
+        help="An id for this request: if you repeat the command with the same id, it is done only"
+        " once. [default: a new id]",
     )(function)
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import click
 
-from tenure.cli.common import REFUSED, coordinator, json_option, url_option
+from tenure.cli.common import REFUSED, coordinator, json_option, store_url_option
 from tenure.cli.output import print_json, print_table, printable
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact, fact
@@ -17,7 +17,7 @@ _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.
 
 
 @click.command()
-@url_option
+@store_url_option
 @json_option(list[HealthFact])
 def doctor(url: str | None, as_json: bool) -> None:
     """Check the store: durability, versions, disk space, clocks, what slows it down.

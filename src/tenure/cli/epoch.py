@@ -5,13 +5,13 @@ Exit codes: 0 raised, 1 not confirmed, 2 the store could not be reached.
 
 import click
 
-from tenure.cli.common import coordinator, url_option
+from tenure.cli.common import coordinator, store_url_option
 
 QUESTION = "This ends every lease: running jobs stop and run again. Raise the epoch?"
 
 
 @click.command("raise-epoch")
-@url_option
+@store_url_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def raise_epoch(url: str | None, yes: bool) -> None:
     """End all leases after a restore from a backup; prints the new epoch.

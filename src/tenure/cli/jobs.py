@@ -388,8 +388,8 @@ def cancel_jobs(
     """Cancel jobs.
 
     A job that waits is cancelled at once. The handler of a running job is asked to stop and has a
-    grace period to do so; --hard does not wait for it. With --all, jobs that have not finished are
-    cancelled, or those of them that the filters leave.
+    grace period to do so; --hard does not wait for it. With --all, every job that has
+    not finished is cancelled, or every one that matches the filters.
 
     \b
     Examples:
@@ -432,9 +432,9 @@ def rerun_jobs(
 ) -> None:
     """Make new jobs out of finished ones; prints the new ids.
 
-    The new job has the kind, queue, payload and policy of the old one, which stays as it is. With
-    --all, say which jobs by --status; a job that was rerun with --all before is left out, so that
-    the command is safe to run again. Dead letters have `tenure dlq redrive --all`.
+    The new job has the kind, queue, payload and policy of the old one, which stays as it is. --all
+    needs --status, and skips jobs that were already rerun with --all, so that the command is safe
+    to run again. For dead letters use `tenure dlq redrive --all`.
 
     \b
     Examples:
@@ -485,15 +485,17 @@ def retry_jobs(
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
-    """Run jobs again, as fits their status.
+    """Run jobs again; prints the ids of the jobs that will run.
 
-    Prints the ids of the jobs that will run.
+    What it does depends on the status of the job:
 
     \b
     dead_lettered                 makes a new job, marks the old one as redriven
     failed, cancelled, succeeded  makes a new job
     stalled                       sends the job back to its queue
     queued, claimed, running      refuses, and says what to do instead
+
+    For many jobs at once use `tenure jobs rerun --all` or `tenure dlq redrive --all`.
 
     Exits with 0 if all will run, 1 if some were refused, 2 if it could not be done.
     """

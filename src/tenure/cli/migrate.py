@@ -5,7 +5,7 @@ Exit codes: 0 up to date, 1 `--check` found it out of date, 2 it could not be do
 
 import click
 
-from tenure.cli.common import REFUSED, reported_errors, url_option
+from tenure.cli.common import REFUSED, reported_errors, store_url_option
 from tenure.errors import SchemaTooNew
 from tenure.settings import is_server, url_from_environment
 from tenure.stores.urls import schema_at
@@ -13,7 +13,7 @@ from tenure.wiring import not_through_a_server
 
 
 @click.command()
-@url_option
+@store_url_option
 @click.option(
     "--schema", default="tenure", show_default=True, help="The name of the schema in PostgreSQL."
 )

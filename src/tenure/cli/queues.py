@@ -168,7 +168,10 @@ def resume_queue(url: str | None, namespace: str, create: bool, queue: str) -> N
 @click.argument("queue")
 @click.argument("limit", type=click.IntRange(0, 1_000_000))
 def limit_queue(url: str | None, namespace: str, create: bool, queue: str, limit: int) -> None:
-    """Run at most LIMIT jobs of QUEUE at the same time; 0 means no limit."""
+    """Limit how many jobs of QUEUE run at the same time.
+
+    The LIMIT applies to all workers together; 0 means no limit.
+    """
     state = _put(url, namespace, queue, create=create, limit=limit)
     shown = "no limit" if state.limit is None else f"at most {state.limit} at a time"
     click.echo(f"{printable(queue)}: {shown}, {state.live} running")

@@ -9,7 +9,7 @@ from tenure.cli.common import (
     keep_finished_option,
     log_format_option,
     reported_errors,
-    url_option,
+    store_url_option,
 )
 from tenure.settings import retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
@@ -19,7 +19,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@url_option
+@store_url_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",

@@ -1,4 +1,4 @@
-"""`tenure stats`: how many events the log has in a span of time."""
+"""`tenure stats`: counts the events of a span of time."""
 
 from datetime import datetime
 
@@ -64,7 +64,11 @@ def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> W
     try:
         return When(ago_us=parse_duration(text))
     except ValueError:
+        pass
+    try:
         return When(at=instant_value(ctx, parameter, text))
+    except click.BadParameter as wrong:
+        raise click.BadParameter(f"{wrong.message}, or how long ago, as in 24h") from wrong
 
 
 @click.command()
@@ -77,10 +81,13 @@ def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> W
     default="24h",
     show_default=True,
     callback=_when,
-    help="Count from here: 24h means 24 hours ago; or a time such as 2026-12-01T08:00Z.",
+    help="Count events from this time on: 24h means 24 hours ago; or 2026-12-01T08:00Z.",
 )
 @click.option(
-    "--until", metavar="WHEN", callback=_when, help="Count until before here. [default: now]"
+    "--until",
+    metavar="WHEN",
+    callback=_when,
+    help="Count events before this time, written as for --since. [default: now]",
 )
 @click.option(
     "--by",
@@ -88,16 +95,22 @@ def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> W
     multiple=True,
     default=("type",),
     show_default=True,
-    help="What events are told apart by. May be repeated.",
+    help="Count events for each of these; may be repeated, as in --by kind --by type.",
 )
 def stats(
     url: str | None, as_json: bool, namespace: str, since: When, until: When, by: tuple[str, ...]
 ) -> None:
-    """Count the events of the log in a span of time.
+    """Count the events in the histories of jobs, by default those of the last 24 hours.
 
-    Every event is counted, whichever process or transaction committed it. Renewals of leases are
-    pruned when their attempt has ended, and finished jobs are purged after a while: neither is in
-    the log then.
+    Every event is counted, whichever process or transaction committed it. Events that Tenure has
+    deleted are not counted: renewals of leases, which it deletes when their attempt has ended, and
+    finished jobs, which it deletes with their histories after a time (see --keep-finished of
+    `tenure worker`).
+
+    \b
+    Examples:
+      tenure stats --since 7d --by kind --by type
+      tenure stats --since 2026-12-01T00:00Z --until 2026-12-02T00:00Z --json
     """
     groups = tuple(dict.fromkeys(Grouping(each) for each in by))
     with coordination(url) as serving:
@@ -107,7 +120,7 @@ def stats(
             namespace=Namespace(namespace), since=since.instant(now), until=until.instant(now)
         )
         if span.since >= span.until:
-            refuse("the span is empty: --since has to be before --until")
+            refuse("--since must be earlier than --until")
         totals = _count(serving.store, span, groups)
     is_complete = totals.until >= span.until
     if as_json:

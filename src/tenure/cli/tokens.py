@@ -13,7 +13,7 @@ from tenure.cli.common import (
     json_option,
     namespace_option,
     refuse,
-    url_option,
+    store_url_option,
 )
 from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.checks import check_name
@@ -77,7 +77,7 @@ def tokens() -> None:
 
 
 @tokens.command(name="create")
-@url_option
+@store_url_option
 @json_option(TokenView)
 @namespace_option
 @click.option(
@@ -170,7 +170,7 @@ def create_token(
 
 
 @tokens.command(name="ls")
-@url_option
+@store_url_option
 @json_option(list[TokenView])
 def list_tokens(url: str | None, as_json: bool) -> None:
     """List tokens, oldest first, without their secrets."""
@@ -202,7 +202,7 @@ def list_tokens(url: str | None, as_json: bool) -> None:
 
 
 @tokens.command(name="revoke")
-@url_option
+@store_url_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(url: str | None, token_id: str) -> None:
     """Revoke the token ID for good; servers refuse it within five seconds."""

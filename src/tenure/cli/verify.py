@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tenure.cli.common import CouldNotRun, duration_value, json_option, url_option
+from tenure.cli.common import CouldNotRun, duration_value, json_option, store_url_option
 from tenure.cli.output import ProgressLine, print_json, printable
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
@@ -52,7 +52,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command(name="verify")
-@url_option
+@store_url_option
 @json_option(Document)
 @click.option(
     "--acks",
@@ -71,7 +71,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--retention",
     callback=_retention,
-    help="How long finished jobs are kept, as in 30d: older ones may be missing. [default: 1d]",
+    help="With --acks: a finished job that is older than this may be missing, because Tenure may"
+    " have deleted it. Give your --keep-finished. [default: 1d, the shortest possible]",
 )
 def verify_command(
     url: str | None, acks: tuple[Path, ...], as_json: bool, limit: int, retention: Duration
@@ -166,11 +167,11 @@ def _summary(report: Report) -> str:
         counts.append(f"{len(report.not_checked)} not checked")
     lines = [f"{report.jobs:,} jobs, {report.events:,} events, {heard}: {', '.join(counts)}"]
     if report.empty:
-        lines.append(f"{report.empty:,} files of acknowledgements hold none")
+        lines.append(f"{report.empty:,} --acks files contain no acknowledgement")
     if report.torn:
         lines.append(
-            f"{report.torn:,} files of acknowledgements end in a line that was never finished: "
-            "it was left out"
+            f"{report.torn:,} --acks files end in a line that was never finished: "
+            "that line was ignored"
         )
     if report.purged:
         lines.append(

@@ -1,7 +1,7 @@
 """Every invariant and projection of docs/spec/invariants.md with the functions that check it.
 
-This is the list; the functions are in the modules beside it. A rule with `needs_acks` cannot be
-told from rows and log alone; one with `needs_metrics` not from anything that verify is given.
+The functions are in the other modules of this package. A rule with `needs_acks` cannot be checked
+from rows and events alone; verify cannot check one with `needs_metrics` at all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,47 +39,67 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 INVARIANTS: tuple[Invariant, ...] = (
-    Invariant(id="I1", title="seqs are 1 to rev", of_record=order.seqs_are_complete),
-    Invariant(id="I2", title="begins with enqueued", of_record=order.first_is_enqueued),
-    Invariant(id="I3", title="statuses connect, up to the row", of_record=order.statuses_connect),
-    Invariant(id="I4", title="only transitions of the table", of_record=order.edges_are_lawful),
-    Invariant(id="I5", title="one end, nothing after it", of_record=order.ends_once),
-    Invariant(id="I6", title="back only by requeue or reclaim", of_record=order.rank_rises),
     Invariant(
-        id="I7", title="attempts are counted by claims", of_record=order.attempts_are_counted
+        id="I1",
+        title="events are numbered from 1 to rev, no gaps",
+        of_record=order.seqs_are_complete,
     ),
-    Invariant(id="I8", title="rows fit their status", of_record=rows.row_fits_its_status),
+    Invariant(id="I2", title="the first event is enqueued", of_record=order.first_is_enqueued),
+    Invariant(
+        id="I3",
+        title="each event begins where the last one ended",
+        of_record=order.statuses_connect,
+    ),
+    Invariant(
+        id="I4", title="every change is in the transition table", of_record=order.edges_are_lawful
+    ),
+    Invariant(id="I5", title="a job ends once, and nothing follows", of_record=order.ends_once),
+    Invariant(id="I6", title="only requeue and reclaim go back", of_record=order.rank_rises),
+    Invariant(id="I7", title="each claim adds one attempt", of_record=order.attempts_are_counted),
+    Invariant(
+        id="I8", title="each row has the fields of its status", of_record=rows.row_fits_its_status
+    ),
     Invariant(
         id="I9",
-        title="one live lease, shared with nobody",
+        title="at most one live lease per job, not shared",
         of_record=leases.one_live_lease,
         of_store=shared_keys.leases_are_not_shared,
     ),
     Invariant(
-        id="I10", title="leases do not overlap or revive", of_record=leases.leases_are_disjoint
+        id="I10", title="leases do not overlap or come back", of_record=leases.leases_are_disjoint
     ),
     Invariant(
-        id="I11", title="expiries rise, within the ttl", of_record=leases.expiries_are_bounded
+        id="I11",
+        title="renewals only extend, by at most the ttl",
+        of_record=leases.expiries_are_bounded,
     ),
-    Invariant(id="I12", title="folding the log gives the row", of_record=rows.fold_gives_the_row),
+    Invariant(
+        id="I12", title="replaying the history gives the row", of_record=rows.fold_gives_the_row
+    ),
     Invariant(
         id="I13",
-        title="COMMITTED is settled once, in time",
+        title="each COMMITTED was recorded once, in time",
         of_acks=ack_rules.commits_are_settled_once,
     ),
-    Invariant(id="I14", title="no grant after a cancel was OK", of_acks=ack_rules.cancels_hold),
+    Invariant(
+        id="I14", title="no job starts after an acknowledged cancel", of_acks=ack_rules.cancels_hold
+    ),
     Invariant(
         id="I15", title="a cancel request is never undone", of_record=order.cancel_requests_stick
     ),
-    Invariant(id="I16", title="enqueued jobs exist once", of_acks=ack_rules.enqueues_happen_once),
+    Invariant(
+        id="I16",
+        title="each acknowledged enqueue made one job",
+        of_acks=ack_rules.enqueues_happen_once,
+    ),
     Invariant(
         id="I17",
         title="one live job per dedupe key",
         of_store=shared_keys.dedupe_keys_are_not_shared,
     ),
-    Invariant(id="I18", title="budgets are kept", of_record=leases.budget_is_kept),
+    Invariant(id="I18", title="limits of attempts are kept", of_record=leases.budget_is_kept),
     Invariant(
-        id="I19", title="terminal rows stand still", of_record=rows.terminal_rows_stand_still
+        id="I19", title="finished rows do not change", of_record=rows.terminal_rows_stand_still
     ),
     Invariant(
         id="I20", title="dead letters are complete", of_record=rows.dead_letters_are_complete
@@ -90,16 +110,24 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_acks=ack_rules.acknowledged_is_kept,
     ),
     Invariant(id="I23", title="counters equal what their process committed"),
-    Invariant(id="I24", title="every word is known", of_record=rows.everything_can_be_read),
-    Invariant(id="P1", title="the invariants document (A)", of_record=projections.projects_onto_a),
-    Invariant(id="P2", title="the state machine (B)", of_record=projections.projects_onto_b),
+    Invariant(
+        id="I24", title="every stored value is a known one", of_record=rows.everything_can_be_read
+    ),
+    Invariant(
+        id="P1", title="fits document A, the invariants", of_record=projections.projects_onto_a
+    ),
+    Invariant(
+        id="P2", title="fits document B, the state machine", of_record=projections.projects_onto_b
+    ),
     Invariant(
         id="P3",
-        title="the worker contract (C)",
+        title="fits document C, the worker contract",
         of_record=projections.projects_onto_c,
         of_acks=ack_rules.refusals_left_no_trace,
     ),
-    Invariant(id="P4", title="the lifecycle plan (D)", of_record=projections.projects_onto_d),
+    Invariant(
+        id="P4", title="fits document D, the lifecycle plan", of_record=projections.projects_onto_d
+    ),
 )
 
 _OF_RECORD = tuple(rule.of_record for rule in INVARIANTS if rule.of_record is not None)

@@ -12,7 +12,7 @@ from tenure.verify.invariants import INVARIANTS
 from tenure.verify.violations import Violation
 
 WITHOUT_ACKS = "needs the callers' acknowledgements"
-NO_ACKS = "the files of acknowledgements hold none"
+NO_ACKS = "the --acks files contain no acknowledgement"
 WITHOUT_METRICS = "needs the metrics of every process that wrote"
 
 
