@@ -298,7 +298,7 @@ def test_an_invalid_project_file_is_one_clear_line(
     result = run(*(word.format(app=app) for word in words))
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "it may have url, app, queues" in result.stderr
+    assert "allowed are url, app, queues" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -31,4 +31,4 @@ def test_raise_epoch_needs_the_store_itself(run: Run) -> None:
     refused = run("raise-epoch", "--yes", "--url", "http://127.0.0.1:1")
 
     assert refused.exit_code == 2
-    assert "run this where the store is" in refused.stderr
+    assert "give the sqlite: or postgresql: URL of the store itself" in refused.stderr
