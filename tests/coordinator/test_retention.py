@@ -1,4 +1,4 @@
-"""Retention at the coordinator: bounds, and small bites."""
+"""Retention at the coordinator: bounds, and one page at a time."""
 
 import pytest
 
@@ -33,12 +33,12 @@ def test_a_run_forgets_renewals_then_bodies_then_jobs_each_in_its_time() -> None
     live = world.running()
     world.complete(grant, actor=W1)
     world.complete(grant, actor=W1)  # a duplicate: refused and observed
-    keeping = Retention(world.store, RetentionPolicy(finished_us=Duration(2 * DAY)))
+    retention = Retention(world.store, RetentionPolicy(finished_us=Duration(2 * DAY)))
 
-    at_once = keeping.run_once()
+    at_once = retention.run_once()
     world.clock.advance(8 * 86400)
-    later = keeping.run_once()
-    finally_ = keeping.run_once()
+    later = retention.run_once()
+    finally_ = retention.run_once()
 
     assert (at_once.renewals_pruned, at_once.bodies_expired, at_once.jobs_purged) == (1, 0, 0)
     assert (later.renewals_pruned, later.bodies_expired, later.jobs_purged) == (0, 1, 1)
@@ -54,9 +54,9 @@ def test_a_run_says_whether_there_is_more_to_forget() -> None:
     for _ in range(5):
         world.complete(world.running(), actor=W1)
     world.clock.advance(31 * 86400)
-    keeping = Retention(world.store, page=2)
+    retention = Retention(world.store, page=2)
 
-    is_behind = [keeping._run() for _ in range(3)]
+    is_behind = [retention.run_once().is_behind for _ in range(3)]
 
     assert is_behind == [True, True, False]
     assert world.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)) == []
@@ -82,9 +82,9 @@ def test_a_full_page_is_followed_by_the_next_whatever_was_in_it() -> None:
             )
         )
     world.fail(grants[-1], actor=W1)
-    keeping = Retention(world.store, page=2)
+    retention = Retention(world.store, page=2)
 
-    runs = [keeping.run_once() for _ in range(4)]
+    runs = [retention.run_once() for _ in range(4)]
 
     assert [run.is_behind for run in runs] == [True, True, False, True]
     assert [run.artifacts_collected for run in runs] == [0, 0, 1, 0]
@@ -100,9 +100,9 @@ def test_live_renewals_are_passed_a_page_at_a_time() -> None:
             Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=1)
         )
     world.complete(grants[-1], actor=W1)
-    keeping = Retention(world.store, page=2)
+    retention = Retention(world.store, page=2)
 
-    runs = [keeping.run_once() for _ in range(3)]
+    runs = [retention.run_once() for _ in range(3)]
 
     assert [run.is_behind for run in runs] == [True, True, False]
     assert [run.renewals_pruned for run in runs] == [0, 0, 1]
@@ -114,12 +114,12 @@ def test_nothing_is_forgotten_by_a_clock_that_jumped() -> None:
     world = World()
     world.complete(world.running(), actor=W1)
     passed = [0]
-    keeping = Retention(world.store, monotonic=lambda: passed[0])
+    retention = Retention(world.store, monotonic=lambda: passed[0])
 
     def look(*, clock_s: int, after_s: int = 30) -> int:
         world.clock.advance(clock_s)
         passed[0] += seconds(after_s)
-        keeping.run_if_steady()
+        retention.run_if_steady()
         return len(list(world.store.records(page_size=10)))
 
     assert look(clock_s=40 * 86400) == 1  # the first look

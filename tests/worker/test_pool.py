@@ -50,7 +50,7 @@ class Loop:
             for key, _ in self.selector.select(0.02):
                 key.data()
             if boot_now() >= self.pool.next_at:
-                self.pool.look_for_exits()
+                self.pool.poll_exits()
                 self.pool.maintain()
 
     def kill_children(self) -> None:

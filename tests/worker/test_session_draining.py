@@ -9,12 +9,12 @@ from tenure.worker.messages import (
     Broken,
     ChildrenReady,
     ClaimFailed,
-    DrainAsked,
+    DrainRequested,
     EndWaits,
     Kill,
     Note,
     SendClaim,
-    StopAsked,
+    StopRequested,
     Ticked,
 )
 from tenure.worker.outcomes import (
@@ -27,7 +27,7 @@ def test_a_drain_lets_running_jobs_finish_and_claims_nothing() -> None:
     drive = Drive(concurrency=2).begin()
     run, job_id = drive.running()
     waiting = drive.enqueue()
-    drive.feed(DrainAsked(seconds(30)))
+    drive.feed(DrainRequested(seconds(30)))
     drive.advance(10)
     assert not drive.is_done()
     assert drive.status(waiting) is JobStatus.QUEUED
@@ -41,7 +41,7 @@ def test_a_drain_lets_running_jobs_finish_and_claims_nothing() -> None:
 def test_a_drain_asks_then_kills_then_hands_back_within_its_grace() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
-    drive.feed(DrainAsked(seconds(30)))
+    drive.feed(DrainRequested(seconds(30)))
     drive.advance(22)
     assert drive.wanted(AskToStop) == []
     drive.advance(1)
@@ -62,7 +62,7 @@ def test_a_drain_hands_back_what_was_claimed_and_not_yet_started() -> None:
     drive.advance(3)
     assert drive.status(job_id) is JobStatus.CLAIMED
 
-    drive.feed(DrainAsked(seconds(30)))
+    drive.feed(DrainRequested(seconds(30)))
 
     assert drive.is_done()
     assert drive.status(job_id) is JobStatus.QUEUED
@@ -73,7 +73,7 @@ def test_grants_that_arrive_during_a_drain_are_handed_back() -> None:
     job_id = drive.enqueue()
     drive.network.answers_return = False
     drive.begin()
-    drive.feed(DrainAsked(seconds(30)))
+    drive.feed(DrainRequested(seconds(30)))
     assert not drive.is_done(), "an unanswered claim may have grants"
     drive.network.heal()
     drive.advance(6)
@@ -87,7 +87,7 @@ def test_a_drain_ends_with_its_grace_whatever_happens() -> None:
     drive = Drive(kills=False).begin()
     drive.running()
     drive.network.cut()
-    drive.feed(DrainAsked(seconds(10)))
+    drive.feed(DrainRequested(seconds(10)))
 
     seen = []
     for amount_s in (9.9, 0.2):
@@ -100,10 +100,10 @@ def test_a_drain_ends_with_its_grace_whatever_happens() -> None:
 def test_a_second_stop_kills_at_once_and_hands_back() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
-    drive.feed(DrainAsked(seconds(600)))
+    drive.feed(DrainRequested(seconds(600)))
     drive.advance(1)
 
-    drive.feed(StopAsked())
+    drive.feed(StopRequested())
 
     assert drive.wanted(Kill) == [Kill(run)]
     assert drive.is_done()
@@ -124,7 +124,7 @@ def test_a_worker_that_cannot_work_hands_back_and_says_why() -> None:
 def test_a_killed_handler_that_is_not_yet_gone_is_not_handed_back() -> None:
     drive = Drive(kills=False).begin()
     run, job_id = drive.running()
-    drive.feed(StopAsked())
+    drive.feed(StopRequested())
     assert drive.status(job_id) is JobStatus.RUNNING, "it may still be doing something"
 
     drive.finish(run, Killed())
@@ -135,7 +135,7 @@ def test_a_killed_handler_that_is_not_yet_gone_is_not_handed_back() -> None:
 def test_a_held_claim_that_the_drain_ends_is_no_transport_failure() -> None:
     drive = Drive()
     claim = _claim_of(drive.session.handle(ChildrenReady(), drive.now))
-    ended = drive.session.handle(DrainAsked(seconds(60)), drive.now)
+    ended = drive.session.handle(DrainRequested(seconds(60)), drive.now)
     hung_up = drive.session.handle(ClaimFailed(claim.ticket, "hung up"), drive.now)
     counted = drive.stats.transport_failures
 

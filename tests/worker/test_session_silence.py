@@ -12,7 +12,7 @@ from tenure.worker.messages import (
     ChildrenReady,
     ClaimAnswered,
     ClaimFailed,
-    DrainAsked,
+    DrainRequested,
     Note,
     SendClaim,
     Ticked,
@@ -110,7 +110,7 @@ def test_a_worker_without_jobs_does_not_wait_for_an_unreachable_coordinator(
     drive.network.cut()
     drive.advance(away_s)
 
-    drive.feed(DrainAsked(seconds(30)))
+    drive.feed(DrainRequested(seconds(30)))
     drive.advance(2)
 
     assert drive.is_done()
@@ -122,7 +122,7 @@ def test_a_report_that_is_not_delivered_yet_is_worth_waiting_for() -> None:
     run, job_id = drive.running()
     drive.network.cut()
     drive.finish(run)
-    drive.feed(DrainAsked(seconds(30)))
+    drive.feed(DrainRequested(seconds(30)))
     drive.advance(10)
     assert not drive.is_done()
 
@@ -140,7 +140,7 @@ def test_a_coordinator_that_answers_reports_again_is_asked_for_the_grants_of_a_l
     granted = drive.enqueue()
     drive.advance(3)  # its claim arrives, its grant does not
     drive.network.cut()
-    drive.feed(DrainAsked(seconds(60)))
+    drive.feed(DrainRequested(seconds(60)))
     drive.advance(10)
     drive.network.heal()
 
@@ -159,7 +159,7 @@ def test_a_drain_respects_the_retry_after_of_its_coordinator() -> None:
     ]
     drive.session.handle(ClaimFailed(claim.ticket, "busy", seconds(7)), drive.now)
 
-    asked = drive.session.handle(DrainAsked(seconds(30)), drive.now)
+    asked = drive.session.handle(DrainRequested(seconds(30)), drive.now)
 
     assert [action for action in asked if isinstance(action, SendClaim)] == []
     assert drive.session.next_at == drive.now + seconds(7)

@@ -266,7 +266,7 @@ class Demo:
         """Tell what happens until a condition is true."""
         deadline = time.monotonic() + GIVE_UP_AFTER_S
         while True:
-            self.look()
+            self.tell_news()
             if is_true():
                 return
             if time.monotonic() > deadline:
@@ -297,7 +297,7 @@ class Demo:
 
     # --- What it tells -------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def tell_news(self) -> None:
         """Tell what is new in the log and in the workers' output, and redraw the table."""
         loaded = self.store.load(list(self.names))
         self.rows, seen = loaded.jobs, self._last_seq

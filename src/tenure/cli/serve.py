@@ -88,8 +88,8 @@ def serve(
             security_log=security_log,
         )
         log_to_stderr(LogFormat(log_format))
-        keeping = retention_of(keep_finished)
-        run_server(url or url_from_environment(), options, _announce, retention=keeping)
+        retention = retention_of(keep_finished)
+        run_server(url or url_from_environment(), options, _announce, retention=retention)
 
 
 def _announce(address: str) -> None:

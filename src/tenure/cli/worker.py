@@ -180,7 +180,7 @@ def worker(
     with reported_errors():
         if name is not None:
             check_name("--name", name)
-        keeping = retention_of(keep_finished)
+        retention = retention_of(keep_finished)
         log_to_stderr(LogFormat(log_format))
         application = import_app(app)  # before the store is opened, which may create one
         check_has_jobs(application, app)
@@ -205,5 +205,5 @@ def worker(
                 hint="give it to `tenure serve`",
             )
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
-        code = run_worker(chosen, app, options, retention=keeping, expose=expose)
+        code = run_worker(chosen, app, options, retention=retention, expose=expose)
     raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""Retention: what may be forgotten, when, and never before.
+"""Retention: deletes what is no longer needed, and never before its time.
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
 expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
@@ -21,13 +21,13 @@ from tenure.ports import PruneResult, RetentionStore
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
-UNSEEN = DAY
-"""How long a worker that gives no sign of life is still listed. [B13]"""
+KEEP_WORKERS = DAY
+"""How long a worker stays listed after its last sign of life. [B13]"""
 
-REPEATABLE = Duration(7 * DAY)
+KEEP_SESSIONS = Duration(7 * DAY)
 """How long a session that holds no lease is remembered after its last grant. [Q7]"""
 
-EXCUSING = Duration(7 * DAY)
+KEEP_OUTAGES = Duration(7 * DAY)
 """How long an outage is remembered after its end, at least. [O4]"""
 
 INTERVAL = seconds(30)
@@ -46,7 +46,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was forgotten in one run, and whether there may be more."""
+    """How much was deleted in one run, and whether there may be more."""
 
     is_behind: bool = False
     renewals_pruned: int = 0
@@ -71,7 +71,7 @@ def check_retention(policy: RetentionPolicy) -> None:
 
 
 class Retention:
-    """Forgets in small bites, at most a page of each kind: once, or from `start` to `stop`."""
+    """Deletes at most a page of each kind per run: once, or from `start` to `stop`."""
 
     def __init__(
         self,
@@ -91,24 +91,21 @@ class Retention:
         self.start, self.stop = self._periodic.start, self._periodic.stop
 
     def run_if_steady(self) -> bool:
-        """A run, unless the clock is seen for the first time or jumped ahead since the last look:
-        what is forgotten by a wrong clock does not come back. Whether there is more. [G5]"""
+        """Run, unless the clock is read for the first time or jumped ahead since the last reading:
+        what a wrong clock deletes does not come back. Returns whether there is more. [G5]"""
         now, read_at = self._store.now(), self._monotonic()
         before, self._reading = self._reading, (now, read_at)
         if before is None or now - before[0] > read_at - before[1] + JUMP_THRESHOLD:
             return False
-        return self._run()
-
-    def _run(self) -> bool:
         # A page in thirty seconds is 33 jobs a second: a busy store would grow without end. [G4]
         return self.run_once().is_behind
 
     def run_once(self) -> RetentionReport:
-        """One bite of everything."""
+        """Delete at most a page of each kind."""
         with waiting_at_most(RUN_WITHIN_S):
-            return self._forget()
+            return self._delete_page()
 
-    def _forget(self) -> RetentionReport:
+    def _delete_page(self) -> RetentionReport:
         policy, store, page = self._policy, self._store, self._page
         renewals = store.prune_renewals(limit=page) if policy.prune_renewals else NOTHING
         artifacts = store.collect_artifacts(limit=page)
@@ -117,9 +114,9 @@ class Retention:
                 older_than_us=policy.observation_bodies_us, limit=page
             ),
             "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
-            "workers_forgotten": store.forget_workers(older_than_us=UNSEEN, limit=page),
-            "sessions_forgotten": store.forget_sessions(older_than_us=REPEATABLE, limit=page),
-            "outages_forgotten": store.forget_outages(older_than_us=EXCUSING, limit=page),
+            "workers_forgotten": store.forget_workers(older_than_us=KEEP_WORKERS, limit=page),
+            "sessions_forgotten": store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=page),
+            "outages_forgotten": store.forget_outages(older_than_us=KEEP_OUTAGES, limit=page),
         }
         return RetentionReport(
             is_behind=renewals.hit_limit or artifacts.hit_limit or page in counted.values(),

@@ -159,7 +159,7 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
     )
 
 
-# --- Beside the log ----------------------------------------------------------------------------
+# --- Outside the log ---------------------------------------------------------------------------
 
 
 @derived(Resolution, without=("fingerprint",))

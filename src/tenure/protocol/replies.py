@@ -250,7 +250,7 @@ class TimeReply(Record, frozen=True, kw_only=True):
     now: datetime
 
 
-# --- Beside the log ----------------------------------------------------------------------------
+# --- Outside the log ---------------------------------------------------------------------------
 
 _LOST = frozenset(
     {

@@ -22,14 +22,14 @@ from tenure.server.threads import Blocking
 
 COUNT_EVERY = seconds(1)
 NEAR = 0.5
-"""The part of its limit from which on a holder's leases are counted for each claim."""
+"""The part of its limit from which on a principal's leases are counted for each claim."""
 
-_Holder = tuple[Namespace, Actor]
+_PrincipalKey = tuple[Namespace, Actor]
 
 
 class _Count:
-    """The leases of one holder: what the store counted, and what happened here since, so that it
-    is never too few."""
+    """The leases of one principal: what the store counted, and what happened here since, so that
+    it is never too few."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -51,7 +51,7 @@ class Quotas:
         self._blocking = blocking
         self._monotonic = monotonic
         self._polls: Counter[TokenId] = Counter()
-        self._counts: dict[_Holder, _Count] = {}
+        self._counts: dict[_PrincipalKey, _Count] = {}
 
     @contextmanager
     def polling(self, principal: Principal) -> Iterator[None]:
@@ -79,10 +79,10 @@ class Quotas:
         token = principal.token
         if token is None:
             return True
-        holder = (token.namespace, token.actor)
-        count = self._counts.setdefault(holder, _Count())
+        key = (token.namespace, token.actor)
+        count = self._counts.setdefault(key, _Count())
         is_near = count.at_most() + leases > token.max_leases * NEAR
-        await self._count(holder, count, at_most_old=0 if is_near else COUNT_EVERY)
+        await self._count(key, count, at_most_old=0 if is_near else COUNT_EVERY)
         if count.at_most() + leases > token.max_leases:
             return False
         count.in_flight += leases
@@ -96,14 +96,14 @@ class Quotas:
             count.in_flight -= reserved
             count.granted_since += granted
 
-    async def _count(self, holder: _Holder, count: _Count, *, at_most_old: int) -> None:
+    async def _count(self, key: _PrincipalKey, count: _Count, *, at_most_old: int) -> None:
         asked_at = self._monotonic()
         async with count.lock:
             # Whoever waited here while somebody else counted has a number that is new enough.
             if count.counted_at is None or asked_at - count.counted_at >= at_most_old:
                 now = self._monotonic()
                 before = count.granted_since
-                count.leases = await self._blocking(lambda: self._store.count_leases(*holder))
+                count.leases = await self._blocking(lambda: self._store.count_leases(*key))
                 # What was granted while the store counted may or may not be in its number.
                 count.granted_since -= before
                 count.counted_at = now

@@ -308,13 +308,13 @@ class Finished(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-class DrainAsked(msgspec.Struct, frozen=True):
+class DrainRequested(msgspec.Struct, frozen=True):
     """Finish within the grace, then stop."""
 
     grace_us: Duration
 
 
-class StopAsked(msgspec.Struct, frozen=True):
+class StopRequested(msgspec.Struct, frozen=True):
     """Stop now: kill, hand back what can be handed back quickly."""
 
 
@@ -341,8 +341,8 @@ Event = (
     | ProgressMade
     | LeaseWanted
     | SelfCompleted
-    | DrainAsked
-    | StopAsked
+    | DrainRequested
+    | StopRequested
     | Broken
 )
 

@@ -595,7 +595,7 @@ class Pool:
             elif by is not None:
                 self._next_at = min(self._next_at, by)
 
-    def look_for_exits(self) -> None:
+    def poll_exits(self) -> None:
         """Poll every child, for systems without pidfd."""
         for child in list(self._children):
             self._turn(child)

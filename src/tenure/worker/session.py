@@ -32,7 +32,7 @@ from tenure.worker.messages import (
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
-    DrainAsked,
+    DrainRequested,
     EndWaits,
     Event,
     Finished,
@@ -50,7 +50,7 @@ from tenure.worker.messages import (
     SendClaim,
     SendFailed,
     SendRefused,
-    StopAsked,
+    StopRequested,
     Ticked,
     Woken,
 )
@@ -208,9 +208,9 @@ class Session:
                 self._finished(event)
             case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
                 self._heard_child(event)
-            case DrainAsked():
+            case DrainRequested():
                 self._begin_drain(event.grace_us)
-            case StopAsked():
+            case StopRequested():
                 self._stop_now()
             case Broken():
                 self._break(event.why)

@@ -43,7 +43,7 @@ from tenure.worker.messages import (
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
-    DrainAsked,
+    DrainRequested,
     EndWaits,
     Event,
     Finished,
@@ -60,7 +60,7 @@ from tenure.worker.messages import (
     SendClaim,
     SendFailed,
     SendRefused,
-    StopAsked,
+    StopRequested,
     Ticked,
     Woken,
 )
@@ -176,12 +176,12 @@ class Supervisor:
 
     def drain(self) -> None:
         """Drain, as a signal would; asked again, change nothing. Any thread."""
-        self._call(lambda: self._inbox.append(DrainAsked(self._options.grace_us)))
+        self._call(lambda: self._inbox.append(DrainRequested(self._options.grace_us)))
 
     def _count_stop(self) -> None:
         self._stops += 1
         is_first = self._stops == 1
-        self._inbox.append(DrainAsked(self._options.grace_us) if is_first else StopAsked())
+        self._inbox.append(DrainRequested(self._options.grace_us) if is_first else StopRequested())
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
@@ -244,7 +244,7 @@ class Supervisor:
         while self._calls:
             self._calls.popleft()()
         if now >= self._pool.next_at:
-            self._pool.look_for_exits()
+            self._pool.poll_exits()
             self._pool.maintain()
         if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
             self._inbox.append(ClockJumped())

@@ -7,7 +7,7 @@ import pytest
 
 from tenure.conformance.harness import KIND, QUEUE, WORKER, Kit, ids, policy
 from tenure.conformance.spec import spec
-from tenure.coordinator.retention import REPEATABLE, Retention
+from tenure.coordinator.retention import KEEP_SESSIONS, Retention
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Instant, seconds
@@ -401,7 +401,7 @@ def test_a_session_is_forgotten_when_it_received_nothing_for_a_week(
     kit: Kit, more_us: int, gone: int
 ) -> None:
     kit.succeeded_job()
-    kit.advance(microseconds=REPEATABLE + more_us)
+    kit.advance(microseconds=KEEP_SESSIONS + more_us)
     kit.enqueue()
     (late,) = kit.claimed(worker=OTHER_WORKER)
     kit.complete(late)
@@ -420,12 +420,12 @@ def test_a_session_that_holds_a_lease_is_not_forgotten(kit: Kit) -> None:
     (grant,) = kit.coordinator.claim(request).grants
     kit.advance(seconds=30 * 24 * 3600)
 
-    assert kit.store.forget_sessions(older_than_us=REPEATABLE, limit=10) == 0
+    assert kit.store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 0
 
     kit.enqueue()
     assert kit.coordinator.claim(request).is_repeat
     kit.sweep(grant.job)
-    assert kit.store.forget_sessions(older_than_us=REPEATABLE, limit=10) == 1
+    assert kit.store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 1
 
 
 @spec("Q7")
@@ -440,10 +440,10 @@ def test_sessions_are_told_apart_by_worker_principal_and_namespace(kit: Kit) -> 
         kit.enqueue(namespace=fields.get("namespace", DEFAULT_NAMESPACE))
         (grant,) = kit.coordinator.claim(kit.claim_request(**fields)).grants
         kit.coordinator.execute(kit.completion(grant.job, actor=fields.get("actor", WORKER)))
-    kit.advance(microseconds=REPEATABLE + 1)
+    kit.advance(microseconds=KEEP_SESSIONS + 1)
     kit.claimed_job()
 
-    assert kit.store.forget_sessions(older_than_us=REPEATABLE, limit=10) == 3
+    assert kit.store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 3
 
     assert [_is_known(kit, **fields) for fields in sessions] == [False, False, False]
     assert _is_known(kit)
@@ -451,7 +451,7 @@ def test_sessions_are_told_apart_by_worker_principal_and_namespace(kit: Kit) -> 
 
 @spec("Q7", "G4")
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_sessions_are_forgotten_in_bites_whatever_stands_between_them(kit: Kit, limit: int) -> None:
+def test_sessions_are_forgotten_page_by_page_whatever_is_between_them(kit: Kit, limit: int) -> None:
     workers = [WorkerId(f"kit-{number}") for number in range(2, 8)]
     for worker in workers:
         kit.enqueue()
@@ -463,8 +463,8 @@ def test_sessions_are_forgotten_in_bites_whatever_stands_between_them(kit: Kit, 
         (job,) = kit.claimed(worker=worker)
         kit.complete(job)
 
-    bites = [kit.store.forget_sessions(older_than_us=seconds(60), limit=limit) for _ in range(7)]
+    pages = [kit.store.forget_sessions(older_than_us=seconds(60), limit=limit) for _ in range(7)]
 
-    assert sum(bites) == 2
-    assert max(bites) <= limit
+    assert sum(pages) == 2
+    assert max(pages) <= limit
     assert [_is_known(kit, worker=worker) for worker in workers] == [True] * 4 + [False] * 2

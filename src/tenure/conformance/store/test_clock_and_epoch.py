@@ -5,7 +5,7 @@ import pytest
 from tenure.conformance.harness import CLIENT, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.outages import OutageWatch
-from tenure.coordinator.retention import EXCUSING, Retention
+from tenure.coordinator.retention import KEEP_OUTAGES, Retention
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import epoch_of
@@ -135,7 +135,7 @@ def test_an_outage_is_forgotten_when_it_ended_more_than_a_week_ago(
 ) -> None:
     outage = Outage(Instant(kit.now() - seconds(60)), kit.now())
     kit.store.record_outage(outage)
-    kit.advance(microseconds=EXCUSING + more_us)
+    kit.advance(microseconds=KEEP_OUTAGES + more_us)
     late = Outage(Instant(kit.now() - seconds(6)), kit.now())
     kit.store.record_outage(late)
 
@@ -153,32 +153,32 @@ def test_an_outage_is_kept_while_a_lease_that_it_overlapped_waits_for_a_sweep(ki
     kit.store.record_outage(outage)
     kit.advance(seconds=30 * 24 * 3600)
 
-    assert kit.store.forget_outages(older_than_us=EXCUSING, limit=10) == 0
+    assert kit.store.forget_outages(older_than_us=KEEP_OUTAGES, limit=10) == 0
 
     kit.sweep(job, *kit.store.outages(since=Instant(0)))
     assert (kit.reload(job).failures, kit.reload(job).outage_credits) == (0, 1)
-    assert kit.store.forget_outages(older_than_us=EXCUSING, limit=10) == 1
+    assert kit.store.forget_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
 
 
 @spec("O4")
 def test_a_lease_granted_after_an_outage_keeps_it_no_longer(kit: Kit) -> None:
     kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
     kit.running_job()
-    kit.advance(microseconds=EXCUSING + 1)
+    kit.advance(microseconds=KEEP_OUTAGES + 1)
 
-    assert kit.store.forget_outages(older_than_us=EXCUSING, limit=10) == 1
+    assert kit.store.forget_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
 
 
 @spec("O4", "G4")
-def test_outages_are_forgotten_in_bites(kit: Kit) -> None:
+def test_outages_are_forgotten_in_pages(kit: Kit) -> None:
     for _ in range(3):
         kit.advance(seconds=60)
         kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
     kit.advance(seconds=61)
 
-    bites = [kit.store.forget_outages(older_than_us=seconds(60), limit=2) for _ in range(3)]
+    pages = [kit.store.forget_outages(older_than_us=seconds(60), limit=2) for _ in range(3)]
 
-    assert bites == [2, 1, 0]
+    assert pages == [2, 1, 0]
 
 
 @spec("A5")

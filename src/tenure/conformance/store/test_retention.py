@@ -106,7 +106,7 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
 
 
 def _pruned(kit: Kit, limit: int) -> list[PruneResult]:
-    """What goes until a bite finds the end."""
+    """What is deleted until a page is not full."""
     steps = [kit.store.prune_renewals(limit=limit)]
     while steps[-1].hit_limit:
         assert len(steps) < MOST_BITES, "the end is never found"

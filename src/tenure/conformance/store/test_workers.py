@@ -141,7 +141,7 @@ def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(kit: Kit) -> None:
 
 
 @spec("B13")
-def test_workers_are_forgotten_in_bites_the_longest_unseen_first(kit: Kit) -> None:
+def test_workers_are_forgotten_page_by_page_the_longest_silent_first(kit: Kit) -> None:
     for name in ("c", "b", "a"):
         _see(kit, worker=WorkerId(name))
         kit.advance(seconds=1)

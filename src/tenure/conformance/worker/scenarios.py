@@ -48,13 +48,13 @@ class GrantAgain(msgspec.Struct, frozen=True):
     """The next claim receives the grant of the first one once more."""
 
 
-class CancelAsked(msgspec.Struct, frozen=True):
+class CancelRequested(msgspec.Struct, frozen=True):
     """OK, and the handler is to stop within so many seconds."""
 
     remaining_s: float
 
 
-Fault: TypeAlias = Lost | Unavailable | Slow | Twice | Says | Unknown | GrantAgain | CancelAsked
+Fault: TypeAlias = Lost | Unavailable | Slow | Twice | Says | Unknown | GrantAgain | CancelRequested
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +261,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="cancel-requested",
         plays="a heartbeat is answered OK, with the request to stop within 5 s",
-        faults={Op.HEARTBEAT: (CancelAsked(5.0),)},
+        faults={Op.HEARTBEAT: (CancelRequested(5.0),)},
         goes_on=True,
         work=_LONG,
         lease_s=6.0,

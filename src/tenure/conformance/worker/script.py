@@ -15,7 +15,7 @@ from tenure.conformance.worker.record import Op, Record, Said
 from tenure.conformance.worker.scenarios import (
     KIND,
     QUEUE,
-    CancelAsked,
+    CancelRequested,
     Fault,
     GrantAgain,
     Lost,
@@ -213,7 +213,7 @@ class Script:
             case Unknown():
                 self._ended = VerdictReply(verdict=VerdictKind.REJECTED, cause=Cause.UNKNOWN_JOB)
                 return self._ended
-            case CancelAsked() if self._cancel_at is None:
+            case CancelRequested() if self._cancel_at is None:
                 self._cancel_at = now + fault.remaining_s
             case _:
                 pass
@@ -324,7 +324,7 @@ class Script:
                 return _answer(reply, delay_s=fault.delay_s)
             case Twice():
                 return _answer(reply, is_double=True)
-            case None | Says() | Unknown() | Unavailable() | GrantAgain() | CancelAsked():
+            case None | Says() | Unknown() | Unavailable() | GrantAgain() | CancelRequested():
                 return _answer(reply, delay_s=delay_s)
             case _:
                 assert_never(fault)

@@ -67,11 +67,11 @@ class MemoryWorkers(MemoryPart):
         with self._lock:
             self._open()
             before = self._clock() - older_than_us
-            unseen = sorted(
+            silent = sorted(
                 (seen.seen_at, key)
                 for key, seen in self._processes.items()
                 if seen.seen_at < before
             )[:limit]
-            for _, key in unseen:
+            for _, key in silent:
                 del self._processes[key]
-            return len(unseen)
+            return len(silent)

@@ -388,12 +388,12 @@ UPDATE {t}worker_process SET drain_requested_at = {t}clock()
 RETURNING worker;
 
 -- name: forget_workers
-WITH unseen AS MATERIALIZED (
+WITH silent AS MATERIALIZED (
     SELECT w.namespace, w.worker, w.actor FROM {t}worker_process AS w
      WHERE w.seen_at < (SELECT {t}clock()) - :older_than_us
      ORDER BY w.seen_at LIMIT :limit {skip_locked})
 DELETE FROM {t}worker_process
- WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM unseen)
+ WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM silent)
 RETURNING worker;
 
 -- name: create_token
