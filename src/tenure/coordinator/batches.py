@@ -58,7 +58,7 @@ LARGEST_REMEMBERED_BYTES = 16 * 1024
 
 _WORKER_COMMANDS = frozenset(get_args(WorkerCommand))
 _RESOLVING = frozenset({Redrive, Discard})
-_LOOKING_FURTHER = _RESOLVING | {FollowUp}  # than their job's row
+_NEED_OTHER_ROWS = _RESOLVING | {FollowUp}  # besides that of their own job
 
 
 class PendingCommand:
@@ -81,8 +81,9 @@ class PendingCommand:
 
     @property
     def needs_lock(self) -> bool:
-        """Whether it is decided on locked rows: taking back a grant needs its session's row too
-        [Q8], or the job's row changes too often for compare-and-swap. A new job has no row."""
+        """Whether it is decided on locked rows: because it takes back a grant, which needs the row
+        of the session too [Q8], or because the job's row changes too often for compare-and-swap.
+        A new job has no row to lock."""
         if takes_back(self.command):
             return True
         is_update = self.missed is not None and self.missed.expected_rev > 0
@@ -94,7 +95,7 @@ class PendingCommand:
 
     def withdraw(self, timeout_s: float) -> None:
         """End its wait, with nothing changed if that is still possible. [K6]"""
-        self.error = late(timeout_s, is_known=self._permit.revoke())
+        self.error = deadline_error(timeout_s, is_known=self._permit.revoke())
 
 
 class WritePermit:
@@ -125,8 +126,8 @@ class WritePermit:
         return True
 
 
-def late(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
-    """What a caller hears whose time is over; `is_known` says that nothing was changed."""
+def deadline_error(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
+    """The error for a caller whose deadline has passed; `is_known` says that nothing changed."""
     hint = "send the same request again"
     if is_known:
         return StoreUnavailable(f"the store did not answer within {timeout_s:g} s", hint=hint)
@@ -152,7 +153,7 @@ class LastWritten:
         """The row as this process last wrote it."""
         return self._jobs.get(job_id)
 
-    def wrote(self, jobs: Iterable[Job]) -> None:
+    def remember(self, jobs: Iterable[Job]) -> None:
         """Remember leased rows that are small, forget the others."""
         with self._lock:
             for job in jobs:
@@ -195,7 +196,7 @@ class Executor:
             waiting = self.run_wave(waiting)
 
     def run_wave(self, waiting: Sequence[PendingCommand]) -> list[PendingCommand]:
-        """Answer the first command about each job; those that have to wait for it."""
+        """Answer the first command about each job. Returns the others, which wait for it."""
         wave: dict[JobId, PendingCommand] = {}
         later: list[PendingCommand] = []
         for pending in waiting:
@@ -208,14 +209,14 @@ class Executor:
         return later
 
     def _answer(self, wave: list[PendingCommand]) -> None:
-        self._decide_and_save(wave, self._from_memory(wave))
+        self._decide_and_save(wave, self._remembered_rows(wave))
         for _ in range(MAX_TRIES):
             still_open = [pending for pending in wave if pending.is_open]
             if not still_open:
                 return
             unlocked = [pending for pending in still_open if not pending.needs_lock]
             if unlocked:
-                self._decide_and_save(unlocked, self._from_store(unlocked))
+                self._decide_and_save(unlocked, self._load_rows(unlocked))
             for pending in still_open:
                 if pending.needs_lock and pending.is_open:
                     self._decide_locked(pending)
@@ -225,7 +226,8 @@ class Executor:
 
     # --- where rows come from ------------------------------------------------------------------
 
-    def _from_memory(self, wave: list[PendingCommand]) -> "_Rows | None":
+    def _remembered_rows(self, wave: list[PendingCommand]) -> "_Rows | None":
+        """The rows as this process last wrote them; None without a recent reading of the clock."""
         estimate = self._clock.estimate()
         if estimate is None:
             return None
@@ -244,7 +246,8 @@ class Executor:
                     rows.jobs[command.job_id] = job
         return rows
 
-    def _from_store(self, wave: list[PendingCommand]) -> "_Rows":
+    def _load_rows(self, wave: list[PendingCommand]) -> "_Rows":
+        """The rows as the store has them now."""
         wanted: list[JobId] = []
         parents: list[JobId] = []
         for pending in wave:
@@ -261,7 +264,7 @@ class Executor:
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
-        self._find_holders(wave, rows)
+        self._find_existing(wave, rows)
         resolving = [
             pending.command.job_id for pending in wave if type(pending.command) in _RESOLVING
         ]
@@ -269,28 +272,28 @@ class Executor:
             rows.resolutions = self._store.load_resolutions(resolving)
         return rows
 
-    def _find_holders(self, wave: list[PendingCommand], rows: "_Rows") -> None:
-        """Inserts that missed met a job under their id or, failing that, under their key; a
-        redrive that is repeated finds the job that it made. [Q4]"""
+    def _find_existing(self, wave: list[PendingCommand], rows: "_Rows") -> None:
+        """Find the jobs that kept inserts from sticking: those with the same id, else those with
+        the same dedupe key. A repeated redrive finds the job that it made. [Q4]"""
         keys: dict[DedupeKey, list[JobId]] = {}
         for pending in wave:
             if isinstance(pending.command, Redrive):
                 made = rows.jobs.get(redriven_id(pending.command))
                 if made is not None:
-                    rows.met[pending.command.job_id] = made
+                    rows.existing[pending.command.job_id] = made
                     continue
             if pending.missed is None or pending.missed.expected_rev != 0:
                 continue
             job = pending.missed.job
             present = rows.jobs.get(job.id)
             if present is not None:
-                rows.met[pending.command.job_id] = present
+                rows.existing[pending.command.job_id] = present
             elif job.dedupe_key is not None:
                 key = DedupeKey(job.namespace, job.kind, job.dedupe_key)
                 keys.setdefault(key, []).append(pending.command.job_id)
         if keys:
             held = self._store.load_holders(list(keys))
-            rows.met.update((job_id, job) for key, job in held.items() for job_id in keys[key])
+            rows.existing.update((job_id, job) for key, job in held.items() for job_id in keys[key])
 
     # --- deciding and saving -------------------------------------------------------------------
 
@@ -304,7 +307,7 @@ class Executor:
             # Batches that each write and ask for one connection more would wait for each other.
             changes = iter(list(changes))
         first = next(changes, None)
-        if first is not None:
+        if first is not None:  # a store is not called to write nothing
             self._save(chain([first], changes), outcomes, rows)
         if rows.is_fresh:  # anything but an accepted change must be decided on a row read by now
             self._answer_unchanged(outcomes)
@@ -318,7 +321,7 @@ class Executor:
             sessions = [] if key is None else [key]
         rounds: list[tuple[_Rows, list[tuple[PendingCommand, Outcome]]]] = []
 
-        def decide(locked: Locked) -> list[Change]:
+        def decide_locked(locked: Locked) -> list[Change]:
             rows = _Rows(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
             rows.load_histories = locked.load_histories
             rows.jobs[job_id] = locked.jobs.get(job_id)
@@ -328,12 +331,12 @@ class Executor:
 
         asked_at = self._clock.asked()
         try:
-            saved = self._store.save_locked([job_id], sessions, decide)
+            saved = self._store.save_locked([job_id], sessions, decide_locked)
         except StoreRefused as refusal:
             pending.error = refusal
             return
         rows, outcomes = rounds[-1]  # the last one is the one that was written
-        self._saved(saved, outcomes, rows, asked_at=asked_at)
+        self._answer_saved(saved, outcomes, rows, asked_at=asked_at)
         self._answer_unchanged(outcomes)
 
     def _answer_unchanged(self, outcomes: list[tuple[PendingCommand, Outcome]]) -> None:
@@ -383,8 +386,8 @@ class Executor:
                 entropy=entropy[start : start + ENTROPY_BYTES],
                 is_settling=rows.is_settling,
             )
-            outcome = _guarded(pending, rows, moment, None)
-            if isinstance(outcome, Applied):  # first: to be of another class takes longer to see
+            outcome = _try_to_decide(pending, rows, moment, None)
+            if isinstance(outcome, Applied):  # tested first: most are, and a failed test is slower
                 decided.append((pending, outcome))
             elif isinstance(outcome, NeedsHistory):
                 unclear.append((pending, moment))
@@ -405,7 +408,7 @@ class Executor:
         for pending, moment in unclear:
             job = subjects[pending.command.job_id]
             history = histories.get(job.id, []) if job is not None else []
-            outcome = _guarded(pending, rows, moment, history)
+            outcome = _try_to_decide(pending, rows, moment, history)
             if outcome is not None:
                 decided.append((pending, outcome))
         return decided
@@ -429,9 +432,9 @@ class Executor:
             for pending, outcome in applied:  # one bad change must not take its neighbours down
                 self._save(iter([outcome.change]), [(pending, outcome)], rows)
             return
-        self._saved(saved, outcomes, rows, asked_at=asked_at)
+        self._answer_saved(saved, outcomes, rows, asked_at=asked_at)
 
-    def _saved(
+    def _answer_saved(
         self,
         saved: Saved,
         outcomes: list[tuple[PendingCommand, Outcome]],
@@ -440,7 +443,7 @@ class Executor:
         asked_at: int,
     ) -> None:
         """Answer the commands whose changes stuck; the others lost a race."""
-        if saved.stuck:  # otherwise the epoch may be what stood against it: not heard of
+        if saved.stuck:  # else the epoch may have changed, and the one of `rows` is no reading
             self._clock.heard(saved.now, rows.epoch, asked_at=asked_at)
         written: list[Change] = []
         missed: list[Command] = []
@@ -454,7 +457,7 @@ class Executor:
                 pending.lost_races += 1
                 missed.append(pending.command)
                 self._last_written.forget(change.job.id)
-        self._last_written.wrote(change.job for change in written)
+        self._last_written.remember(change.job for change in written)
         if self._observer is not None:
             self._observer.saved(written, rows.jobs)
             if missed:
@@ -476,11 +479,11 @@ class _Rows:
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.parents: dict[JobId, Job | None] = {}  # of follow-ups
-        self.met: dict[JobId, Job] = {}  # by the command's job id: what its insert ran into
+        self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
 
     def subject(self, command: Command) -> Job | None:
         """The job a decision about `command` looks at."""
-        return self.met.get(command.job_id) or self.jobs.get(command.job_id)
+        return self.existing.get(command.job_id) or self.jobs.get(command.job_id)
 
 
 def _applied(
@@ -490,14 +493,15 @@ def _applied(
 
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:
-    if type(command) in _LOOKING_FURTHER:
+    """Hand the command the other rows that it needs, then decide."""
+    if type(command) in _NEED_OTHER_ROWS:
         if isinstance(command, Redrive):
-            met = rows.met.get(command.job_id)
-            if met is not None:
-                return answer_existing(met, command, history)
-            pending = rows.jobs.get(compensation_id(command.job_id))
-            known = rows.resolutions.get(command.job_id)
-            command = replace(command, compensation=pending, resolution=known)
+            existing = rows.existing.get(command.job_id)
+            if existing is not None:
+                return answer_existing(existing, command, history)
+            compensation = rows.jobs.get(compensation_id(command.job_id))
+            resolution = rows.resolutions.get(command.job_id)
+            command = replace(command, compensation=compensation, resolution=resolution)
         elif isinstance(command, Discard):
             command = replace(command, resolution=rows.resolutions.get(command.job_id))
         elif isinstance(command, FollowUp):
@@ -511,11 +515,11 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
     return decide(rows.subject(command), command, moment, history)
 
 
-def _guarded(
+def _try_to_decide(
     pending: PendingCommand, rows: _Rows, moment: Moment, history: list[Event] | None
 ) -> Outcome | None:
-    """A decision that fails is a bug of ours; it must cost its own caller only. None also for a
-    change that came too late for its caller."""
+    """The outcome. None if the decision raises, a bug of ours that only its own caller hears of, or
+    if it would write after its caller was told that nothing was."""
     try:
         outcome = _decide(pending.command, rows, moment, history)
     except Exception as bug:  # handed to the caller's future, never swallowed

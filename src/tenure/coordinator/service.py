@@ -1,9 +1,10 @@
 """The service: commands in, answers out.
 
-`submit` returns a future; concurrent calls are coalesced into one transaction, flushed as soon as
-a thread is free, so an idle service adds no wait and a busy one batches by itself. Only one batch
-at a time is about a given job or dedupe key, which a transaction outside may hold locked. Plain
-threads: sync callers wait on the future, async callers wrap it (ADR 0004).
+`submit` returns a future; commands of concurrent calls share a batch, and a batch a transaction. A
+batch starts as soon as a thread is free; while two run, a small one waits up to 50 ms for more
+commands. So an idle service adds no wait, and a busy one batches by itself. Only one batch at a
+time is about a given job or dedupe key, because a caller's own transaction may hold its row locked.
+Plain threads: sync callers wait on the future, async callers wrap it (ADR 0004).
 """
 
 import logging
@@ -19,7 +20,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
-from tenure.coordinator.batches import Executor, LastWritten, PendingCommand, WritePermit, late
+from tenure.coordinator.batches import (
+    Executor,
+    LastWritten,
+    PendingCommand,
+    WritePermit,
+    deadline_error,
+)
 from tenure.coordinator.outages import OutageWatch, watched
 from tenure.coordinator.store_clock import StoreClock
 from tenure.coordinator.writability import Writability
@@ -49,10 +56,11 @@ _log = logging.getLogger("tenure.coordinator")
 MAX_BATCH = 1000
 LAST_WRITTEN = 20_000
 WORTHWHILE = 100
-"""Commands and wanted jobs that are worth a transaction while others are on their way: each has a
-price of its own, two milliseconds of CPU, that a load shares."""
+"""So many commands and wanted jobs start a batch at once, even while others run. Fewer wait for
+more, because each transaction costs two milliseconds of CPU, whatever its size."""
 UNDELAYED_BATCHES = 2
-"""So many batches start with whatever there is: one is decided while another is being written."""
+"""While fewer batches run, one starts with whatever there is: one is decided while another is
+written."""
 
 
 PATIENCE_S = 0.05
@@ -80,14 +88,10 @@ class _Commands:
     def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
         self.pending = [PendingCommand(command) for command in commands]
         self.subjects = _subjects(commands)
-        self.was_held_back = False  # since it was last taken
+        self.was_held_back = False  # for a batch about the same job or key
         self.deadline = until
-        self.waiting = self.pending  # for a batch
+        self.waiting = self.pending  # those that wait for a batch
         self.future: Future[list[Answer]] = Future()
-
-    def may_start(self) -> bool:
-        """Whether its caller still wants it; from then on it cannot be cancelled any more."""
-        return _may_start(self.future)
 
     def expire(self, timeout_s: float) -> None:
         """Answer it now: its deadline has passed."""
@@ -106,7 +110,8 @@ class _Commands:
                 self.future.set_result([pending.answer for pending in self.pending])  # type: ignore[misc]  # no error: all are answered
 
     def _summary(self, failures: list[Exception]) -> Exception:
-        """One error for all: one that says nothing changed is wrong about its neighbours."""
+        """One error for the whole call. It may say that nothing changed only if no command was
+        carried out."""
         for error in failures:
             if not _says_nothing_changed(error):
                 return error
@@ -131,7 +136,7 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
 
 
 def _may_start(future: "Future[Any]") -> bool:
-    """Whether a caller still waits; from then on it cannot cancel any more."""
+    """Whether a caller still waits. If so, it cannot cancel from now on."""
     if future.done():
         return False
     return future.running() or future.set_running_or_notify_cancel()
@@ -154,7 +159,7 @@ class _Claim:
 
     def expire(self, timeout_s: float) -> None:
         """Answer it now: its deadline has passed."""
-        self.fail(late(timeout_s, is_known=self.permit.revoke()))
+        self.fail(deadline_error(timeout_s, is_known=self.permit.revoke()))
 
     def fail(self, error: Exception) -> None:
         """Tell the caller, unless it was told at its deadline."""
@@ -256,7 +261,7 @@ class Coordinator:
         self._idle = 0
         self._running = 0
         self._gathered = 0  # commands and wanted jobs that wait for a batch
-        self._waiting_since = 0.0  # at the longest: the last start of a batch
+        self._batch_started_at = 0.0  # the last one: what waits now has waited since then at most
         self._is_watched = False
         self._closed = False
         self._threads = [
@@ -297,7 +302,8 @@ class Coordinator:
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
     ) -> Future[ClaimAnswer]:
-        """A claim; concurrent ones of the same scope share a transaction. None of them waits."""
+        """A claim; concurrent ones of the same scope share a transaction. Answered at once, even if
+        there is no work: only a server waits for some."""
         check_claim(request, self.limits)
         call = _Claim(request, deadline(self.timeout_s))
         with self._condition:
@@ -309,7 +315,7 @@ class Coordinator:
         return call.future
 
     def end_waits(self) -> None:
-        """There are none."""
+        """Nothing to end: claims are answered at once here."""
 
     def execute(self, command: Command) -> Answer:
         """Submit and wait."""
@@ -351,7 +357,7 @@ class Coordinator:
     def _run(self) -> None:
         """One thread: take whatever has gathered, run it, again.
 
-        Claims and reports in turn, and never both: what one thread does not take, an idle one can.
+        It takes claims and commands in turn, never both at once: an idle thread can take the other.
         """
         claims_first = True
         while True:
@@ -365,7 +371,7 @@ class Coordinator:
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
                 self._running += 1
-                self._waiting_since = time.monotonic()
+                self._batch_started_at = time.monotonic()
                 self._wake()
             claims_first = not takes_claims
             if claims:
@@ -381,7 +387,7 @@ class Coordinator:
         return (
             self._running < UNDELAYED_BATCHES
             or self._gathered >= WORTHWHILE
-            or time.monotonic() - self._waiting_since >= PATIENCE_S
+            or time.monotonic() - self._batch_started_at >= PATIENCE_S
         )
 
     def _wait(self) -> None:
@@ -396,14 +402,15 @@ class Coordinator:
             self._is_watched = False
 
     def _wake(self) -> None:
-        """Called with the lock held. What nobody takes now is taken by the next batch that ends."""
+        """Called with the lock held. If no thread is idle, the next one that ends its batch looks
+        again."""
         if self._idle and (self._is_worth_starting() or (self._running and not self._is_watched)):
             self._condition.notify()
 
     def _take_commands(self) -> list[_Commands]:
-        """What is about a job or a dedupe key of a batch under way is held back: if a transaction
-        outside holds that, only one thread waits for it. What was held back gets a batch of
-        its own, because others would wait with it."""
+        """The calls of the next batch. One about a job or dedupe key that a running batch is about
+        is held back: if a caller's own transaction holds the row, only one thread waits for it.
+        Calls that were held back get batches of their own, so that no others wait with them."""
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
@@ -414,7 +421,7 @@ class Coordinator:
             if not self._is_free(call):
                 self._held_back.append(call)
                 self._held_back_for.update(call.subjects)
-            elif call.may_start():
+            elif _may_start(call.future):
                 room -= len(call.waiting)
                 taken.append(call)
         for call in taken:
@@ -422,13 +429,15 @@ class Coordinator:
         return taken
 
     def _is_free(self, call: _Commands) -> bool:
-        """Nobody overtakes a call that is held back, or one about many jobs might wait for ever."""
+        """Whether no running batch and no call that is held back is about the same. Nobody
+        overtakes those that are held back, or a call about many jobs might wait for ever."""
         return self._under_way.isdisjoint(call.subjects) and self._held_back_for.isdisjoint(
             call.subjects
         )
 
     def _end_batch(self, calls: list[_Commands]) -> None:
-        """Called with the lock held. What was held back comes first now."""
+        """Called with the lock held. What was held back for these calls goes to the front of the
+        queue."""
         for call in calls:
             self._under_way.difference_update(call.subjects)
         if all(self._held_back_for.isdisjoint(call.subjects) for call in calls):
@@ -476,9 +485,9 @@ class Coordinator:
             call.finish()
 
     def _put_back(self, calls: list[_Commands]) -> list[_Commands]:
-        """Called with the lock held. What waits for an earlier command about its job goes to the
-        end of the queue: whoever sends many about one job waits for them alone. The calls that are
-        done."""
+        """Called with the lock held. Commands that waited for an earlier one about their job go to
+        the end of the queue, so that a caller who sends many about one job delays nobody else.
+        Returns the calls that are done."""
         done: list[_Commands] = []
         for call in calls:
             call.waiting = [pending for pending in call.pending if pending.is_open]
@@ -535,7 +544,7 @@ class Coordinator:
         requests = [call.request for call in calls]
         sessions = list(dict.fromkeys(request.session for request in requests))
         planned = self.store.claim(requests[0].scope, sessions, wanted(requests), plan)
-        self._last_written.wrote(change.job for change in planned.changes)
+        self._last_written.remember(change.job for change in planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
         return list(zip(planned_for, planned.answers, strict=True))

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenure.coordinator.batches import late
+from tenure.coordinator.batches import deadline_error
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.errors import InvalidInput
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
@@ -216,7 +216,7 @@ class _Endpoint:
         except TimeoutError as problem:
             if not limit.expired():
                 raise
-            raise late(timeout_s, is_known=is_read) from problem
+            raise deadline_error(timeout_s, is_known=is_read) from problem
 
     async def _principal(self, route: Route, http: Request, audit: RequestAudit) -> Principal:
         if route.is_public or not self._authenticated:
