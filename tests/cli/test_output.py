@@ -59,6 +59,15 @@ def test_a_text_that_is_cut_ends_in_an_ellipsis(text: str, width: int, shown: st
     assert display_width(shown) <= width
 
 
+def test_the_longest_text_is_cut_at_once() -> None:
+    """Cut character by character from its end, this one would take hours."""
+    text = "日" * 300_000
+
+    [width] = fit([display_width(text)], [16], 80)
+
+    assert shortened(text, width) == "日" * 39 + "…"
+
+
 HEAD = ["ID", "KIND", "STATUS", "WORKER", "ERROR"]
 ROW = (JOB_ID, "mail", "dead_lettered", "host-18348-b7e8ad1b", "RuntimeError: " + "no " * 40)
 
