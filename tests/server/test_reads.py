@@ -78,6 +78,16 @@ def test_jobs_are_listed_by_the_beginning_of_their_id(stage: Stage) -> None:
     assert none["jobs"] == []
 
 
+@spec("OB25")
+def test_a_span_that_ends_in_1970_does_not_end_now(stage: Stage) -> None:
+    stage.enqueue()
+
+    query = "since=1969-12-31T00:00:00Z&until=1970-01-01T00:00:00Z"
+    found = stage.ask("GET", f"/v1/stats?{query}", token=stage.of(V)).json
+
+    assert (found["until"], found["counts"]) == ("1970-01-01T00:00:00Z", [])
+
+
 @spec("H43")
 def test_a_log_comes_in_pages(stage: Stage) -> None:
     lease = stage.leased()

@@ -74,8 +74,9 @@ async def workers(call: Call) -> Response:
 async def stats(call: Call) -> Response:
     """Count the events of a span of time within the caller's scope. [OB25]"""
     query, namespace = call.query(StatsQuery), call.namespace()
-    until = optional_instant(query.until) or await call.services.now()
-    since = optional_instant(query.since)
+    since, until = optional_instant(query.since), optional_instant(query.until)
+    if until is None:
+        until = await call.services.now()
     span = EventSpan(
         namespace=namespace,
         since=Instant(until - DEFAULT_SPAN) if since is None else since,
