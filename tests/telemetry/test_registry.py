@@ -1,8 +1,11 @@
 """An application's own registry shows what the application committed."""
 
 import socket
+import struct
 import subprocess
 import sys
+from contextlib import ExitStack
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -16,6 +19,7 @@ from tenure.errors import InvalidInput, TenureError
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Metrics, MetricsAddress, exposed
 from tests.server.processes import ROOT
+from tests.support.waiting import until
 from tests.telemetry.scrape import samples, total
 
 
@@ -134,4 +138,42 @@ def test_the_port_of_a_worker_cuts_off_a_caller_that_sends_nothing(
         received = caller.recv(1)
 
     assert received == b""  # closed by the server
+    assert capfd.readouterr().err == ""
+
+
+def test_the_port_of_a_worker_answers_only_so_many_callers_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tenure.telemetry.metrics.MAX_CALLERS", 2)
+    monkeypatch.setattr("tenure.telemetry.metrics.CALLER_TIMEOUT_S", 600.0)
+
+    def is_answered(port: int) -> bool:
+        try:
+            return b"tenure" in urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read()
+        except (OSError, HTTPException):
+            return False
+
+    metrics = Metrics(Counts(), worker=lambda: {"succeeded": 3})
+    with exposed(metrics, MetricsAddress("127.0.0.1", 0)) as port:
+        with ExitStack() as silent:
+            for _ in range(2):
+                silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as third:
+                received = third.recv(1)
+        until(lambda: is_answered(port), "those who left made room")
+
+    assert received == b""  # closed at once, not after a silence
+
+
+def test_a_caller_of_a_workers_port_that_resets_its_connection_is_not_a_fault(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with exposed(Metrics(Counts()), MetricsAddress("127.0.0.1", 0)) as port:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                caller.sendall(b"GET /metrics HTTP/1.1\r\n")
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            answer.read()
+
     assert capfd.readouterr().err == ""

@@ -38,8 +38,11 @@ MAX_COUNTED = 10_000
 
 MEASURE_EVERY_S = 5.0
 MAX_GAUGES = 100
-CALLER_TIMEOUT_S = 5.0
 """How many namespaces' measures are cached."""
+
+CALLER_TIMEOUT_S = 5.0
+MAX_CALLERS = 20
+"""Of a worker's port: how long one may be silent, and how many are answered at a time."""
 
 Measure = Callable[[Namespace | None], Measures]
 """How full the store is, or one namespace of it."""
@@ -319,7 +322,7 @@ def exposed(metrics: Metrics, address: MetricsAddress) -> Iterator[int]:
             f"cannot listen on {address.host} port {address.port}: {failure.strerror}",
             hint="choose another --metrics-port, or stop the process that uses this one",
         ) from failure
-    server.RequestHandlerClass = _impatient(server.RequestHandlerClass)
+    _limit_callers(server)
     try:
         yield server.server_port
     finally:
@@ -328,18 +331,37 @@ def exposed(metrics: Metrics, address: MetricsAddress) -> Iterator[int]:
         thread.join()
 
 
-def _impatient(handler: Any) -> Any:
+def _limit_callers(server: Any) -> None:
     """prometheus_client gives each connection a thread and waits for its request without end; 300
     connections that sent nothing held 300 threads of the supervisor."""
+    room = threading.Semaphore(MAX_CALLERS)
+    start_thread = server.process_request
 
-    class Impatient(handler):  # type: ignore[misc]  # the library's class has no public name
+    def process_request(caller: Any, address: Any) -> None:
+        if not room.acquire(blocking=False):
+            server.shutdown_request(caller)
+            return
+        try:
+            start_thread(caller, address)
+        except BaseException:
+            room.release()
+            raise
+
+    class Impatient(server.RequestHandlerClass):  # type: ignore[misc]  # it has no public name
         timeout = CALLER_TIMEOUT_S
 
+        def __init__(self, *given: Any) -> None:
+            try:
+                super().__init__(*given)
+            finally:
+                room.release()
+
         def handle(self) -> None:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, ConnectionError):
                 super().handle()
 
-    return Impatient
+    server.RequestHandlerClass = Impatient
+    server.process_request = process_request
 
 
 def counts_of(stats: msgspec.Struct) -> dict[str, int]:
