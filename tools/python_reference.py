@@ -19,8 +19,8 @@ import tenure
 from tenure import testing
 from tenure.client.administration import DeadLetters, Queues, Workers
 from tenure.client.app import JobOptions
-from tenure.client.options import EnqueueOptions
 from tenure.client.records import DeadLetterRecord, QueueRecord
+from tenure.handlers.options import EnqueueOptions
 from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,

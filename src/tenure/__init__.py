@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from tenure.app import Tenure
     from tenure.client.functions import Enqueueable, JobFunction
     from tenure.client.jobs import Job
-    from tenure.client.options import Retry
     from tenure.client.records import JobRecord
     from tenure.core.vocabulary import JobStatus
     from tenure.handlers.context import Call, Context, Enqueued
+    from tenure.handlers.options import Retry
 
 _LAZY = {
     "Call": "tenure.handlers.context",
@@ -50,7 +50,7 @@ _LAZY = {
     "JobFunction": "tenure.client.functions",
     "JobRecord": "tenure.client.records",
     "JobStatus": "tenure.core.vocabulary",
-    "Retry": "tenure.client.options",
+    "Retry": "tenure.handlers.options",
     "Tenure": "tenure.app",
 }
 

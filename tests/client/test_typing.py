@@ -7,7 +7,7 @@ Each line of the snippet says what mypy has to say about it: `# -> type` for a r
 import pytest
 from mypy import api
 
-from tenure.client.options import OPTION_NAMES
+from tenure.handlers.options import OPTION_NAMES
 
 pytestmark = pytest.mark.slow
 

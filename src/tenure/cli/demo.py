@@ -25,7 +25,6 @@ import click
 from tenure.app import Tenure
 from tenure.cli.output import coloured, printable
 from tenure.client.channel import Link
-from tenure.client.options import Retry
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Command, Enqueue
 from tenure.core.events import Event
@@ -37,6 +36,7 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
 from tenure.errors import TransientError
 from tenure.handlers.context import Context
+from tenure.handlers.options import Retry
 from tenure.protocol import URL_VARIABLE
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.verify import AckWriter, answer_line, request_line

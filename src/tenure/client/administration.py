@@ -14,7 +14,6 @@ import msgspec
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, refusal
-from tenure.client.options import duration, instant, plain
 from tenure.client.records import DeadLetterRecord, QueueRecord, record_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
@@ -26,6 +25,7 @@ from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
+from tenure.handlers.options import duration, instant, plain
 from tenure.ports import JobFilter
 from tenure.protocol.records import WorkerRecord, resolution_record, worker_record
 

@@ -29,16 +29,6 @@ from tenure.client.functions import (
     spec_of,
 )
 from tenure.client.jobs import Job
-from tenure.client.options import (
-    OPTION_NAMES,
-    EnqueueOptions,
-    PolicyOptions,
-    check_known,
-    naming_options,
-    plain,
-    policy_from,
-    queue_name,
-)
 from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
@@ -49,6 +39,16 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus, parse_status
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, JobSpec
+from tenure.handlers.options import (
+    OPTION_NAMES,
+    EnqueueOptions,
+    PolicyOptions,
+    check_known,
+    naming_options,
+    plain,
+    policy_from,
+    queue_name,
+)
 from tenure.handlers.registry import DEFAULT_QUEUE, Isolation, Registry, make_handler
 from tenure.ports import Coordination
 

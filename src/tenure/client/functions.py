@@ -23,14 +23,6 @@ import msgspec
 
 from tenure.client.channel import Channel
 from tenure.client.jobs import Job, refusal
-from tenure.client.options import (
-    OPTION_NAMES,
-    EnqueueOptions,
-    check_known,
-    naming_options,
-    overrides_from,
-    policy_from,
-)
 from tenure.client.shells import Operation, Wait, arun, run
 from tenure.core.commands import Enqueue
 from tenure.core.ids import JobId, Kind
@@ -40,6 +32,14 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, Context, JobSpec
 from tenure.handlers.json_values import encode
+from tenure.handlers.options import (
+    OPTION_NAMES,
+    EnqueueOptions,
+    check_known,
+    naming_options,
+    overrides_from,
+    policy_from,
+)
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry import tracing
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 from tenure.client.channel import Channel, Link, pausing, poll_pauses
-from tenure.client.options import Span, duration, plain
 from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, in_thread, run
 from tenure.core.checks import check_name
@@ -32,6 +31,7 @@ from tenure.errors import (
     UnknownJob,
     WaitTimeout,
 )
+from tenure.handlers.options import Span, duration, plain
 from tenure.ports import JobStore
 from tenure.protocol.records import (
     ArtifactRecord,

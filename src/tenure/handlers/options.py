@@ -1,12 +1,226 @@
-"""The names of options as users write them, for error messages."""
+"""Options: what users write about a job, and the policy and command fields that follow from it.
 
+Durations are `"90s"`, a timedelta or a number of seconds. Every mistake is an `InvalidInput` that
+names the option.
+"""
+
+import math
 import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+import msgspec
+
+from tenure.core.checks import MAX_DURATION, check_duration, check_name
+from tenure.core.ids import QueueName
+from tenure.core.instants import Duration, Instant, parse_duration, seconds
+from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.validation import check_policy
+from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import InvalidInput
-from tenure.handlers.context import JobSpec
 
-_FIELDS = {
-    "dedupe_key": "key",
+Span: TypeAlias = str | timedelta | float
+"""A duration: `"250ms"`, `"90s"`, `"2h"`, a timedelta, or a number of seconds."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST_INSTANT = 10**14  # microseconds: the year 1973; as seconds it would be the year 3170843
+_ANY_LEASE = LeaseBounds(shortest_us=Duration(1), longest_us=MAX_DURATION)
+
+_W = TypeVar("_W", OnExhausted, OnLost)
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how soon a failed job is tried again, and where it goes in the end. [F6]"""
+
+    max_attempts: int = 15
+    initial: Span = "2s"
+    factor: float = 2.0
+    cap: Span = "15m"
+    on_exhausted: Literal["dead_letter", "fail"] | OnExhausted = OnExhausted.DEAD_LETTER
+    max_releases: int = 20
+
+
+class PolicyOptions(TypedDict, total=False):
+    """What `@app.job` fixes for a kind and a single call may override."""
+
+    queue: str
+    priority: int
+    lease: Span
+    timeout: Span | None
+    start_within: Span
+    grace: Span
+    retry: Retry
+    on_lost: Literal["requeue", "hold", "reclaim"] | OnLost
+
+
+class EnqueueOptions(PolicyOptions, total=False):
+    """What `using(...)` takes."""
+
+    key: str | None
+    delay: Span
+    run_at: datetime | Instant | None
+    correlation_id: str | None
+    trace_id: str | None
+    job_id: str | None
+    connection: Any
+
+
+OPTION_NAMES = frozenset(EnqueueOptions.__annotations__)
+
+
+def duration(field: str, value: object) -> Duration:
+    """A duration of any accepted form, without limits."""
+    try:
+        match value:
+            case str():
+                return parse_duration(value)
+            case timedelta():
+                return Duration(value // timedelta(microseconds=1))
+            case bool():
+                pass
+            case int() | float() if math.isfinite(value):
+                return seconds(value)
+            case _:
+                pass
+    except (ValueError, OverflowError) as wrong:
+        raise InvalidInput(field, str(wrong)) from wrong
+    raise InvalidInput(
+        field,
+        f"{type(value).__name__} is not a duration",
+        hint='write "90s", a timedelta or a number of seconds',
+    )
+
+
+def bounded_duration(field: str, value: object) -> Duration:
+    """A duration within the limits of policies and commands."""
+    found = duration(field, value)
+    check_duration(field, found)
+    return found
+
+
+def instant(field: str, value: object) -> Instant:
+    """An aware datetime, or an instant in microseconds, as an instant."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidInput(
+                field,
+                "a datetime without a time zone is ambiguous",
+                hint="use datetime.now(UTC) or .astimezone()",
+            )
+        return Instant((value - _EPOCH) // timedelta(microseconds=1))
+    if type(value) is not int:
+        raise InvalidInput(
+            field, f"{type(value).__name__} is not an instant", hint="give an aware datetime"
+        )
+    if value < _EARLIEST_INSTANT:
+        raise InvalidInput(
+            field,
+            f"{value} is before 1973",
+            hint="instants are microseconds; give an aware datetime, or delay= for a duration",
+        )
+    return Instant(value)
+
+
+def _word(field: str, kind: type[_W], value: object) -> _W:
+    try:
+        return kind(str(value))
+    except ValueError as wrong:
+        allowed = ", ".join(kind)
+        raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {allowed}") from wrong
+
+
+def check_known(options: dict[str, Any], allowed: frozenset[str]) -> None:
+    """Refuse a misspelt option: ignoring it would change what a job does."""
+    unknown = sorted(set(options) - allowed)
+    if unknown:
+        raise InvalidInput(
+            unknown[0], "is not an option", hint=f"options are {', '.join(sorted(allowed))}"
+        )
+
+
+def plain(value: Any) -> Any:
+    """A `StrEnum`, `Markup` or other subclass of `str` as `str`; other values unchanged."""
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def queue_name(value: object) -> QueueName:
+    """A checked queue name."""
+    value = plain(value)
+    check_name("queue", value)
+    return QueueName(str(value))
+
+
+def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:
+    """`base` with what the options change. Checks everything but the bounds of the lease, which the
+    coordinator sets. [F5] [L2]"""
+    changed: dict[str, Any] = {}
+    for name in ("lease", "start_within", "grace"):
+        if name in options:
+            changed[f"{name}_us"] = bounded_duration(name, options[name])
+    if "timeout" in options:
+        timeout = options["timeout"]
+        changed["timeout_us"] = None if timeout is None else bounded_duration("timeout", timeout)
+    if "on_lost" in options:
+        changed["on_lost"] = _word("on_lost", OnLost, options["on_lost"])
+    if "retry" in options:
+        changed |= _retry_fields(options["retry"])
+    if not changed:
+        return base
+    policy = msgspec.structs.replace(base, **changed)
+    check_policy("policy", policy, _ANY_LEASE)
+    return policy
+
+
+def _retry_fields(retry: object) -> dict[str, Any]:
+    if not isinstance(retry, Retry):
+        raise InvalidInput(
+            "retry", f"{type(retry).__name__} is not a Retry", hint="write Retry(max_attempts=…)"
+        )
+    return {
+        "max_attempts": retry.max_attempts,
+        "backoff": Backoff(
+            initial_us=bounded_duration("retry.initial", retry.initial),
+            factor=retry.factor,
+            cap_us=bounded_duration("retry.cap", retry.cap),
+        ),
+        "on_exhausted": _word("retry.on_exhausted", OnExhausted, retry.on_exhausted),
+        "max_releases": retry.max_releases,
+    }
+
+
+def _any_integer(value: object) -> object:
+    """As it is: the core checks numbers."""
+    return value
+
+
+_OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "queue": ("queue", queue_name),
+    "priority": ("priority", _any_integer),
+    "key": ("dedupe_key", plain),
+    "delay": ("delay_us", partial(bounded_duration, "delay")),
+    "run_at": ("run_at", partial(instant, "run_at")),
+    "correlation_id": ("correlation_id", plain),
+    "trace_id": ("trace_id", plain),
+}
+"""Options of one call that are not policy: the field of `JobSpec`, and how its value is made."""
+
+
+def overrides_from(options: EnqueueOptions) -> dict[str, Any]:
+    """The fields of `JobSpec` that the options of one call set; None is "as the kind says"."""
+    given: Mapping[str, Any] = options
+    return {
+        field: made(given[name])
+        for name, (field, made) in _OVERRIDES.items()
+        if given.get(name) is not None
+    }
+
+
+# --- names in error messages ---------------------------------------------------------------------
+
+_OPTION_OF = {field: name for name, (field, _) in _OVERRIDES.items()} | {
     "policy.max_attempts": "retry.max_attempts",
     "policy.max_releases": "retry.max_releases",
     "policy.on_exhausted": "retry.on_exhausted",
@@ -17,26 +231,27 @@ _FIELDS = {
 """Options whose fields have other names in commands and in the messages of a server."""
 _POSITION = re.compile(r"^jobs\[[0-9]+\]\.|^job\.")
 _UNIT = re.compile(r"_u?s$")
-_UNDO = "policy.compensation."
-_POLICY = ("lease", "timeout", "start_within", "grace", "retry", "on_lost")
-_OPTIONS = frozenset(
-    {
-        *(_FIELDS.get(name, _UNIT.sub("", name)) for name in JobSpec.__struct_fields__),
-        *_POLICY,
-        *("job_id", "connection"),
-    }
-) - {"kind", "payload", "policy"}
+_COMPENSATION = "policy.compensation."
 
 
 def as_option(wrong: InvalidInput) -> InvalidInput:
     """The error with the option's name instead of the field's: `lease=…`, not `policy.lease_us`. An
     error about something else is returned as it is."""
     field = _POSITION.sub("", wrong.field)
-    whose = " of the compensation" if field.startswith(_UNDO) else ""
-    field = _UNIT.sub("", field.removeprefix(_UNDO))
-    option = _FIELDS.get(field, field.removeprefix("policy."))
+    whose = " of the compensation" if field.startswith(_COMPENSATION) else ""
+    field = _UNIT.sub("", field.removeprefix(_COMPENSATION))
+    option = _OPTION_OF.get(field, field.removeprefix("policy."))
     name, _, part = option.partition(".")
-    if name not in _OPTIONS or type(wrong) is not InvalidInput:
+    if name not in OPTION_NAMES or type(wrong) is not InvalidInput:
         return wrong
     written = f"Retry({part}=…)" if part else f"{name}=…"
     return InvalidInput(option, wrong.problem, hint=wrong.hint, written=written + whose)
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Within the block, errors name the options as the user wrote them: `lease=…`."""
+    try:
+        yield
+    except InvalidInput as wrong:
+        raise as_option(wrong) from wrong

@@ -14,7 +14,6 @@ from itertools import count
 from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.client.jobs import Job
-from tenure.client.options import Span, duration
 from tenure.client.records import JobRecord, record_of
 from tenure.clock import NEVER, Boot
 from tenure.coordinator.service import Coordinator
@@ -27,6 +26,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
+from tenure.handlers.options import Span, duration
 from tenure.own_transaction.in_memory import InMemoryTransactions
 from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
