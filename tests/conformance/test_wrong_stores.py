@@ -51,16 +51,18 @@ def caught_by(factory: Callable[[], MemoryFactory], subject: str, directory: Pat
 
 
 @pytest.mark.parametrize(("wrong", "subject"), WRONG.items())
-def test_a_wrong_store_is_caught(wrong: type[MemoryStore], subject: str, tmp_path: Path) -> None:
+def test_the_kit_catches_a_wrong_store(
+    wrong: type[MemoryStore], subject: str, tmp_path: Path
+) -> None:
     assert caught_by(lambda: Wrong(wrong), subject, tmp_path)
 
 
 @pytest.mark.parametrize("subject", sorted(set(WRONG.values())))
-def test_the_right_store_is_not(subject: str, tmp_path: Path) -> None:
+def test_the_kit_passes_the_right_store(subject: str, tmp_path: Path) -> None:
     assert caught_by(MemoryFactory, subject, tmp_path) == []
 
 
-def test_every_test_of_the_kit_is_taken_over() -> None:
+def test_the_tests_of_every_subject_are_part_of_the_kit() -> None:
     tests = all_tests()
 
     assert "kit" in tests

@@ -153,7 +153,7 @@ def test_a_claim_that_hangs_is_granted_nothing_afterwards(
 
 
 @spec("K6")
-def test_callers_of_a_locked_file_are_all_told_in_time(tmp_path: Path) -> None:
+def test_all_callers_of_a_locked_file_are_answered_in_time(tmp_path: Path) -> None:
     path = tmp_path / "tenure.db"
     with (
         closing(SqliteStore(path, timeout_s=1.0)) as store,

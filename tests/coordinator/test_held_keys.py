@@ -75,7 +75,7 @@ def hold_key(url: str, connection: "psycopg.Connection[Any]") -> str:
 
 
 @spec("K6")
-def test_a_held_key_delays_only_those_who_want_it(
+def test_a_held_key_delays_only_callers_that_need_it(
     make_world: Callable[[float], World], postgres_url: str
 ) -> None:
     world = make_world(20.0)
@@ -98,7 +98,7 @@ def test_a_held_key_delays_only_those_who_want_it(
 
 
 @spec("K6")
-def test_a_held_job_delays_only_those_who_report_about_it(
+def test_a_locked_job_delays_only_reports_about_it(
     make_world: Callable[[float], World], postgres_url: str
 ) -> None:
     world = make_world(20.0)
@@ -117,7 +117,7 @@ def test_a_held_job_delays_only_those_who_report_about_it(
 
 
 @spec("K6")
-def test_those_who_want_a_held_key_are_told_in_time(
+def test_callers_that_need_a_held_key_are_answered_in_time(
     make_world: Callable[[float], World], postgres_url: str
 ) -> None:
     world = make_world(1.0)

@@ -44,7 +44,7 @@ def observed() -> tuple[World, Told]:
     return world, told
 
 
-def test_each_commit_is_told_with_the_row_it_was_decided_on() -> None:
+def test_observers_get_each_commit_with_the_row_it_was_decided_on() -> None:
     world, told = observed()
     grant = world.running()
     world.complete(grant, actor=worker_actor("w1"))
@@ -67,7 +67,7 @@ def test_each_commit_is_told_with_the_row_it_was_decided_on() -> None:
     ]
 
 
-def test_a_lost_race_is_told_with_its_command_and_a_replay_is_not_told() -> None:
+def test_observers_get_a_lost_race_with_its_command_and_no_replay() -> None:
     world, told = observed()
     rival = Coordinator(world.store, entropy=world.entropy, monotonic=world.clock)
     world.enqueue()
@@ -96,7 +96,7 @@ def test_a_lost_race_is_told_with_its_command_and_a_replay_is_not_told() -> None
     assert types == [EventType.ENQUEUED, EventType.CLAIMED, EventType.SUCCEEDED]
 
 
-def test_a_sweep_tells_how_late_it_was() -> None:
+def test_observers_learn_how_late_a_sweep_was() -> None:
     world, told = observed()
     grant = world.running()
     sweeper = Sweeper(world.coordinator, monotonic=world.clock)

@@ -39,7 +39,7 @@ def test_a_run_that_fails_is_logged_and_followed_by_the_next(
     assert (record.exc_info is not None) == isinstance(failure, AssertionError)
 
 
-def test_a_failure_that_goes_on_is_said_once_and_so_is_its_end(
+def test_a_lasting_failure_is_logged_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failures, went_on = [StoreUnavailable("away")] * 20, threading.Event()
@@ -61,7 +61,7 @@ def test_a_failure_that_goes_on_is_said_once_and_so_is_its_end(
     assert "test works again, after" in last
 
 
-def test_it_ends_when_what_it_works_on_is_closed() -> None:
+def test_a_periodic_task_ends_when_its_store_is_closed() -> None:
     runs = []
 
     def work() -> bool:

@@ -80,7 +80,7 @@ def _dead_letter(coordinator: Coordinator, name: str) -> JobId:
 
 
 @spec("B17", "T27")
-def test_of_one_dead_letter_several_operators_at_once_make_one_job(
+def test_concurrent_redrives_of_one_dead_letter_make_one_job(
     coordinators: list[Coordinator],
 ) -> None:
     for number in range(ROUNDS):
@@ -111,7 +111,7 @@ def test_of_one_dead_letter_several_operators_at_once_make_one_job(
 
 
 @spec("K8")
-def test_a_report_beside_many_heartbeats_of_its_lease_is_answered(
+def test_a_report_that_races_many_heartbeats_of_its_lease_is_answered(
     coordinators: list[Coordinator],
 ) -> None:
     for number in range(ROUNDS):

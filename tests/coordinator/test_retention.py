@@ -24,7 +24,7 @@ def test_a_retention_under_a_day_is_refused(too_short: Duration) -> None:
 
 
 @spec("G1", "G3", "T26")
-def test_a_run_forgets_renewals_then_bodies_then_jobs_each_in_its_time() -> None:
+def test_a_run_deletes_renewals_then_bodies_then_jobs_each_in_its_time() -> None:
     world = World()
     grant = world.running()
     world.coordinator.execute(
@@ -49,7 +49,7 @@ def test_a_run_forgets_renewals_then_bodies_then_jobs_each_in_its_time() -> None
 
 
 @spec("G4")
-def test_a_run_says_whether_there_is_more_to_forget() -> None:
+def test_a_run_says_whether_there_is_more_to_delete() -> None:
     world = World()
     for _ in range(5):
         world.complete(world.running(), actor=W1)
@@ -110,7 +110,7 @@ def test_live_renewals_are_passed_a_page_at_a_time() -> None:
 
 
 @spec("G5")
-def test_nothing_is_forgotten_by_a_clock_that_jumped() -> None:
+def test_nothing_is_deleted_after_a_jump_of_the_clock() -> None:
     world = World()
     world.complete(world.running(), actor=W1)
     passed = [0]

@@ -93,7 +93,7 @@ def enqueue_command(world: World, *, queue: str = QUEUE) -> Enqueue:
     )
 
 
-def test_calls_that_wait_for_a_flight_share_one_transaction(
+def test_calls_that_wait_for_a_running_batch_share_one_transaction(
     world: World, store: ScriptedStore
 ) -> None:
     world.enqueue()
@@ -115,7 +115,7 @@ def test_calls_that_wait_for_a_flight_share_one_transaction(
     assert store.saves == [1, 1, 64]
 
 
-def test_a_flight_that_hangs_with_its_store_is_left_behind_and_said(
+def test_a_batch_that_hangs_in_the_store_is_abandoned_and_logged(
     world: World,
     store: ScriptedStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -213,7 +213,7 @@ def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore
 
 
 @spec("L15", "L8")
-def test_a_lease_is_not_granted_by_a_clock_that_was_heard_late(
+def test_a_clock_reading_that_arrived_late_grants_no_lease(
     world: World, store: ScriptedStore
 ) -> None:
     world.enqueue()
@@ -372,7 +372,9 @@ def test_many_commands_about_one_job_do_not_hold_up_the_others(
 
 
 @spec("J7")
-def test_a_call_takes_so_many_commands_about_one_job(world: World, store: ScriptedStore) -> None:
+def test_a_call_takes_at_most_ten_commands_about_one_job(
+    world: World, store: ScriptedStore
+) -> None:
     grant = world.running()
     before = len(store.saves)
     beats = [
@@ -438,7 +440,9 @@ def test_a_change_that_a_guard_refuses_costs_its_own_caller_only(
         bad_future.result(30)
 
 
-def test_a_store_that_fails_tells_every_waiting_caller(world: World, store: ScriptedStore) -> None:
+def test_every_waiting_caller_gets_the_error_of_a_store_that_fails(
+    world: World, store: ScriptedStore
+) -> None:
     world.enqueue()
 
     def fail(changes: Sequence[Change]) -> None:

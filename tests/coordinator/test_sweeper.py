@@ -208,7 +208,7 @@ def test_a_jump_is_recorded_from_the_last_reading_before_it_to_the_first_after_i
 
 
 @spec("O11", "O12")
-def test_what_begins_after_a_jump_is_not_excused_by_it(world: World) -> None:
+def test_a_jump_gives_no_credit_to_leases_granted_after_it(world: World) -> None:
     sweeping = stepped_ahead(world, monotonic := VirtualClock(), by_s=90)
     grant = world.running(
         policy=Policy(max_attempts=1, lease_us=seconds(120), timeout_us=seconds(40))
@@ -223,7 +223,7 @@ def test_what_begins_after_a_jump_is_not_excused_by_it(world: World) -> None:
 
 
 @spec("O11", "W2")
-def test_a_process_that_has_just_begun_takes_downtime_for_no_jump(world: World) -> None:
+def test_a_new_process_does_not_mistake_downtime_for_a_jump(world: World) -> None:
     grant = world.running(policy=Policy(max_attempts=1))
     sweeper(world).sweep_once()
     world.clock.advance(3600)  # nothing runs for an hour
@@ -238,7 +238,7 @@ def test_a_process_that_has_just_begun_takes_downtime_for_no_jump(world: World) 
 
 
 @spec("O11")
-def test_a_process_that_stood_still_takes_that_for_no_jump(world: World) -> None:
+def test_a_suspended_process_does_not_mistake_the_pause_for_a_jump(world: World) -> None:
     grant = world.running(policy=Policy(max_attempts=1))
     sweeping = sweeper(world)
     sweeping.sweep_once()
@@ -251,7 +251,7 @@ def test_a_process_that_stood_still_takes_that_for_no_jump(world: World) -> None
 
 
 @spec("O11")
-def test_a_jump_counts_also_when_the_store_fails_as_it_is_recorded(
+def test_a_jump_counts_even_if_the_store_fails_while_it_is_recorded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grant = world.running(policy=Policy(max_attempts=1))
@@ -352,7 +352,7 @@ def test_an_outage_is_recorded_and_excuses_the_leases_it_overlapped() -> None:
 
 
 @spec("O5", "O10")
-def test_an_outage_counts_also_when_the_store_fails_again_as_it_is_recorded(
+def test_an_outage_counts_even_if_the_store_fails_while_it_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = VirtualClock()
@@ -407,7 +407,7 @@ def test_an_outage_begins_when_the_first_unanswered_call_was_sent() -> None:
 @spec("O5", "O10")
 @pytest.mark.parametrize("outcome", ["fails", "succeeds late"])
 @pytest.mark.parametrize("asked", ["load", "claim"])
-def test_every_call_of_the_process_counts(
+def test_an_unanswered_call_of_any_kind_begins_an_outage(
     monkeypatch: pytest.MonkeyPatch, asked: str, outcome: str
 ) -> None:
     clock = VirtualClock()
@@ -483,7 +483,7 @@ def test_a_short_failure_is_no_outage() -> None:
 
 @spec("O5", "O10")
 @pytest.mark.parametrize("asked", ["tick", "due"])
-def test_a_store_that_hangs_is_out_as_well(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+def test_a_store_that_hangs_is_an_outage_too(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     clock = VirtualClock()
     world = World(MemoryStore(clock=clock), clock)
     grant = world.running(policy=Policy(max_attempts=1))
@@ -512,7 +512,7 @@ def test_a_store_that_hangs_is_out_as_well(monkeypatch: pytest.MonkeyPatch, aske
 
 
 @spec("O5")
-def test_an_answer_that_is_heard_late_is_no_outage() -> None:
+def test_an_answer_that_only_arrives_late_is_no_outage() -> None:
     monotonic = VirtualClock()
     watch = OutageWatch(monotonic)
     watch.read_clock(Instant(0), asked_us=watch.asked())
@@ -545,7 +545,7 @@ def test_jobs_requeued_with_a_credit_come_back_spread_over_the_backoff_cap() -> 
     world.coordinator.close()
 
 
-def test_what_is_left_out_of_outages_are_methods_of_a_store() -> None:
+def test_every_method_that_outages_ignore_is_a_method_of_a_store() -> None:
     """Or a method that gets another name would count, however slow it may be."""
     assert [name for name in UNWATCHED if not hasattr(Store, name)] == []
 
@@ -579,7 +579,7 @@ class StubbornStore(MemoryStore):
         return super().save(whole, epoch=epoch)
 
 
-def test_a_job_that_cannot_be_swept_does_not_keep_the_others() -> None:
+def test_a_job_that_cannot_be_swept_does_not_block_the_others() -> None:
     clock = VirtualClock()
     store = StubbornStore(clock=clock)
     world = World(store, clock)
@@ -595,7 +595,7 @@ def test_a_job_that_cannot_be_swept_does_not_keep_the_others() -> None:
     world.coordinator.close()
 
 
-def test_who_waits_for_work_hears_when_a_lost_job_is_ready_again(world: World) -> None:
+def test_waiting_claims_are_woken_when_a_lost_job_is_ready_again(world: World) -> None:
     heard: list[Duration] = []
     sweeping = Sweeper(world.coordinator, monotonic=world.clock, on_requeued=heard.append)
     grant = world.running(policy=Policy())

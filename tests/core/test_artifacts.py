@@ -24,7 +24,7 @@ NO_ARTIFACTS = ArtifactUsage(
 
 
 @spec("B7", "B9", "R2")
-def test_an_upload_is_judged_by_lease_then_by_room() -> None:
+def test_an_upload_is_checked_against_its_lease_and_then_against_the_quotas() -> None:
     driver = lives.running()
     job = driver.job
     assert job.lease_id is not None
@@ -112,7 +112,7 @@ def test_an_upload_has_to_fit_into_both_quotas(
         (2, None, False, None, True),
     ],
 )
-def test_a_leftover_is_what_nobody_will_ever_see(
+def test_an_artifact_that_can_never_become_visible_is_a_leftover(
     attempt: int, of: int | None, leased: bool, status: JobStatus | None, expected: bool
 ) -> None:
     assert is_leftover(attempt, of=of, leased=leased, status=status) is expected

@@ -426,7 +426,7 @@ def test_every_path_and_every_source_of_the_table_is_walked_and_no_other() -> No
     }
 
 
-def test_the_table_is_closed_under_its_own_law() -> None:
+def test_no_row_of_the_table_allows_another_path_or_another_source() -> None:
     for row in TABLE:
         for source in (None, *LIVE, *ENDED):
             assert is_lawful(row.id, source, ((EventType.CLAIMED, JobStatus.QUEUED),)) is False

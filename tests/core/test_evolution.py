@@ -151,7 +151,7 @@ def test_an_event_changes_no_field_outside_its_list(driver: Driver) -> None:
 @spec("E2", "A2", "I12")
 @given(walks())
 @settings(max_examples=150)
-def test_every_life_has_a_gapless_log_that_never_runs_backwards_and_folds_to_its_row(
+def test_every_history_has_no_gap_is_in_order_of_time_and_folds_to_its_row(
     driver: Driver,
 ) -> None:
     log = driver.events
@@ -189,7 +189,7 @@ def test_a_decision_depends_on_its_arguments_alone(driver: Driver, verb: str) ->
 # --- The list itself -----------------------------------------------------------------------------
 
 
-def test_every_field_is_either_set_at_birth_or_touched_by_some_event() -> None:
+def test_every_field_is_set_by_the_enqueue_or_by_some_later_event() -> None:
     touched = {name for names in TOUCHES.values() for name in names}
 
     assert touched | BIRTH == set(Job.__struct_fields__)

@@ -60,7 +60,7 @@ def is_lost(kept: Kept | None, *, is_renewal: bool = False, after_us: int = 0) -
 
 
 @spec("A8")
-def test_a_change_that_is_there_is_not_lost() -> None:
+def test_a_change_that_is_still_stored_proves_no_loss() -> None:
     assert not is_lost(Kept(ts=AT, rev=9))
 
 
@@ -76,7 +76,7 @@ def test_a_change_that_is_gone_proves_a_loss(kept: Kept | None, is_renewal: bool
 
 
 @spec("A8")
-def test_what_retention_may_have_taken_proves_nothing() -> None:
+def test_a_missing_change_that_retention_may_have_deleted_proves_nothing() -> None:
     assert not is_lost(Kept(ts=None, rev=9), is_renewal=True)
     assert is_lost(Kept(ts=None, rev=9), is_renewal=False)
     assert not is_lost(None, after_us=SHORTEST_RETENTION + 1)
@@ -164,7 +164,7 @@ def test_no_lease_is_expired_while_a_store_settles() -> None:
 
 
 @spec("A10")
-def test_a_lease_that_is_on_no_record_must_stop_while_a_store_settles() -> None:
+def test_a_report_under_an_unknown_lease_is_cancelled_while_a_store_settles() -> None:
     driver = lives.running()
     report = driver.complete()
     before_the_grant = lives.queued()

@@ -44,13 +44,13 @@ HINT = "run `make docs-generated`, and look at what changed"
 
 
 @spec("N1")
-def test_the_diagram_in_the_spec_is_that_of_the_table() -> None:
+def test_the_diagram_in_the_spec_matches_the_transition_table() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
 
     assert page == with_diagram(page), HINT
 
 
-def test_the_diagram_shows_every_lawful_edge_once() -> None:
+def test_the_diagram_shows_every_legal_edge_once() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
 
     shown = [

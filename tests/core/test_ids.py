@@ -133,7 +133,7 @@ def test_fences_rise_with_the_attempt_and_more_with_the_epoch(
     assert fence(epoch, attempt) < fence(Epoch(epoch + 1), 1)
 
 
-def test_actors_say_their_role() -> None:
+def test_the_name_of_an_actor_begins_with_its_role() -> None:
     actors = [worker_actor("a:b"), client_actor("c"), operator_actor("o")]
 
     assert [role_of(actor) for actor in actors] == ["worker", "client", "operator"]

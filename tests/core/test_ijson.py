@@ -231,7 +231,7 @@ def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
 
 @spec("J2")
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b"[{", b'"[', b"\\["])
-def test_an_evil_megabyte_does_not_break_the_stack(opening: bytes) -> None:
+def test_a_hostile_megabyte_does_not_overflow_the_stack(opening: bytes) -> None:
     body = (opening * (1 << 20))[: 1 << 20]
 
     refusal(body)

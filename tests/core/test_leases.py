@@ -144,7 +144,7 @@ def _renewed(policy: Policy) -> Driver:
 
 
 @spec("L9", "F4")
-def test_a_job_that_timed_out_without_a_start_was_being_executed() -> None:
+def test_a_time_out_without_a_start_counts_as_one_of_execution() -> None:
     driver = _renewed(replace(lives.SHORT, max_attempts=1))
     driver.advance(36)
 
@@ -155,7 +155,7 @@ def test_a_job_that_timed_out_without_a_start_was_being_executed() -> None:
 
 
 @spec("L9")
-def test_no_timeout_means_that_only_silence_ends_the_lease() -> None:
+def test_without_a_timeout_only_a_missing_renewal_ends_the_lease() -> None:
     driver = lives.running(Policy(timeout_us=None))
 
     for _ in range(100):
@@ -310,7 +310,7 @@ def test_an_expiry_is_free_when_an_outage_overlapped_its_last_ttl(
 
 
 @spec("O10")
-def test_an_outage_before_the_last_renewal_excuses_nothing() -> None:
+def test_an_outage_before_the_last_renewal_gives_no_credit() -> None:
     driver = lives.running()
     driver.advance(30)
     early = outage(driver, from_s=-20, to_s=-10)
@@ -323,7 +323,7 @@ def test_an_outage_before_the_last_renewal_excuses_nothing() -> None:
 
 
 @spec("O12")
-def test_a_timeout_is_not_excused_by_a_store_that_failed() -> None:
+def test_a_timeout_costs_a_failure_even_if_the_store_was_unavailable() -> None:
     driver = lives.running(lives.SHORT)
     driver.advance(45)
 
@@ -384,7 +384,7 @@ def test_a_start_that_came_too_late_because_of_a_jump_is_free() -> None:
 
 
 @spec("O12", "R11")
-def test_the_worker_of_an_excused_timeout_hears_that_it_timed_out() -> None:
+def test_the_worker_of_a_free_timeout_is_answered_that_it_timed_out() -> None:
     driver = lives.running(lives.SHORT)
     lease = driver.complete()
     driver.advance(45)
@@ -397,7 +397,7 @@ def test_the_worker_of_an_excused_timeout_hears_that_it_timed_out() -> None:
 
 
 @spec("O3", "O12")
-def test_a_fourth_timeout_costs_a_failure_also_after_a_jump() -> None:
+def test_a_fourth_timeout_costs_a_failure_even_after_a_jump() -> None:
     driver = lives.queued(lives.SHORT)
     costs = []
 
@@ -412,7 +412,7 @@ def test_a_fourth_timeout_costs_a_failure_also_after_a_jump() -> None:
 
 
 @spec("O3")
-def test_a_job_gets_three_credits_and_then_pays() -> None:
+def test_a_job_gets_three_outage_credits_and_then_an_expiry_costs_a_failure() -> None:
     driver = lives.queued()
     costs = []
 
@@ -450,7 +450,7 @@ def test_the_time_out_of_a_lease_of_an_earlier_epoch_costs_nothing() -> None:
 
 
 @spec("A7", "O3", "I18")
-def test_an_epoch_excuses_also_when_all_credits_are_used() -> None:
+def test_the_end_of_an_old_epochs_lease_is_free_even_without_credits() -> None:
     driver = lives.queued()
     costs = []
 
@@ -519,7 +519,7 @@ def test_no_reclaim_is_promised_where_the_job_ends() -> None:
 
 
 @spec("E2")
-def test_events_never_run_backwards_and_expiries_are_reckoned_from_them() -> None:
+def test_event_times_never_decrease_and_expiries_are_computed_from_them() -> None:
     driver = lives.running()
     latest = driver.job.updated_at
     driver.advance(-30)
@@ -595,7 +595,7 @@ def test_a_job_with_a_delay_waits_for_the_clock_also_after_a_step_back(
 
 
 @spec("E2", "L15")
-def test_a_claim_after_a_step_back_is_reckoned_from_the_last_event() -> None:
+def test_a_claim_after_a_step_back_is_dated_by_the_last_event() -> None:
     driver = lives.queued()
     driver.advance(5)
     driver.do(driver.claim())
@@ -608,7 +608,7 @@ def test_a_claim_after_a_step_back_is_reckoned_from_the_last_event() -> None:
 
 
 @spec("E2", "R10")
-def test_a_report_is_not_let_in_by_a_step_back_behind_the_log() -> None:
+def test_a_late_report_is_refused_even_if_the_clock_stepped_back() -> None:
     driver = lives.running()
     driver.advance(61)
     driver.do(driver.cancel())  # nobody has swept: the log now says that the end has passed
@@ -642,7 +642,7 @@ def test_the_cancel_deadline_is_the_first_request_plus_heartbeat_and_grace() -> 
 
 
 @spec("C1", "N3")
-def test_no_heartbeat_carries_a_lease_past_the_cancel_deadline() -> None:
+def test_no_heartbeat_extends_a_lease_past_the_cancel_deadline() -> None:
     driver = lives.cancelling()
     deadline = driver.job.cancel_deadline
 

@@ -75,7 +75,7 @@ def test_the_same_id_with_another_body_is_refused(other: dict[str, object]) -> N
 
 
 @spec("D3")
-def test_the_job_id_is_looked_at_before_the_dedupe_key() -> None:
+def test_the_job_id_is_checked_before_the_dedupe_key() -> None:
     driver = Driver()
     driver.do(driver.enqueue(dedupe_key="k"))
 
@@ -101,7 +101,7 @@ def test_an_enqueue_that_meets_the_holder_of_its_key_gets_that_job() -> None:
 
 
 @spec("Q4")
-def test_a_repeated_cancel_gets_its_answer_whatever_became_of_the_job() -> None:
+def test_a_repeated_cancel_gets_its_answer_whatever_happened_to_the_job() -> None:
     driver = lives.running()
     first = driver.cancel(request_id="c1")
     driver.do(first)
@@ -142,7 +142,7 @@ def test_a_repeated_dead_letter_is_replayed() -> None:
 
 
 @spec("Q4")
-def test_another_body_under_the_same_id_is_reuse_and_changes_nothing() -> None:
+def test_another_body_under_the_same_request_id_is_refused_as_reuse() -> None:
     cancelled, dead, let_go = lives.running(), lives.running(), lives.held()
     cancelled.do(cancelled.cancel(request_id="x"))
     dead.do(dead.dead_letter(request_id="x"))
@@ -217,7 +217,7 @@ def test_the_request_ids_of_events_say_where_they_came_from() -> None:
 
 
 @spec("Q6")
-def test_what_the_system_asks_for_is_named_by_its_place_too() -> None:
+def test_events_of_internal_commands_have_request_ids_of_job_id_and_rev() -> None:
     driver = lives.claimed()
     driver.do(driver.undelivered(request_id="internal"))
     born = lives.compensation().events[0]
@@ -263,7 +263,7 @@ def test_a_redrive_may_state_what_it_expects() -> None:
 
 
 @spec("K5", "Q4")
-def test_a_repeat_is_recognised_although_its_expectation_is_long_past() -> None:
+def test_a_repeat_is_recognised_even_if_its_expectation_no_longer_holds() -> None:
     for driver in (lives.running(), lives.held()):
         first = driver.cancel(CancelMode.HARD, request_id="x", expected_rev=driver.job.rev)
         driver.do(first)
@@ -290,7 +290,7 @@ def without_history(driver: Driver, command: Command) -> Outcome:
     return decide(driver.job_or_none, command, driver.at())
 
 
-def test_the_log_is_asked_for_only_where_the_row_cannot_tell() -> None:
+def test_the_log_is_read_only_if_the_row_is_not_enough() -> None:
     queued, running, ended = lives.queued(), lives.running(), lives.succeeded()
 
     told = [
@@ -320,7 +320,7 @@ def test_the_log_is_asked_for_only_where_the_row_cannot_tell() -> None:
 
 
 @spec("R1")
-def test_an_unknown_job_is_told_before_anything_about_its_lease() -> None:
+def test_unknown_job_is_checked_before_the_lease() -> None:
     driver = Driver()
 
     answer = verdict(driver.ask(driver.complete(lease_id=LeaseId("9-" + "a" * 32))))
@@ -329,7 +329,7 @@ def test_an_unknown_job_is_told_before_anything_about_its_lease() -> None:
 
 
 @spec("R1")
-def test_whose_lease_it_is_comes_before_what_was_recorded_under_it() -> None:
+def test_the_owner_of_a_lease_is_checked_before_recorded_requests() -> None:
     driver = lives.running()
     first = driver.complete(request_id="r1")
     driver.do(first)
@@ -341,7 +341,7 @@ def test_whose_lease_it_is_comes_before_what_was_recorded_under_it() -> None:
 
 
 @spec("R1", "R22")
-def test_a_recorded_report_comes_before_every_end_of_the_job() -> None:
+def test_a_recorded_report_is_checked_before_the_end_of_the_job() -> None:
     driver = lives.running()
     first = driver.fail(request_id="r1")
     recorded = verdict(driver.do(first))
@@ -355,7 +355,7 @@ def test_a_recorded_report_comes_before_every_end_of_the_job() -> None:
 
 
 @spec("R1")
-def test_what_was_lost_is_told_before_what_time_has_ended() -> None:
+def test_a_lost_lease_is_checked_before_one_that_ended_by_time() -> None:
     driver = lives.running()
     driver.raise_epoch()
     driver.advance(10**6)
@@ -366,7 +366,7 @@ def test_what_was_lost_is_told_before_what_time_has_ended() -> None:
 
 
 @spec("R1")
-def test_time_comes_before_the_status_guard() -> None:
+def test_time_is_checked_before_the_status_guard() -> None:
     driver = lives.running()
     driver.advance(60)
 
@@ -376,7 +376,7 @@ def test_time_comes_before_the_status_guard() -> None:
 
 
 @spec("R2")
-def test_a_guess_and_a_hit_in_an_earlier_epoch_sound_the_same() -> None:
+def test_a_guessed_and_a_real_lease_id_of_an_earlier_epoch_get_the_same_answer() -> None:
     driver = lives.running()
     driver.raise_epoch()
 
@@ -453,7 +453,7 @@ def test_the_same_worker_may_use_one_request_id_for_each_of_its_leases() -> None
 
 
 @spec("R23", "R18")
-def test_a_start_of_an_earlier_lease_is_no_start_of_this_one() -> None:
+def test_a_start_under_an_earlier_lease_does_not_count_for_this_one() -> None:
     driver = lives.claimed()
     driver.do(driver.start(request_id="s1"))
     driver.do(driver.release())
@@ -468,7 +468,7 @@ def test_a_start_of_an_earlier_lease_is_no_start_of_this_one() -> None:
 
 
 @spec("R15")
-def test_an_other_operation_under_a_settled_id_is_reuse() -> None:
+def test_another_operation_under_a_settled_request_id_is_refused_as_reuse() -> None:
     driver = lives.running()
     driver.do(driver.complete(request_id="r1"))
 
@@ -513,7 +513,7 @@ def test_a_fingerprint_tells_bodies_and_operations_apart_and_nothing_else() -> N
 
 
 @spec("U1")
-def test_a_late_result_is_kept_beside_the_history_with_a_bounded_body() -> None:
+def test_a_late_result_is_kept_as_an_observation_with_a_bounded_body() -> None:
     driver = lives.running()
     driver.advance(60)
     body = b'"' + b"x" * 10_000 + b'"'
@@ -552,7 +552,7 @@ def test_a_late_failure_and_a_second_completion_are_kept_too() -> None:
 
 
 @spec("U1")
-def test_what_carries_no_result_or_was_answered_otherwise_is_not_kept() -> None:
+def test_requests_without_a_result_and_other_refusals_are_not_kept() -> None:
     late, settled = lives.running(), lives.running()
     late.advance(60)
     first = settled.complete(request_id="r1")

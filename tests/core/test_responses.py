@@ -184,7 +184,7 @@ def check_settling(situation: Situation, exchange: Exchange) -> None:
 
 @spec("R5", "R6")
 @cells("R5", "R6")
-def test_a_report_under_a_lease_nobody_gave_is_rejected(
+def test_a_report_under_a_lease_that_was_never_issued_is_rejected(
     situation: Situation, exchange: Exchange
 ) -> None:
     check_settling(situation, exchange)
@@ -200,7 +200,7 @@ def test_a_report_under_a_valid_lease_is_committed(
 
 @spec("R10", "N2")
 @cells("R10")
-def test_a_report_after_the_end_is_cancelled_although_nobody_swept(
+def test_a_report_after_the_end_of_its_lease_is_cancelled_before_any_sweep(
     situation: Situation, exchange: Exchange
 ) -> None:
     check_settling(situation, exchange)
@@ -283,13 +283,13 @@ def check_living(situation: Situation, exchange: Exchange) -> None:
 
 @spec("R16")
 @cells("R16", living=True)
-def test_a_stranger_cannot_start_or_renew(situation: Situation, exchange: Exchange) -> None:
+def test_another_principal_cannot_start_or_renew(situation: Situation, exchange: Exchange) -> None:
     check_living(situation, exchange)
 
 
 @spec("R17", "R18", "R19", "R3", "N3")
 @cells("R17", "R18", "R19", living=True)
-def test_the_owner_of_a_valid_lease_hears_ok_and_extends_it_once(
+def test_the_owner_of_a_valid_lease_is_answered_ok_and_extends_it_once(
     situation: Situation, exchange: Exchange
 ) -> None:
     check_living(situation, exchange)
@@ -305,7 +305,9 @@ def test_a_lease_that_is_over_is_neither_started_nor_extended(
 
 @spec("R21")
 @cells("R21", living=True)
-def test_a_settled_lease_is_told_so(situation: Situation, exchange: Exchange) -> None:
+def test_start_and_heartbeat_under_a_settled_lease_are_answered_that_it_is_settled(
+    situation: Situation, exchange: Exchange
+) -> None:
     check_living(situation, exchange)
 
 
@@ -317,7 +319,7 @@ def test_a_lease_of_an_earlier_epoch_is_neither_started_nor_extended(
     check_living(situation, exchange)
 
 
-def test_every_row_and_every_column_of_the_matrices_is_asked() -> None:
+def test_every_row_and_every_column_of_the_matrices_is_tested() -> None:
     settle_rows = {situation.settle_row for situation, _ in CELLS}
     live_rows = {situation.live_row for situation, _ in CELLS}
     columns = {(each.operation.split(",")[0], each.column) for _, each in CELLS}

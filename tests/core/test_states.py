@@ -42,7 +42,7 @@ def absent(job: Job, *names: str) -> bool:
 
 
 @spec("S1")
-def test_a_queued_row_has_run_at_and_no_authority() -> None:
+def test_a_queued_row_has_run_at_and_no_lease() -> None:
     job = lives.queued().job
 
     assert present(job, "run_at")
@@ -66,7 +66,7 @@ def test_a_running_row_has_owner_lease_and_both_instants() -> None:
 
 
 @spec("S4")
-def test_a_stalled_row_keeps_who_had_it_and_until_when() -> None:
+def test_a_stalled_row_keeps_its_last_owner_and_lease_expiry() -> None:
     driver = lives.running(lives.HOLD)
     expiry = driver.job.lease_expires_at
     driver.advance(60)
@@ -96,7 +96,7 @@ def test_a_stalled_row_keeps_the_last_error_and_has_run_at_only_for_a_reclaim() 
 
 
 @spec("S5")
-def test_a_succeeded_row_has_a_result_and_null_is_one() -> None:
+def test_a_succeeded_row_has_a_result_which_may_be_null() -> None:
     driver = lives.running()
 
     driver.do(driver.complete(result=b"null"))
@@ -173,7 +173,7 @@ def test_a_job_whose_attempt_was_lost_does_not_say_how_long_it_ran() -> None:
 
 
 @spec("S9")
-def test_older_names_are_understood_and_never_stored() -> None:
+def test_alternative_status_names_are_accepted_and_never_stored() -> None:
     assert parse_status("assigned") is JobStatus.CLAIMED
     assert parse_status("COMPLETED") is JobStatus.SUCCEEDED
     assert {parse_status(status.value) for status in JobStatus} == set(JobStatus)
@@ -274,7 +274,7 @@ def test_a_row_that_breaks_the_table_is_reported(
 
 @spec("S5", "S6", "S7", "S8", "I8")
 @pytest.mark.parametrize("status", list(JobStatus))
-def test_a_lawful_row_of_every_status_has_no_complaint(status: JobStatus) -> None:
+def test_a_valid_row_of_every_status_has_no_violation(status: JobStatus) -> None:
     job = lives.IN_STATUS[status]().job
 
     assert job.status is status
@@ -350,7 +350,7 @@ def test_a_release_past_the_limit_costs_one_failure_each() -> None:
 
 
 @spec("A4")
-def test_a_snooze_and_an_undelivered_grant_count_for_nothing() -> None:
+def test_a_snooze_and_an_undelivered_grant_cost_neither_a_release_nor_a_failure() -> None:
     driver = lives.claimed(Policy(max_releases=0, max_attempts=1))
 
     driver.do(driver.release(ReleaseKind.SNOOZE))

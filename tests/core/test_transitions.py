@@ -45,7 +45,7 @@ from tools import lives
 
 
 @spec("T1")
-def test_an_enqueue_makes_a_queued_job_of_what_was_asked() -> None:
+def test_an_enqueue_makes_a_queued_job_with_the_requested_fields() -> None:
     driver = Driver(policy=Policy(max_attempts=3))
 
     outcome = driver.do(driver.enqueue(priority=9, dedupe_key="k", trace_id="t-1", delay_s=2))
@@ -160,7 +160,7 @@ def test_a_completion_keeps_its_result_and_starts_implicitly_where_needed() -> N
 
 
 @spec("T5", "T7", "R9")
-def test_a_cancel_request_does_not_take_away_a_real_end() -> None:
+def test_a_job_with_a_cancel_request_can_still_succeed_or_fail() -> None:
     completed, failed = lives.cancelling(), lives.cancelling()
 
     completed.do(completed.complete())
@@ -212,7 +212,7 @@ def test_the_last_retryable_failure_ends_the_job_as_its_policy_says(word: OnExha
     ],
 )
 @pytest.mark.parametrize("is_cancelling", [False, True])
-def test_an_unreadable_input_is_a_dead_letter_at_no_cost(
+def test_an_unreadable_input_makes_a_dead_letter_and_costs_no_failure(
     reported: ReasonCode | None, reason: ReasonCode, is_cancelling: bool
 ) -> None:
     driver = lives.cancelling() if is_cancelling else lives.running()
@@ -406,7 +406,7 @@ def test_exhaustion_by_time_out_is_a_timeout(driver: Driver, stage: Stage) -> No
 
 
 @spec("T14")
-def test_an_operator_lets_a_held_job_go_at_once() -> None:
+def test_a_held_job_that_an_operator_requeues_is_ready_at_once() -> None:
     driver = lives.held()
     driver.advance(1000)
 
@@ -489,7 +489,7 @@ def test_a_cancel_request_that_outlived_its_attempt_ends_the_job() -> None:
 
 @spec("T21", "F4")
 @pytest.mark.parametrize("status", ["queued", "claimed", "running", "stalled"])
-def test_any_live_job_can_be_taken_out_of_circulation(status: str) -> None:
+def test_any_live_job_can_be_dead_lettered(status: str) -> None:
     driver = lives.IN_STATUS[JobStatus(status)]()
     command = replace(
         driver.dead_letter(ReasonCode.INFRASTRUCTURE_FAILURE, message="disk"), stage=Stage.FETCH
@@ -544,7 +544,7 @@ def test_a_finished_job_never_changes_and_conflicts_carry_its_record(status: str
 
 @spec("N1")
 @pytest.mark.parametrize("status", ["queued", "claimed", "running"])
-def test_only_a_held_job_can_be_let_go(status: str) -> None:
+def test_only_a_held_job_can_be_requeued(status: str) -> None:
     driver = lives.IN_STATUS[JobStatus(status)]()
 
     refused = reply(changes_nothing(driver, driver.requeue()))
@@ -553,7 +553,7 @@ def test_only_a_held_job_can_be_let_go(status: str) -> None:
 
 
 @spec("N1")
-def test_an_unknown_job_is_named_as_such_to_clients_and_operators() -> None:
+def test_clients_and_operators_are_told_that_a_job_is_unknown() -> None:
     driver = Driver()
 
     for command in (driver.cancel(), driver.requeue(), driver.dead_letter(), driver.redrive()):

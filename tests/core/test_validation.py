@@ -80,7 +80,7 @@ def enqueue_with_policy(**fields: Any) -> Command:
 
 
 @pytest.mark.parametrize("verb", sorted(LAWFUL))
-def test_a_lawful_command_passes(verb: str) -> None:
+def test_a_valid_command_is_accepted(verb: str) -> None:
     check_command(LAWFUL[verb], LIMITS)
 
 
@@ -129,7 +129,7 @@ def test_a_bad_name_is_refused_by_its_field(verb: str, field: str, name: Any) ->
 
 @spec("J3")
 @pytest.mark.parametrize("name", ["a", "0", "A.b_c:d/e-f", "a" * 128])
-def test_a_good_name_passes(name: str) -> None:
+def test_a_valid_name_is_accepted(name: str) -> None:
     for verb, field in NAMED:
         check_command(changed(verb, **{field: name}), LIMITS)
 
@@ -201,7 +201,9 @@ def test_the_system_is_a_principal() -> None:
         ("discard", {"operator"}),
     ],
 )
-def test_only_those_the_table_names_may_decide_about_a_job(verb: str, allowed: set[str]) -> None:
+def test_a_command_is_accepted_only_from_a_role_that_the_table_allows(
+    verb: str, allowed: set[str]
+) -> None:
     everybody = [WORKER, client_actor("carl"), operator_actor("olga"), SYSTEM]
 
     for actor in everybody:
@@ -215,7 +217,7 @@ def test_only_those_the_table_names_may_decide_about_a_job(verb: str, allowed: s
 
 
 @spec("Z2", "Z3")
-def test_a_grant_cannot_be_asked_for_beside_the_claim_that_keeps_the_limits() -> None:
+def test_a_claim_cannot_be_submitted_as_a_command_that_skips_the_queue_limits() -> None:
     assert refused(DRIVER.claim()).field == "command"
 
 
@@ -299,14 +301,14 @@ BAD_DURATIONS: list[Any] = [-1, DAYS_366 + 1, True, 1.5, NAN, "1", None, 10**500
     ("verb", "field"),
     [("enqueue", "delay_us"), ("fail", "retry_after_us"), ("release", "delay_us")],
 )
-def test_an_absurd_duration_is_refused(verb: str, field: str, value: Any) -> None:
+def test_a_duration_out_of_range_is_refused(verb: str, field: str, value: Any) -> None:
     assert refused(changed(verb, **{field: value})).field == field
 
 
 @spec("J4")
 @pytest.mark.parametrize("value", BAD_DURATIONS, ids=kind_of)
 @pytest.mark.parametrize("field", ["lease_us", "start_within_us", "grace_us", "timeout_us"])
-def test_an_absurd_duration_in_a_policy_is_refused(field: str, value: Any) -> None:
+def test_a_duration_out_of_range_in_a_policy_is_refused(field: str, value: Any) -> None:
     if field == "timeout_us" and value is None:
         check_command(enqueue_with_policy(timeout_us=None), LIMITS)
         return
@@ -317,7 +319,7 @@ def test_an_absurd_duration_in_a_policy_is_refused(field: str, value: Any) -> No
 @spec("J4")
 @pytest.mark.parametrize("field", ["initial_us", "cap_us"])
 @pytest.mark.parametrize("value", BAD_DURATIONS, ids=kind_of)
-def test_an_absurd_duration_in_a_backoff_is_refused(field: str, value: Any) -> None:
+def test_a_duration_out_of_range_in_a_backoff_is_refused(field: str, value: Any) -> None:
     command = enqueue_with_policy(backoff=replace(Backoff(), **{field: value}))
 
     assert refused(command).field == f"policy.backoff.{field}"
@@ -456,7 +458,9 @@ def test_the_default_ttl_too_must_be_within_the_bounds() -> None:
         ({"policy": lives.UNDOABLE}, "policy.compensation.policy"),
     ],
 )
-def test_a_compensation_is_checked_as_deep_as_it_goes(fields: dict[str, Any], field: str) -> None:
+def test_nested_compensations_are_validated_at_every_level(
+    fields: dict[str, Any], field: str
+) -> None:
     spec_of = lives.UNDOABLE.compensation
     assert isinstance(spec_of, Compensation)
 
@@ -517,7 +521,7 @@ def test_a_value_of_another_type_is_refused_by_its_field(command: Command, field
 
 
 @spec("J3", "M1")
-def test_an_id_that_follows_from_another_job_is_nobodys_to_choose() -> None:
+def test_a_caller_cannot_choose_an_id_that_is_reserved_for_derived_jobs() -> None:
     victim = JobId("01930000-0000-7000-8000-000000000001")
 
     error = refused(changed("enqueue", job_id=compensation_id(victim)))
@@ -563,7 +567,7 @@ def test_a_claim_is_checked_field_by_field(fields: dict[str, Any], field: str) -
     assert caught.value.field == field
 
 
-def test_a_lawful_claim_passes() -> None:
+def test_a_valid_claim_is_accepted() -> None:
     check_claim(CLAIM, LIMITS)
     check_claim(replace(CLAIM, kinds=(), limit=1000), LIMITS)
 

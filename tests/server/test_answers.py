@@ -149,7 +149,7 @@ def test_a_job_without_an_id_is_given_one(stage: Stage) -> None:
 
 
 @spec("H5")
-def test_a_refused_request_is_a_409_with_the_record_as_it_stands(stage: Stage) -> None:
+def test_a_refused_request_is_a_409_with_the_current_record(stage: Stage) -> None:
     lease = stage.leased()
     stage.call("complete", _report(lease, "c"), role=W)
 
@@ -197,7 +197,7 @@ def test_events_have_names_and_instants_not_positions_and_microseconds(stage: St
     assert facts["run_at"] == made.json["job"]["run_at"]
 
 
-def test_a_large_request_hears_the_same_as_a_small_one(stage: Stage) -> None:
+def test_a_large_request_gets_the_same_answer_as_a_small_one(stage: Stage) -> None:
     new = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": "x" * 200_000}
 
     made = stage.call("enqueue", new, role=C)
@@ -432,7 +432,7 @@ def test_only_plain_json_is_read(stage: Stage, headers: dict[str, str]) -> None:
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
-def test_an_artifact_is_taken_under_a_valid_lease_only(stage: Stage) -> None:
+def test_an_artifact_is_accepted_only_under_a_valid_lease(stage: Stage) -> None:
     lease = stage.leased()
     upload: dict[str, Any] = {"role": W, "job_id": lease["job_id"], "name": "a", "pieces": [b"x"]}
 
@@ -496,7 +496,7 @@ def test_a_resolved_dead_letter_is_redriven_only_with_again(stage: Stage) -> Non
     assert resolved["new_job_id"] == made
 
 
-def test_an_absurd_duration_is_refused_not_a_fault(stage: Stage) -> None:
+def test_a_duration_out_of_range_is_refused_and_is_no_server_error(stage: Stage) -> None:
     alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
 
     answer = stage.call("alive", {**alive, "uptime_s": 1e308}, role=W, worker="w")

@@ -215,7 +215,7 @@ def test_a_head_over_its_limit_is_refused_also_when_it_comes_at_once(server: Pro
 
 
 @spec("H9", "H43")
-def test_a_connection_past_the_limit_is_told_so(server: Process) -> None:
+def test_a_connection_over_the_limit_is_answered_503(server: Process) -> None:
     with ExitStack() as many:
         for number in range(SETTINGS.max_connections):
             many.enter_context(server.socket(source=f"127.0.0.{1 + number % 2}"))

@@ -80,7 +80,9 @@ def test_a_follow_up_whose_key_a_hidden_job_holds_is_a_conflict_without_details(
 
 
 @spec("D9", "H41")
-def test_a_follow_up_that_exists_in_a_hidden_queue_is_there_but_not_shown(stage: Stage) -> None:
+def test_a_follow_up_that_exists_in_a_hidden_queue_is_replayed_without_the_job(
+    stage: Stage,
+) -> None:
     limited = stage.token(Role.WORKER, "both", queues=(QueueName("q"),))
     everywhere = stage.token(Role.WORKER, "both")
     stage.enqueue(1)
@@ -95,7 +97,7 @@ def test_a_follow_up_that_exists_in_a_hidden_queue_is_there_but_not_shown(stage:
 
 
 @spec("D10")
-def test_a_stolen_lease_makes_nothing(stage: Stage) -> None:
+def test_no_follow_up_is_made_under_another_callers_lease(stage: Stage) -> None:
     lease = stage.leased()
 
     refused = follow(stage, lease, token=stage.token(Role.WORKER, "thief"))
@@ -104,7 +106,7 @@ def test_a_stolen_lease_makes_nothing(stage: Stage) -> None:
 
 
 @spec("D8")
-def test_the_id_of_a_follow_up_is_not_chosen(stage: Stage) -> None:
+def test_a_caller_cannot_choose_the_id_of_a_follow_up(stage: Stage) -> None:
     lease = stage.leased()
 
     refused = follow(stage, lease, job_id="01930000-0000-7000-8000-00000000000f")

@@ -59,7 +59,7 @@ def test_a_claim_finds_a_job_that_was_enqueued_elsewhere(stage: Stage) -> None:
 
 
 @spec("H10")
-def test_a_claim_that_waited_in_vain_is_answered_with_nothing(stage: Stage) -> None:
+def test_a_claim_that_waits_in_vain_is_answered_without_grants(stage: Stage) -> None:
     answer = stage.ask("POST", "/v1/claim", stage.claim_message(wait_s=0.05), token=stage.of(W))
 
     assert (answer.status, answer.json["grants"], answer.json["cause"]) == (200, [], None)
@@ -123,7 +123,9 @@ def test_only_one_of_many_waiting_claims_asks_the_store(
 
 
 @spec("H35")
-def test_shutting_down_answers_whoever_waits_and_grants_nothing_more(stage: Stage) -> None:
+def test_a_server_that_shuts_down_answers_waiting_claims_and_grants_nothing_more(
+    stage: Stage,
+) -> None:
     async def scenario() -> tuple[list[Answer], Answer]:
         claims = [
             asyncio.create_task(
@@ -152,7 +154,7 @@ def test_shutting_down_answers_whoever_waits_and_grants_nothing_more(stage: Stag
 
 
 @spec("H35")
-def test_a_caller_that_hangs_up_leaves_the_line_and_receives_nothing(stage: Stage) -> None:
+def test_a_waiting_caller_that_disconnects_receives_no_grant(stage: Stage) -> None:
     async def scenario() -> None:
         caller = stage.caller(
             "POST", "/v1/claim", stage.claim_message(wait_s=60), token=stage.of(W)
@@ -288,7 +290,9 @@ def test_a_grant_that_the_same_claim_received_meanwhile_is_not_taken_back(stage:
 
 @spec("H35", "Q8")
 @pytest.mark.parametrize("is_started", [True, False])
-def test_what_another_server_delivered_is_not_taken_back(stage: Stage, is_started: bool) -> None:
+def test_a_grant_that_another_server_delivered_is_not_taken_back(
+    stage: Stage, is_started: bool
+) -> None:
     job_id, token = stage.enqueue(), stage.of(W)
     message = stage.claim_message()
     lost = stage.caller("POST", "/v1/claim", message, token=token)

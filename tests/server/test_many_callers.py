@@ -56,7 +56,7 @@ def whole_answer(poll: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     ("slow", "waiting"), [(50, 100), pytest.param(500, 1000, marks=pytest.mark.proof)]
 )
-def test_slow_and_waiting_callers_do_not_hold_up_others(
+def test_slow_and_waiting_callers_do_not_delay_others(
     house: House, slow: int, waiting: int
 ) -> None:
     client, worker = house.token("client"), house.token("worker", "w", "--max-polls", "2000")

@@ -85,7 +85,7 @@ def test_a_large_answer_that_only_shows_something_needs_room_and_others_are_sent
 
 
 @spec("H45")
-def test_a_look_up_with_bodies_needs_room_like_every_other_read() -> None:
+def test_a_lookup_with_bodies_counts_towards_the_memory_limit() -> None:
     stage = Stage(settings=replace(ROOM, max_memory_bytes=200_000))
     client = stage.of(C)
     for number in (1, 2):
@@ -129,7 +129,7 @@ class Counting(MemoryStore):
 
 @spec("H45")
 @pytest.mark.parametrize("path", ["/v1/jobs?limit=30&", "/v1/jobs/lookup?", "/v1/dead-letters?"])
-def test_a_read_stops_where_there_is_no_room_and_reads_no_bodies_it_does_not_show(
+def test_a_read_stops_at_the_memory_limit_and_reads_no_hidden_bodies(
     path: str,
 ) -> None:
     stage = Stage(settings=replace(ROOM, max_memory_bytes=100_000), store=Counting)
@@ -155,7 +155,7 @@ def test_a_read_stops_where_there_is_no_room_and_reads_no_bodies_it_does_not_sho
 
 
 @spec("H45")
-def test_all_that_was_read_is_free_again_after_the_answer(stage: Stage) -> None:
+def test_memory_for_a_read_is_free_again_after_the_answer(stage: Stage) -> None:
     ids = [stage.enqueue(number, payload="x" * 20_000) for number in range(1, 11)]
     worker = stage.of(W)
 

@@ -156,7 +156,7 @@ def test_a_server_that_stops_answers_waiting_claims(house: House) -> None:
 
 
 @spec("H35")
-def test_a_caller_that_hangs_up_keeps_no_job(house: House) -> None:
+def test_the_job_of_a_caller_that_disconnects_is_released(house: House) -> None:
     client, worker = house.token("client"), house.token("worker")
     server = house.serve()
     gone = server.connect()
@@ -191,7 +191,7 @@ def test_a_token_revoked_by_the_command_ends_its_waiting_claim(sqlite_house: Hou
 
 @spec("H8", "H43")
 @pytest.mark.parametrize("size_bytes", [2_000_000, 20_000_000])
-def test_a_caller_that_writes_before_it_reads_hears_that_it_was_too_much(
+def test_a_caller_that_writes_its_whole_body_first_gets_the_413(
     sqlite_house: House, size_bytes: int
 ) -> None:
     token = sqlite_house.token("client")
@@ -217,7 +217,7 @@ def test_a_second_server_on_one_sqlite_file_is_refused(sqlite_house: House) -> N
 
 
 @spec("H27")
-def test_a_sqlite_file_with_two_names_is_served_under_none(
+def test_a_sqlite_file_with_two_hard_links_is_not_served(
     sqlite_house: House, tmp_path: Path
 ) -> None:
     (tmp_path / "other.db").hardlink_to(tmp_path / "house.db")
@@ -247,7 +247,7 @@ def test_two_servers_share_a_postgresql_database(postgres_house: House) -> None:
 
 @spec("H28")
 @pytest.mark.parametrize("words", [("--no-auth",), ()])
-def test_a_server_without_tokens_does_not_listen_to_the_world(
+def test_a_server_without_tokens_does_not_listen_beyond_this_machine(
     sqlite_house: House, words: tuple[str, ...]
 ) -> None:
     refused = sqlite_house.tenure("serve", "--host", EVERYWHERE, "--port", "0", *words)
@@ -313,7 +313,7 @@ def test_a_token_appears_nowhere_but_where_it_was_shown(
     assert '"state":"valid"' in listed.stdout.replace(" ", "")
 
 
-def test_tls_is_spoken_with_a_certificate(sqlite_house: House) -> None:
+def test_a_server_with_a_certificate_uses_tls(sqlite_house: House) -> None:
     server = sqlite_house.serve("--tls-cert", str(CERTIFICATE), "--tls-key", str(KEY))
 
     answer = server.ask("GET", "/healthz")
@@ -329,7 +329,7 @@ def test_tls_is_spoken_with_a_certificate(sqlite_house: House) -> None:
 @pytest.mark.parametrize(
     "words", [("--tls-key", str(KEY)), ("--tls-cert", str(KEY)), ("--host", "192.0.2.1")]
 )
-def test_a_server_that_cannot_begin_says_why_in_a_line(
+def test_a_server_that_cannot_start_says_why_in_one_line(
     sqlite_house: House, words: tuple[str, ...]
 ) -> None:
     sqlite_house.token("client")
@@ -342,7 +342,7 @@ def test_a_server_that_cannot_begin_says_why_in_a_line(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_answers_are_not_held_back_for_acknowledgements(host: str) -> None:
+def test_answers_are_sent_without_waiting_for_tcp_acknowledgements(host: str) -> None:
     with listen(ServeOptions(host=host, port=0)) as listening:
         listening.listen()
         with socket.create_connection(listening.getsockname()[:2]):
@@ -364,7 +364,7 @@ def test_a_port_that_is_taken_is_named(sqlite_house: House) -> None:
     assert f"port {port}" in refused.stderr
 
 
-def test_an_impossible_store_is_reported_in_one_line(sqlite_house: House) -> None:
+def test_a_store_that_cannot_be_opened_is_reported_in_one_line(sqlite_house: House) -> None:
     refused = sqlite_house.tenure("serve", "--url", "sqlite:////nowhere/at/all.db")
 
     assert refused.returncode == 2

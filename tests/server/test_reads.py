@@ -155,7 +155,7 @@ def test_large_grants_are_encoded_on_a_thread(
 
 
 @spec("H43")
-def test_an_answer_has_only_so_many_bodies(stage: Stage) -> None:
+def test_the_number_of_bodies_in_an_answer_is_limited(stage: Stage) -> None:
     ids = [JOB.format(number) for number in range(51)]
     jobs = [{"queue": "q", "kind": "k"}] * 51
 
@@ -220,9 +220,7 @@ def test_a_sweeper_that_no_longer_writes_makes_the_server_not_ready(stage: Stage
 
 
 @spec("H32")
-def test_asking_whether_it_is_ready_costs_the_store_nothing(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readyz_makes_no_call_to_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     for name in ("now", "tick", "load", "save", "load_token"):
         monkeypatch.setattr(stage.store, name, lambda *_, name=name: asked.append(name))

@@ -84,7 +84,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 
 
 @spec("H35", "Q8")
-def test_a_lease_that_was_received_outlives_copies_of_its_claim(pair: Pair) -> None:
+def test_late_copies_of_a_claim_do_not_end_the_lease_it_received(pair: Pair) -> None:
     late = []
     for _ in range(ROUNDS):
         pair.enqueue()

@@ -225,7 +225,7 @@ def test_a_line_is_one_line_whatever_is_in_it() -> None:
 
 
 @spec("OB14")
-def test_a_line_that_cannot_be_written_fails_no_request_and_is_told_of_later() -> None:
+def test_a_line_that_cannot_be_written_fails_no_request_and_is_counted_later() -> None:
     lines = list[str]()
     is_full = [True]
 
@@ -287,7 +287,7 @@ def test_closing_the_log_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatc
     assert log.wait_written(PATIENCE_S)
 
 
-def test_the_file_of_the_log_is_its_owners(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_security_log(tmp_path: Path) -> None:
     path = tmp_path / "security.log"
 
     for log in (security_log(path), security_log(path)):

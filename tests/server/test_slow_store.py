@@ -93,7 +93,7 @@ def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> 
 
 
 @spec("H34")
-def test_lists_that_take_long_hold_up_no_other_read(stage: Stage, hang: Any) -> None:
+def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
     job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
     hang("list_jobs")
     more_than_threads = 2 * (

@@ -80,7 +80,7 @@ def test_a_token_must_be_whole_known_and_in_time(stage: Stage) -> None:
 
 
 @spec("H20")
-def test_an_unknown_token_and_a_wrong_secret_hear_the_same(stage: Stage) -> None:
+def test_an_unknown_token_and_a_wrong_secret_get_the_same_answer(stage: Stage) -> None:
     text = stage.token(C)
     wrong_secret = text[:-1] + ("0" if text[-1] != "0" else "1")
     unknown = mint(b"\xee" * TOKEN_ENTROPY_BYTES)[2]
@@ -125,7 +125,7 @@ def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
 
 
 @spec("H30")
-def test_made_up_tokens_do_not_hold_up_known_ones(
+def test_made_up_tokens_do_not_delay_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = replace(SETTINGS, strangers_at_once=1, max_strangers=2, recheck_token_s=0)
@@ -169,7 +169,7 @@ def test_made_up_tokens_do_not_hold_up_known_ones(
     assert (friend.status, later.status) == (200, 200)
 
 
-def test_only_so_many_tokens_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_tokens_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SETTINGS, max_remembered_tokens=2, recheck_token_s=3600)
     stage = Stage(settings=settings)
     tokens = [stage.new_token(C, f"c{number}") for number in range(3)]
@@ -207,7 +207,7 @@ def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPat
 
 
 @spec("H23")
-def test_a_lease_is_its_principals_alone(stage: Stage) -> None:
+def test_a_lease_can_be_used_only_by_its_principal(stage: Stage) -> None:
     lease = stage.leased()
     thief = stage.token(W, "thief")
     before = (stage.job(lease["job_id"]), stage.events(lease["job_id"]))
@@ -250,7 +250,7 @@ def test_a_second_token_of_the_same_principal_keeps_its_leases(stage: Stage) -> 
 
 
 @spec("H21")
-def test_the_namespace_is_the_tokens(stage: Stage) -> None:
+def test_the_namespace_of_a_request_is_that_of_its_token(stage: Stage) -> None:
     there = stage.token(C, namespace=OTHER)
     job_id = stage.enqueue(token=there)
 
@@ -380,7 +380,7 @@ def test_a_token_has_no_more_leases_than_it_may(stage: Stage) -> None:
 
 
 @spec("H26")
-def test_leases_that_are_over_make_room_for_as_many_as_one_likes(stage: Stage) -> None:
+def test_ended_leases_do_not_count_towards_the_limit(stage: Stage) -> None:
     token = stage.token(W, "busy", max_leases=2)
     for number in range(1, 7):
         stage.enqueue(number)
@@ -395,7 +395,7 @@ def test_leases_that_are_over_make_room_for_as_many_as_one_likes(stage: Stage) -
 
 
 @spec("H26")
-def test_what_is_granted_while_the_store_counts_is_not_forgotten(
+def test_leases_granted_while_the_store_counts_are_counted(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, _ = stage.new_token(W, "busy", max_leases=2)
@@ -457,7 +457,7 @@ def test_a_token_that_is_far_from_its_limit_is_counted_once_a_second(
 
 
 @spec("H26", "Q1")
-def test_a_claim_whose_answer_was_lost_is_repeated_although_there_is_no_room(
+def test_a_repeated_claim_gets_its_grants_at_the_lease_limit(
     stage: Stage,
 ) -> None:
     token = stage.token(W, "greedy", max_leases=1)
@@ -476,7 +476,7 @@ def test_a_claim_whose_answer_was_lost_is_repeated_although_there_is_no_room(
 
 @spec("H26", "H41", "Q2")
 @pytest.mark.parametrize("other", [{"queues": ["other"]}, {"kinds": ["z"]}, {"limit": 2}])
-def test_another_claim_of_the_same_id_hears_nothing_of_its_grants_without_room(
+def test_at_the_lease_limit_a_claim_with_another_body_gets_no_grants(
     stage: Stage, other: dict[str, Any]
 ) -> None:
     token = stage.token(W, "fleet", max_leases=1)
@@ -531,7 +531,9 @@ def test_an_inconsistent_token_is_refused(fields: dict[str, Any]) -> None:
         ("127.0.0.1.evil.example", False),
     ],
 )
-def test_without_tokens_only_this_machines_own_names_are_answered(host: str, is_ours: bool) -> None:
+def test_without_tokens_only_requests_to_this_machines_names_are_answered(
+    host: str, is_ours: bool
+) -> None:
     stage = Stage(authenticated=False)
 
     answer = stage.ask("GET", "/v1/jobs", headers={"host": host})
@@ -554,7 +556,9 @@ def test_without_tokens_only_this_machines_own_names_are_answered(host: str, is_
         ("", False),
     ],
 )
-def test_without_tokens_no_other_sites_page_is_answered(origin: str, is_ours: bool) -> None:
+def test_without_tokens_requests_from_other_websites_are_refused(
+    origin: str, is_ours: bool
+) -> None:
     stage = Stage(authenticated=False)
     stage.ask("POST", "/v1/jobs", {"queue": "q", "kind": "k"})
 

@@ -160,7 +160,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 @spec("H35")
-def test_what_is_granted_to_a_claim_that_the_server_gave_up_is_taken_back() -> None:
+def test_a_grant_to_a_claim_that_the_server_abandoned_is_taken_back() -> None:
     async def scenario() -> None:
         scene = Scene()
         waiter, asked = Waiter(), request("a")
@@ -184,7 +184,7 @@ def test_what_is_granted_to_a_claim_that_the_server_gave_up_is_taken_back() -> N
     run(scenario())
 
 
-def test_what_failed_in_flight_has_nothing_to_take_back() -> None:
+def test_nothing_is_taken_back_from_a_claim_that_failed() -> None:
     async def scenario() -> None:
         scene = Scene()
         task = scene.serve(request("a"))
@@ -257,7 +257,7 @@ def test_an_answer_says_how_long_the_claim_was_held_before_the_store_was_asked()
 
 
 @spec("H10")
-def test_the_time_of_a_claim_begins_when_it_comes() -> None:
+def test_the_wait_of_a_claim_counts_from_its_arrival() -> None:
     async def scenario() -> None:
         scene, hours = Scene(), Hours()
         task = scene.serve(request("a"), wait_s=600)

@@ -7,7 +7,7 @@ from tests.stores.lives import QUEUE, enqueue, enqueue_changes
 
 
 @spec("A5")
-def test_a_queue_that_was_lost_is_made_known_again(hand: ForeignHand) -> None:
+def test_a_queue_that_was_lost_in_a_failover_is_recorded_again(hand: ForeignHand) -> None:
     store = hand.store
     enqueue(store)
     hand.run("DELETE FROM {t}queue")

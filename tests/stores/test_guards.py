@@ -119,7 +119,7 @@ def test_verify_reports_what_it_cannot_read(
     assert report.jobs == 1 + (sound is not None)
 
 
-def test_an_unknown_word_beside_the_log_is_said_in_one_sentence(hand: ForeignHand) -> None:
+def test_the_error_about_an_unknown_word_is_one_sentence(hand: ForeignHand) -> None:
     job = _running(hand)
     hand.run(_an_event(job, "bogus"))
     hand.run(
@@ -143,7 +143,9 @@ def test_an_unknown_word_beside_the_log_is_said_in_one_sentence(hand: ForeignHan
 
 
 @spec("I8", "I24")
-def test_a_status_of_tomorrow_is_for_a_live_job_that_nobody_can_claim(hand: ForeignHand) -> None:
+def test_an_unknown_status_is_accepted_only_for_a_live_job_that_cannot_be_claimed(
+    hand: ForeignHand,
+) -> None:
     job = _running(hand)
 
     with pytest.raises(Refused):
@@ -251,7 +253,7 @@ def test_two_live_jobs_cannot_be_given_one_key(hand: ForeignHand) -> None:
 
 
 @spec("U1")
-def test_an_eleventh_observation_of_a_lease_has_no_place(hand: ForeignHand) -> None:
+def test_an_eleventh_observation_of_a_lease_is_refused(hand: ForeignHand) -> None:
     job = _running(hand)
 
     with pytest.raises(Refused):

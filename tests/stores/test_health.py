@@ -29,7 +29,7 @@ def states(facts: list[HealthFact]) -> dict[str, HealthState]:
 
 
 @spec("B14")
-def test_a_store_in_memory_says_that_it_forgets() -> None:
+def test_a_store_in_memory_says_that_it_is_not_durable() -> None:
     (store, *_) = MemoryStore().health()
 
     assert (store.state, "nothing survives" in store.advice) == (WARNING, True)

@@ -113,7 +113,7 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
 
 
 @spec("B24")
-def test_slow_lists_end_soon_and_hold_up_nothing_on_postgres(postgres_url: str) -> None:
+def test_slow_lists_end_soon_and_delay_nothing_on_postgres(postgres_url: str) -> None:
     sleep = Query("SELECT pg_sleep(20)", ())
     crowd = 3 * LISTING_CONNECTIONS
     with (

@@ -165,7 +165,7 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
         assert len(others) == 20_000 - 7
 
 
-def test_starts_and_heartbeats_are_hot(
+def test_starts_and_heartbeats_are_hot_updates(
     postgres_store: PostgresStore, postgres_hand: PostgresHand
 ) -> None:
     """No index refers to what they change. [ADR 0006]"""
@@ -217,7 +217,7 @@ def _together(count: int, work: Callable[[int], object]) -> list[object]:
 
 
 @spec("I17", "D5")
-def test_of_two_equal_keys_in_one_batch_one_sticks(postgres_store: PostgresStore) -> None:
+def test_of_two_equal_keys_in_one_batch_one_is_applied(postgres_store: PostgresStore) -> None:
     changes = enqueue_changes(postgres_store, 2, dedupe_key="k")
 
     saved = postgres_store.save(changes, epoch=EPOCH)
@@ -244,7 +244,7 @@ def test_batches_that_meet_in_opposite_order_both_end(postgres_store: PostgresSt
 
 
 @spec("Z2")
-def test_a_pause_waits_for_the_claims_that_do_not_know_it(
+def test_a_pause_waits_for_claims_that_have_not_seen_it(
     postgres_store: PostgresStore, postgres_hand: PostgresHand
 ) -> None:
     enqueue(postgres_store, 5)
@@ -321,7 +321,7 @@ def prepared_by(store: PostgresStore) -> int:
     return int(number)
 
 
-def test_a_statement_is_prepared_once_it_has_come_back(postgres_url: str) -> None:
+def test_a_statement_is_prepared_after_several_uses(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     store.now()
     assert prepared_by(store) == 0
@@ -347,7 +347,7 @@ def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_u
     store.close()
 
 
-def test_many_changes_cost_no_connection(postgres_url: str) -> None:
+def test_a_batch_of_many_changes_keeps_its_connection(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     store.save(iter(enqueue_changes(store, 2 * CHANGES_PER_STATEMENT + 1)), epoch=EPOCH)
     [connection] = store._pool._idle
@@ -395,9 +395,7 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
     store.close()
 
 
-def test_a_lock_is_waited_for_only_so_long(
-    postgres_store: PostgresStore, postgres_url: str
-) -> None:
+def test_waiting_for_a_lock_has_a_limit(postgres_store: PostgresStore, postgres_url: str) -> None:
     impatient = PostgresStore(postgres_url, timeout_s=0.5)
     [job_id] = enqueue(postgres_store)
     [job] = claim(postgres_store, 1)
@@ -412,7 +410,7 @@ def test_a_lock_is_waited_for_only_so_long(
     impatient.close()
 
 
-def test_more_callers_than_connections_are_told_in_time(postgres_url: str) -> None:
+def test_more_callers_than_connections_are_answered_in_time(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=0.05)
 
     with store._pool.connection(deadline(10)), pytest.raises(StoreUnavailable, match="busy"):
@@ -426,7 +424,7 @@ def test_more_callers_than_connections_are_told_in_time(postgres_url: str) -> No
 
 
 @spec("I21")
-def test_a_restarted_server_costs_nobody_anything(durable_postgres: PostgresCluster) -> None:
+def test_no_caller_gets_an_error_after_a_server_restart(durable_postgres: PostgresCluster) -> None:
     store = PostgresStore(durable_postgres.create_database(), migrate=True)
     ids = enqueue(store, 10)
     _together(4, lambda _: store.load(ids))  # several idle connections, all of them soon dead
@@ -489,7 +487,7 @@ def _cut_whoever_waits(hand: PostgresHand) -> None:
 
 
 @spec("I21")
-def test_a_connection_cut_at_the_commit_leaves_the_outcome_open(
+def test_after_a_connection_cut_at_the_commit_the_outcome_is_unknown(
     postgres_store: PostgresStore, postgres_hand: PostgresHand, postgres_url: str
 ) -> None:
     enqueue(postgres_store)

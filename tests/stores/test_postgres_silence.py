@@ -46,14 +46,14 @@ def stopped_backend(store: PostgresStore) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_server_that_hangs_is_not_waited_for_without_end(store: PostgresStore) -> None:
+def test_waiting_for_a_server_that_hangs_has_a_limit(store: PostgresStore) -> None:
     with stopped_backend(store), pytest.raises(StoreUnavailable, match="has not answered"):
         store.now()
 
     assert store.now() > 0  # on a connection of its own
 
 
-def test_a_commit_that_is_not_answered_leaves_its_outcome_open(store: PostgresStore) -> None:
+def test_the_outcome_of_an_unanswered_commit_is_unknown(store: PostgresStore) -> None:
     enqueue(store)
     changes = enqueue_changes(store, 3)
 

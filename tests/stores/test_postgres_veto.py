@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 
 @spec("K2")
-def test_a_change_that_waited_for_its_row_until_its_lease_had_ended_does_not_stick(
+def test_a_change_that_waited_for_its_row_past_the_end_of_its_lease_is_refused(
     postgres_store: PostgresStore, postgres_hand: PostgresHand, postgres_url: str
 ) -> None:
     enqueue(postgres_store, 2)
@@ -41,7 +41,7 @@ def test_a_change_that_waited_for_its_row_until_its_lease_had_ended_does_not_sti
 
 
 @spec("A5")
-def test_a_change_of_an_old_epoch_is_undone_although_it_was_written_first(
+def test_a_change_of_an_old_epoch_is_rolled_back_even_if_it_was_written_first(
     postgres_store: PostgresStore,
 ) -> None:
     enqueue(postgres_store, 1)
@@ -54,7 +54,7 @@ def test_a_change_of_an_old_epoch_is_undone_although_it_was_written_first(
     assert raised == Epoch(EPOCH + 1)
 
 
-def test_batches_that_share_rows_in_opposite_order_do_not_wait_in_a_circle(
+def test_batches_that_share_rows_in_opposite_order_do_not_deadlock(
     postgres_store: PostgresStore,
 ) -> None:
     enqueue(postgres_store, 50)

@@ -35,7 +35,7 @@ def test_a_connection_with_too_many_statements_begins_anew(
     store.close()
 
 
-def test_uses_are_counted_of_so_many_texts() -> None:
+def test_the_number_of_statements_whose_uses_are_counted_is_limited() -> None:
     prepared = Prepared()
 
     for number in range(3 * MOST_COUNTED):
@@ -44,7 +44,7 @@ def test_uses_are_counted_of_so_many_texts() -> None:
     assert len(prepared._uses) <= MOST_COUNTED
 
 
-def test_so_many_texts_are_kept(postgres_store: PostgresStore) -> None:
+def test_the_number_of_kept_statements_is_limited(postgres_store: PostgresStore) -> None:
     statements = postgres_store._statements
 
     for number in range(MOST_COMPILED + 10):

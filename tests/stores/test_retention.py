@@ -30,7 +30,7 @@ def _renewed(store: Store) -> dict[str, object]:
 
 @spec("G4")
 @SHAPES
-def test_sqlite_looks_at_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
+def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
     store = SqliteStore(sqlite_path)
     query = store._query("look_at_renewals", shape, **_renewed(store))
     with closing(sqlite3.connect(sqlite_path)) as raw:
@@ -46,7 +46,7 @@ def test_sqlite_looks_at_renewals_by_an_index(sqlite_path: Path, shape: Shape) -
 
 @spec("G4")
 @SHAPES
-def test_postgres_looks_at_renewals_by_an_index_and_sorts_none(
+def test_postgres_finds_renewals_by_an_index_without_a_sort(
     postgres_url: str, shape: Shape
 ) -> None:
     store = PostgresStore(postgres_url, migrate=True)

@@ -53,7 +53,7 @@ def test_readers_cannot_write(sqlite_store: SqliteStore, sqlite_path: Path) -> N
         reader.execute("UPDATE tenure_meta SET tick = 1")
 
 
-def test_the_file_and_what_lies_beside_it_are_the_owners_alone(
+def test_only_the_owner_can_read_the_file_and_its_wal(
     sqlite_store: SqliteStore, sqlite_path: Path
 ) -> None:
     enqueue(sqlite_store)
@@ -72,9 +72,7 @@ def test_text_is_not_accepted_for_a_number(sqlite_store: SqliteStore, sqlite_pat
         raw.execute("UPDATE tenure_meta SET epoch = 'two'")
 
 
-def test_the_log_is_folded_back_when_it_is_large(
-    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_wal_is_checkpointed(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_writer, "CHECKPOINT_AT_BYTES", 1 << 20)
     store = SqliteStore(sqlite_path)
     wal = sqlite_path.with_name("tenure.db-wal")
@@ -186,7 +184,7 @@ def test_work_that_fails_fails_alone(sqlite_store: SqliteStore) -> None:
 
 
 @spec("K3")
-def test_a_refused_change_takes_its_batch_with_it(sqlite_store: SqliteStore) -> None:
+def test_a_change_that_is_refused_fails_its_whole_batch(sqlite_store: SqliteStore) -> None:
     good, bad = enqueue_changes(sqlite_store, 2)
     twice = bad.events * 2
 
@@ -197,7 +195,7 @@ def test_a_refused_change_takes_its_batch_with_it(sqlite_store: SqliteStore) -> 
     assert save(sqlite_store, [good, bad]).stuck == {good.job.id, bad.job.id}
 
 
-def test_a_writer_of_another_process_is_waited_for_only_so_long(sqlite_path: Path) -> None:
+def test_waiting_for_a_writer_of_another_process_has_a_limit(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path, timeout_s=0.05)
     changes = enqueue_changes(store, 1)
     with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as other:
@@ -211,7 +209,7 @@ def test_a_writer_of_another_process_is_waited_for_only_so_long(sqlite_path: Pat
     store.close()
 
 
-def test_an_error_at_commit_leaves_the_outcome_open(sqlite_path: Path) -> None:
+def test_after_an_error_at_commit_the_outcome_is_unknown(sqlite_path: Path) -> None:
     failure = sqlite3.OperationalError("disk I/O error")
     failure.sqlite_errorcode = sqlite3.SQLITE_IOERR
 
@@ -256,7 +254,7 @@ class OldHints(dict[tuple[Namespace, QueueName], QueueState]):
 
 @spec("Z2", "Z3")
 @pytest.mark.parametrize(("paused", "granted"), [(True, 0), (False, 1)])
-def test_a_claim_goes_by_the_settings_it_read_not_by_what_others_noted(
+def test_a_claim_uses_the_queue_settings_that_it_read_itself(
     sqlite_store: SqliteStore, paused: bool, granted: int
 ) -> None:
     enqueue(sqlite_store, 3)
@@ -268,7 +266,7 @@ def test_a_claim_goes_by_the_settings_it_read_not_by_what_others_noted(
     assert len(jobs) == granted
 
 
-def test_a_log_that_cannot_be_folded_back_leaves_the_writers_patience_as_it_was(
+def test_a_failed_wal_checkpoint_restores_the_writers_busy_timeout(
     sqlite_path: Path,
 ) -> None:
     queries: list[str] = []

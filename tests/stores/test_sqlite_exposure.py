@@ -67,7 +67,7 @@ def test_a_folder_such_as_tmp_is_warned_about(
 
 
 @spec("B30")
-def test_a_link_is_followed_and_said(
+def test_a_link_is_followed_and_logged(
     file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = tmp_path / "link.db"
@@ -81,7 +81,7 @@ def test_a_link_is_followed_and_said(
 
 
 @spec("B30")
-def test_a_link_of_a_stranger_or_to_nowhere_is_refused(file: Path, tmp_path: Path) -> None:
+def test_a_link_of_another_user_or_to_nowhere_is_refused(file: Path, tmp_path: Path) -> None:
     link, loose = tmp_path / "link.db", tmp_path / "loose.db"
     link.symlink_to(file)
     loose.symlink_to(tmp_path / "missing.db")
@@ -96,7 +96,7 @@ def test_a_link_of_a_stranger_or_to_nowhere_is_refused(file: Path, tmp_path: Pat
 
 
 @spec("B29", "B30")
-def test_a_link_is_no_way_around_the_folder_of_the_file(tmp_path: Path) -> None:
+def test_a_link_does_not_bypass_the_check_of_the_files_folder(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     file = folder / "jobs.db"
@@ -110,7 +110,7 @@ def test_a_link_is_no_way_around_the_folder_of_the_file(tmp_path: Path) -> None:
 
 
 @spec("B29", "B30", "B14")
-def test_the_doctor_tells_of_modes_and_links(file: Path, tmp_path: Path) -> None:
+def test_doctor_reports_file_modes_and_links(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(file)
 

@@ -38,7 +38,7 @@ def test_a_parameter_has_one_number_however_often_it_is_used() -> None:
     assert statement.bind({"a": 1, "b": 2, "d": 4})[:2] == (1, 2)
 
 
-def test_words_that_are_not_known_stay_open() -> None:
+def test_unknown_placeholders_stay_in_the_statement() -> None:
     assert fill("{a} {b} {}", {"a": "x"}) == "x {b} {}"
 
 

@@ -93,7 +93,7 @@ def test_a_store_that_cannot_be_loaded_is_named_with_its_package(
     assert name in refusal.value.hint
 
 
-def test_missing_metadata_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_missing_metadata_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_found(name: str) -> None:
         raise PackageNotFoundError(name)
 

@@ -212,7 +212,7 @@ def test_an_enqueue_that_happened_twice_is_noticed_acknowledged_or_not() -> None
 
 
 @spec("I16", "I21")
-def test_an_enqueue_nobody_acknowledged_may_be_missing() -> None:
+def test_an_enqueue_that_was_not_acknowledged_may_be_missing() -> None:
     world = Told()
     world.acks = [ack for ack in world.acks if ack.answer is None]
 
@@ -295,7 +295,7 @@ def test_a_row_that_is_older_than_an_answer_is_noticed() -> None:
 
 @spec("I21")
 @pytest.mark.parametrize("heard", [{}, {"hb_seq": 0}, {"hb_seq": 1, "settled": True}])
-def test_an_acknowledged_heartbeat_under_a_lease_nobody_has_is_noticed(
+def test_an_acknowledged_heartbeat_under_an_unknown_lease_is_noticed(
     heard: dict[str, Any],
 ) -> None:
     world = Told()
@@ -331,7 +331,7 @@ def test_an_acknowledged_heartbeat_may_be_pruned_with_its_attempt() -> None:
 
 
 @spec("P3")
-def test_a_report_that_heard_cancelled_and_was_applied_is_noticed() -> None:
+def test_a_report_that_was_answered_cancelled_and_applied_is_noticed() -> None:
     world = Told()
     world.complete()
     world.acks = [

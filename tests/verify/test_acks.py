@@ -104,7 +104,7 @@ def line(**fields: object) -> str:
         line(op="claim", lease_id=LEASE, answer="CANCELLED"),
     ],
 )
-def test_a_line_that_is_none_is_refused_with_its_number(tmp_path: Path, wrong: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "acks"
     path.write_text(f"{line()}\n\n{wrong}\n")
 
@@ -112,7 +112,7 @@ def test_a_line_that_is_none_is_refused_with_its_number(tmp_path: Path, wrong: s
         list(read_acks(path))
 
 
-def test_ids_that_are_none_may_have_been_rejected(tmp_path: Path) -> None:
+def test_an_acknowledgement_may_have_ids_of_a_wrong_form(tmp_path: Path) -> None:
     path = tmp_path / "acks"
     path.write_text(line(op="start", job_id="j", lease_id="l", request_id="r", answer="REJECTED"))
     path.write_text(path.read_text() + "\n")
@@ -129,7 +129,7 @@ def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     assert list(read_acks(path)) == [ACK]
 
 
-def test_the_lines_in_the_documentation_are_lines(tmp_path: Path) -> None:
+def test_the_example_lines_in_the_documentation_can_be_read(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "acks.md"
     lines = [line for line in page.read_text().splitlines() if line.startswith("{")]
     (tmp_path / "acks").write_text("\n".join([*lines, ""]))

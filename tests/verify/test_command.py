@@ -56,7 +56,7 @@ def broken(record: Record) -> Record:
 
 
 @spec("X3", "X2")
-def test_a_lawful_history_exits_with_0_and_says_what_was_not_checked(run: Run) -> None:
+def test_a_correct_history_exits_with_0_and_says_what_was_not_checked(run: Run) -> None:
     result = run(World(1).run(60).records())
 
     lines = result.stdout.splitlines()
@@ -309,7 +309,7 @@ def test_a_row_that_was_edited_by_hand_is_noticed(tmp_path: Path) -> None:
         ("UPDATE tenure_job_event SET type = 'vanished'", "an event's type is 'vanished'"),
     ],
 )
-def test_a_row_that_nobody_can_read_is_named(tmp_path: Path, change: str, named: str) -> None:
+def test_an_unreadable_row_is_named(tmp_path: Path, change: str, named: str) -> None:
     path = tmp_path / "tenure.db"
     enqueued = CliRunner().invoke(main, ["enqueue", "work", "--url", f"sqlite:///{path}"])
     with closing(sqlite3.connect(path)) as database:

@@ -70,19 +70,19 @@ def test_a_log_that_leaves_the_table_is_noticed(name: str) -> None:
 
 @spec("I9", "I10", "I11")
 @names("I9", "I10", "I11")
-def test_a_lease_without_right_is_noticed(name: str) -> None:
+def test_an_invalid_lease_is_noticed(name: str) -> None:
     assert_noticed(name)
 
 
 @spec("I12")
 @names("I12")
-def test_a_row_its_log_does_not_explain_is_noticed(name: str) -> None:
+def test_a_row_that_does_not_match_its_log_is_noticed(name: str) -> None:
     assert_noticed(name)
 
 
 @spec("I15", "I18")
 @names("I15", "I18")
-def test_an_undone_cancel_and_an_unpaid_loss_are_noticed(name: str) -> None:
+def test_an_undone_cancel_and_a_lost_attempt_that_cost_nothing_are_noticed(name: str) -> None:
     assert_noticed(name)
 
 
@@ -99,7 +99,7 @@ def test_a_history_outside_a_document_is_noticed(name: str) -> None:
 
 
 @spec("I24")
-def test_what_cannot_be_read_is_noticed_and_nothing_is_made_of_the_rest() -> None:
+def test_an_unreadable_job_is_reported_and_not_checked_further() -> None:
     record = next(record for record in lawful() if len(record.events) > 2)
     unread = Unreadable(2, "an event's type is 'vanished'")
 

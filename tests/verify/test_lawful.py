@@ -41,37 +41,37 @@ def of(found: list[Violation], *ids: str) -> list[Violation]:
 
 
 @spec("I1", "I2", "I3", "I4", "I5")
-def test_lawful_logs_are_in_order(found: list[Violation]) -> None:
+def test_correct_logs_are_in_order(found: list[Violation]) -> None:
     assert not of(found, "I1", "I2", "I3", "I4", "I5")
 
 
 @spec("I6", "I7", "I8", "I9", "I10")
-def test_lawful_attempts_and_rows_fit_the_tables(found: list[Violation]) -> None:
+def test_correct_attempts_and_rows_fit_the_tables(found: list[Violation]) -> None:
     assert not of(found, "I6", "I7", "I8", "I9", "I10")
 
 
 @spec("I11", "I12", "I15", "I17", "I18")
-def test_lawful_logs_fold_to_their_rows_within_budget(found: list[Violation]) -> None:
+def test_correct_logs_fold_to_their_rows_within_budget(found: list[Violation]) -> None:
     assert not of(found, "I11", "I12", "I15", "I17", "I18")
 
 
 @spec("I13", "I14", "I16", "I21")
-def test_what_callers_heard_is_kept(found: list[Violation]) -> None:
+def test_acknowledged_answers_hold_in_correct_histories(found: list[Violation]) -> None:
     assert not of(found, "I13", "I14", "I16", "I21")
 
 
 @spec("I19", "I20")
-def test_lawful_ends_stand_still_and_are_complete(found: list[Violation]) -> None:
+def test_correct_terminal_rows_are_complete_and_do_not_change(found: list[Violation]) -> None:
     assert not of(found, "I19", "I20")
 
 
 @spec("P1", "P2", "P3", "P4")
-def test_lawful_histories_project_onto_all_four_documents(found: list[Violation]) -> None:
+def test_correct_histories_project_onto_all_four_documents(found: list[Violation]) -> None:
     assert not of(found, "P1", "P2", "P3", "P4")
 
 
 @given(seed=st.integers(min_value=0), steps=st.integers(min_value=1, max_value=200))
-def test_any_seed_gives_a_lawful_world(seed: int, steps: int) -> None:
+def test_any_seed_gives_a_correct_history(seed: int, steps: int) -> None:
     world = World(seed).run(steps)
 
     assert list(violations(world)) == []
@@ -99,7 +99,7 @@ def test_a_report_is_not_dated_after_its_lease_by_a_clock_that_was_set_back() ->
     assert list(violations(world)) == []
 
 
-def test_the_histories_go_everywhere_the_table_leads() -> None:
+def test_the_histories_use_every_transition_of_the_table() -> None:
     seen = Counter(
         (event.from_status, event.type, event.to_status)
         for seed in SEEDS
@@ -110,7 +110,7 @@ def test_the_histories_go_everywhere_the_table_leads() -> None:
     assert set(seen) == set(EDGES)
 
 
-def test_equal_seeds_give_equal_worlds() -> None:
+def test_equal_seeds_give_equal_histories() -> None:
     one, other = World(7).run(80), World(7).run(80)
 
     assert one.records() == other.records()
@@ -136,7 +136,7 @@ def shuffled(record: Record, luck: random.Random) -> Record:
 
 
 @given(seed=st.integers(min_value=0, max_value=50), chance=st.integers(min_value=0))
-def test_no_checker_stumbles_over_a_broken_log(seed: int, chance: int) -> None:
+def test_no_checker_crashes_on_a_broken_log(seed: int, chance: int) -> None:
     world, luck = World(seed).run(60), random.Random(chance)
     broken = [shuffled(record, luck) for record in world.records()]
 

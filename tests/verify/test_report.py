@@ -89,7 +89,7 @@ def test_jobs_and_events_are_counted() -> None:
     assert report.events == sum(map(len, world.logs.values()))
 
 
-def test_progress_is_told_as_jobs_are_read() -> None:
+def test_progress_is_reported_as_jobs_are_read() -> None:
     world = World(2).run(40)
     told: list[tuple[int, int]] = []
 
@@ -99,7 +99,7 @@ def test_progress_is_told_as_jobs_are_read() -> None:
     assert len(told) == report.jobs
 
 
-def test_an_empty_store_holds() -> None:
+def test_all_rules_hold_in_an_empty_store() -> None:
     assert assert_holds(MemoryStore()).jobs == 0
 
 

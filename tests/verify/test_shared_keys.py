@@ -34,7 +34,7 @@ def violated(*jobs: Job) -> dict[str, set[JobId]]:
 
 
 @spec("I9", "I17")
-def test_jobs_with_leases_and_keys_of_their_own_are_lawful() -> None:
+def test_jobs_with_leases_and_keys_of_their_own_are_accepted() -> None:
     assert not violated(*two_leased_jobs())
 
 
@@ -61,7 +61,7 @@ def test_a_key_is_shared_only_within_its_namespace_and_kind() -> None:
 
 
 @spec("I17")
-def test_a_key_that_passed_from_an_ended_job_to_the_next_during_the_reading_is_lawful() -> None:
+def test_a_key_that_a_new_job_took_over_during_the_reading_is_accepted() -> None:
     one, other = two_leased_jobs()
     key = DedupeKey(one.namespace, one.kind, "a")
 

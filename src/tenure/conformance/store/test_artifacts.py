@@ -41,7 +41,7 @@ def _names(kit: Kit, job: Job) -> list[str]:
 
 
 @spec("B8")
-def test_an_artifact_is_seen_when_its_attempt_has_succeeded_and_not_before(kit: Kit) -> None:
+def test_an_artifact_is_visible_when_its_attempt_has_succeeded_and_not_before(kit: Kit) -> None:
     job = kit.running_job()
     staging = _stage(kit, job, "report.txt", b"\x00\xffdone", media_type="text/plain")
     before = (_names(kit, job), kit.store.load_artifact(job.id, "report.txt"))
@@ -60,7 +60,7 @@ def test_an_artifact_is_seen_when_its_attempt_has_succeeded_and_not_before(kit: 
 
 
 @spec("B8")
-def test_only_the_artifacts_of_the_attempt_that_succeeded_are_seen(kit: Kit) -> None:
+def test_only_the_artifacts_of_the_attempt_that_succeeded_are_visible(kit: Kit) -> None:
     first = kit.running_job()
     _stage(kit, first, "a", b"first")
     _stage(kit, first, "only-first", b"first")
@@ -79,7 +79,9 @@ def test_only_the_artifacts_of_the_attempt_that_succeeded_are_seen(kit: Kit) -> 
 
 
 @spec("B8")
-def test_a_name_staged_again_replaces_and_names_are_listed_in_order(kit: Kit) -> None:
+def test_an_artifact_of_the_same_name_replaces_the_earlier_one_and_names_are_sorted(
+    kit: Kit,
+) -> None:
     job = kit.running_job()
     for name, body in (("b", b"1"), ("a", b"2"), ("b", b"three")):
         _stage(kit, job, name, body)
@@ -94,7 +96,9 @@ def test_a_name_staged_again_replaces_and_names_are_listed_in_order(kit: Kit) ->
 
 @spec("B8")
 @pytest.mark.parametrize("ending", ["failed", "cancelled", "dead_lettered"])
-def test_the_artifacts_of_a_job_that_did_not_succeed_are_never_seen(kit: Kit, ending: str) -> None:
+def test_the_artifacts_of_a_job_that_did_not_succeed_are_never_visible(
+    kit: Kit, ending: str
+) -> None:
     job = kit.running_job()
     _stage(kit, job)
 
@@ -114,7 +118,7 @@ def test_the_artifacts_of_a_job_that_did_not_succeed_are_never_seen(kit: Kit, en
 
 
 @spec("B7", "L9")
-def test_an_artifact_is_taken_until_the_lease_ends_and_not_then(kit: Kit) -> None:
+def test_an_artifact_is_accepted_only_before_the_end_of_its_lease(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     assert job.due_at is not None
     kit.advance_to(Instant(job.due_at - 1))
@@ -314,7 +318,7 @@ def test_a_retry_has_all_of_its_jobs_quota(kit: Kit) -> None:
 
 
 @spec("B28")
-def test_what_is_collected_or_purged_counts_no_more(kit: Kit) -> None:
+def test_deleted_and_purged_artifacts_do_not_count_towards_the_quota(kit: Kit) -> None:
     good, bad, live = kit.running_job(), kit.running_job(), kit.running_job()
     for number, job in enumerate((good, bad, live)):
         _stage_within(kit, job, "a", 10**number)
@@ -360,7 +364,7 @@ def test_the_bytes_are_counted_right_when_many_stage_and_collect_at_once(kit: Ki
 
 
 @spec("B10")
-def test_leftovers_are_collected_and_nothing_else_is(kit: Kit) -> None:
+def test_only_leftover_artifacts_are_deleted(kit: Kit) -> None:
     live = kit.running_job()
     _stage(kit, live, "live")
     good = kit.running_job()
@@ -382,7 +386,7 @@ def test_leftovers_are_collected_and_nothing_else_is(kit: Kit) -> None:
 
 
 @spec("B10")
-def test_an_earlier_attempt_is_collected_while_the_next_one_lives(kit: Kit) -> None:
+def test_leftovers_of_an_earlier_attempt_are_deleted_while_the_next_one_is_live(kit: Kit) -> None:
     first = kit.running_job()
     _stage(kit, first, "first")
     kit.fail(first)
@@ -397,7 +401,9 @@ def test_an_earlier_attempt_is_collected_while_the_next_one_lives(kit: Kit) -> N
 
 
 @spec("B10")
-def test_a_collection_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
+def test_each_deletion_of_leftovers_reads_one_page_and_the_next_continues_from_there(
+    kit: Kit,
+) -> None:
     jobs = [kit.running_job() for _ in range(5)]
     for job in jobs:
         _stage(kit, job)
@@ -414,7 +420,7 @@ def test_a_collection_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
 
 
 @spec("B6", "T26")
-def test_a_purge_takes_artifacts_along(kit: Kit) -> None:
+def test_a_purge_deletes_artifacts(kit: Kit) -> None:
     job = kit.running_job()
     _stage(kit, job)
     kit.complete(job)

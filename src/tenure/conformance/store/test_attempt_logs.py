@@ -25,7 +25,7 @@ def _put(kit: Kit, job: Job, text: str = "hello", **fields: Any) -> Cause | None
 
 
 @spec("B20")
-def test_the_output_of_each_attempt_is_kept_also_after_its_end(kit: Kit) -> None:
+def test_the_output_of_each_attempt_is_kept_after_its_end(kit: Kit) -> None:
     first = kit.running_job()
     kit.fail(first)
     kit.advance(seconds=60)
@@ -104,7 +104,7 @@ def test_output_over_a_limit_is_refused_by_name(
 
 
 @spec("B6", "T26")
-def test_a_purge_takes_output_along(kit: Kit) -> None:
+def test_a_purge_deletes_output(kit: Kit) -> None:
     job = kit.succeeded_job()
     (claimed,) = [event for event in kit.events(job) if event.type == "claimed"]
     assert _put(kit, job, lease_id=claimed.lease_id) is None

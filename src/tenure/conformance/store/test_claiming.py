@@ -397,7 +397,7 @@ def _is_known(kit: Kit, **fields: Any) -> bool:
 
 @spec("Q7", "Q2")
 @pytest.mark.parametrize(("more_us", "gone"), [(-1, 0), (0, 0), (1, 1)])
-def test_a_session_is_forgotten_when_it_received_nothing_for_a_week(
+def test_a_session_is_deleted_when_it_received_nothing_for_a_week(
     kit: Kit, more_us: int, gone: int
 ) -> None:
     kit.succeeded_job()
@@ -414,7 +414,7 @@ def test_a_session_is_forgotten_when_it_received_nothing_for_a_week(
 
 
 @spec("Q7", "Q1")
-def test_a_session_that_holds_a_lease_is_not_forgotten(kit: Kit) -> None:
+def test_a_session_that_holds_a_lease_is_not_deleted(kit: Kit) -> None:
     kit.enqueue()
     request = kit.claim_request()
     (grant,) = kit.coordinator.claim(request).grants

@@ -130,7 +130,7 @@ def test_a_step_ahead_of_the_clock_costs_nothing(kit: Kit) -> None:
 
 @spec("O4")
 @pytest.mark.parametrize(("more_us", "gone"), [(-1, 0), (0, 0), (1, 1)])
-def test_an_outage_is_forgotten_when_it_ended_more_than_a_week_ago(
+def test_an_outage_is_deleted_when_it_ended_more_than_a_week_ago(
     kit: Kit, more_us: int, gone: int
 ) -> None:
     outage = Outage(Instant(kit.now() - seconds(60)), kit.now())
@@ -161,7 +161,7 @@ def test_an_outage_is_kept_while_a_lease_that_it_overlapped_waits_for_a_sweep(ki
 
 
 @spec("O4")
-def test_a_lease_granted_after_an_outage_keeps_it_no_longer(kit: Kit) -> None:
+def test_a_lease_granted_after_an_outage_does_not_keep_its_record(kit: Kit) -> None:
     kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
     kit.running_job()
     kit.advance(microseconds=KEEP_OUTAGES + 1)
@@ -260,7 +260,7 @@ def test_a_report_decided_before_the_epoch_was_raised_is_refused(kit: Kit) -> No
 
 
 @spec("A5")
-def test_clients_go_on_in_the_new_epoch(kit: Kit) -> None:
+def test_clients_can_continue_in_the_new_epoch(kit: Kit) -> None:
     job = kit.running_job()
     kit.store.raise_epoch()
 

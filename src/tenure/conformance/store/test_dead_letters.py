@@ -83,7 +83,7 @@ def test_a_resolved_dead_letter_is_not_redriven(
 
 @spec("B18", "Q4")
 @pytest.mark.parametrize("resolve", [Kit.redrive, Kit.discard])
-def test_another_job_is_made_of_a_resolved_dead_letter_if_it_is_asked_for(
+def test_a_resolved_dead_letter_is_redriven_with_again(
     kit: Kit, resolve: Callable[[Kit, Job], Reply]
 ) -> None:
     job = kit.dead_letter_job()
@@ -100,7 +100,7 @@ def test_another_job_is_made_of_a_resolved_dead_letter_if_it_is_asked_for(
 
 
 @spec("B18", "B17")
-def test_the_first_redrive_of_a_dead_letter_resolves_it_though_another_one_was_asked_for(
+def test_the_first_redrive_resolves_a_dead_letter_even_with_again(
     kit: Kit,
 ) -> None:
     job = kit.dead_letter_job()
@@ -114,7 +114,7 @@ def test_the_first_redrive_of_a_dead_letter_resolves_it_though_another_one_was_a
 
 
 @spec("Q4", "B17")
-def test_a_repeated_redrive_gets_its_job_however_it_was_resolved_since(kit: Kit) -> None:
+def test_a_repeated_redrive_gets_its_job_whatever_the_resolution_is_now(kit: Kit) -> None:
     job = kit.dead_letter_job()
     made = kit.redrive(job, request_id="first")
     kit.redrive(job, request_id="second", again=True)
@@ -127,7 +127,7 @@ def test_a_repeated_redrive_gets_its_job_however_it_was_resolved_since(kit: Kit)
 
 
 @spec("B17", "T27")
-def test_of_several_redrives_at_once_one_makes_a_job_and_the_others_hear_its_id(kit: Kit) -> None:
+def test_of_concurrent_redrives_one_makes_a_job_and_the_others_get_its_id(kit: Kit) -> None:
     coordinators = [kit.coordinator, kit.rival()]
     for _ in range(ROUNDS):
         job = kit.dead_letter_job()
@@ -152,7 +152,7 @@ def test_of_several_redrives_at_once_one_makes_a_job_and_the_others_hear_its_id(
 
 
 @spec("B17", "B3")
-def test_of_a_redrive_and_a_discard_at_once_one_is_carried_out(kit: Kit) -> None:
+def test_of_a_concurrent_redrive_and_discard_one_is_carried_out(kit: Kit) -> None:
     rival = kit.rival()
     for _ in range(ROUNDS):
         job = kit.dead_letter_job()
@@ -213,7 +213,7 @@ def test_a_redrive_that_only_finds_the_holder_of_its_key_resolves_nothing(kit: K
 
 
 @spec("B1", "T27")
-def test_redriving_another_end_than_a_dead_letter_resolves_nothing(kit: Kit) -> None:
+def test_redriving_a_job_that_is_no_dead_letter_resolves_nothing(kit: Kit) -> None:
     failed = kit.running_job()
     kit.fail(failed, ErrorClass.PERMANENT)
 
@@ -223,7 +223,7 @@ def test_redriving_another_end_than_a_dead_letter_resolves_nothing(kit: Kit) -> 
 
 
 @spec("B17", "K3")
-def test_a_new_job_that_does_not_stick_leaves_no_resolution(kit: Kit) -> None:
+def test_a_redrive_whose_new_job_is_refused_leaves_no_resolution(kit: Kit) -> None:
     job = kit.dead_letter_job()
 
     def too_late(changes: Sequence[Change]) -> None:
@@ -278,7 +278,7 @@ def test_a_repeated_discard_gets_the_recorded_answer(kit: Kit) -> None:
 
 
 @spec("B4")
-def test_a_discard_under_a_used_request_id_is_told_so(kit: Kit) -> None:
+def test_a_discard_under_the_request_id_of_another_request_is_refused(kit: Kit) -> None:
     job = kit.enqueue()
     kit.dead_letter(job, request_id="used")
 
@@ -328,7 +328,7 @@ def test_only_a_dead_letter_can_be_discarded(kit: Kit) -> None:
 
 
 @spec("B3", "K5")
-def test_a_discard_may_say_which_revision_it_means(kit: Kit) -> None:
+def test_a_discard_may_state_the_revision_it_expects(kit: Kit) -> None:
     job = kit.dead_letter_job()
 
     stray = kit.discard(job, expected_rev=job.rev + 1)
@@ -338,7 +338,7 @@ def test_a_discard_may_say_which_revision_it_means(kit: Kit) -> None:
 
 
 @spec("B1")
-def test_of_two_discards_at_once_one_is_recorded(kit: Kit) -> None:
+def test_of_two_concurrent_discards_one_is_recorded(kit: Kit) -> None:
     job = kit.dead_letter_job()
     coordinators = [kit.coordinator, kit.rival()]
     commands = [kit.discarding(job, note=note) for note in ("one", "two")]
@@ -381,7 +381,7 @@ def test_a_store_keeps_the_first_resolution_and_none_of_an_unknown_job(kit: Kit)
 
 
 @spec("B5")
-def test_dead_letters_are_listed_by_what_became_of_them(kit: Kit) -> None:
+def test_dead_letters_are_listed_by_resolution(kit: Kit) -> None:
     redriven, discarded, waiting = (kit.dead_letter_job() for _ in range(3))
     kit.redrive(redriven)
     kit.discard(discarded)
@@ -404,7 +404,7 @@ def test_dead_letters_are_listed_by_reason_and_stage(kit: Kit) -> None:
 
 
 @spec("B6", "T26")
-def test_a_purge_takes_the_resolution_along(kit: Kit) -> None:
+def test_a_purge_deletes_the_resolution(kit: Kit) -> None:
     job = kit.dead_letter_job()
     kit.discard(job)
     kit.advance(seconds=24 * 3600 + 1)

@@ -145,7 +145,7 @@ def test_the_same_id_with_another_body_is_refused(kit: Kit) -> None:
 
 
 @spec("D3")
-def test_the_id_is_looked_at_before_the_key(kit: Kit) -> None:
+def test_the_id_is_checked_before_the_key(kit: Kit) -> None:
     command = kit.new(dedupe_key="k")
     ended = kit.reply(command).job
     assert ended is not None
@@ -183,7 +183,7 @@ def test_many_enqueues_with_one_key_in_one_batch_make_one_job(kit: Kit) -> None:
     assert sum(kit.exists(command.job_id) for command in commands) == 1
 
 
-def test_holders_are_found_for_exactly_the_keys_asked(kit: Kit) -> None:
+def test_only_holders_of_the_requested_keys_are_found(kit: Kit) -> None:
     one, two = kit.enqueue(dedupe_key="1"), kit.running_job(dedupe_key="2", priority=1)
     kit.enqueue(dedupe_key="3")
     ended = kit.enqueue(dedupe_key="4")

@@ -29,7 +29,7 @@ def follow_up(kit: Kit, parent: Job, *, step: str = "", **fields: Any) -> Follow
 
 
 @spec("D8", "D9")
-def test_a_second_attempt_finds_what_the_first_one_enqueued(kit: Kit) -> None:
+def test_a_second_attempt_finds_the_follow_up_of_the_first(kit: Kit) -> None:
     first = kit.running_job()
     made = kit.reply(follow_up(kit, first, payload=b'"one"')).job
     kit.fail(first, ErrorClass.TRANSIENT)
@@ -59,7 +59,7 @@ def test_a_follow_up_that_has_ended_is_found_as_well(kit: Kit) -> None:
 
 
 @spec("D8")
-def test_kinds_and_steps_make_other_jobs(kit: Kit) -> None:
+def test_another_kind_or_step_makes_another_follow_up(kit: Kit) -> None:
     parent = kit.running_job()
 
     named = [("a", ""), ("b", ""), ("a", "1"), ("a", "2"), ("a:b", "c"), ("a", "b:c")]
@@ -71,7 +71,7 @@ def test_kinds_and_steps_make_other_jobs(kit: Kit) -> None:
 
 
 @spec("D8", "J3")
-def test_nobody_takes_the_place_of_a_compensation(kit: Kit) -> None:
+def test_derived_ids_cannot_be_chosen_for_other_jobs(kit: Kit) -> None:
     parent = kit.running_job(policy=policy(lease_s=30))
 
     with pytest.raises(InvalidInput, match="does not follow"):
@@ -131,7 +131,7 @@ def test_an_attempt_without_a_lease_enqueues_nothing(kit: Kit, lose: Any, cause:
 
 @spec("D10")
 @pytest.mark.parametrize("actor", [CLIENT, Actor("worker:stranger")])
-def test_a_lease_is_its_owners_to_enqueue_under(kit: Kit, actor: Actor) -> None:
+def test_a_follow_up_under_another_principals_lease_is_refused(kit: Kit, actor: Actor) -> None:
     parent = kit.running_job()
 
     reply = kit.reply(follow_up(kit, parent, actor=actor))

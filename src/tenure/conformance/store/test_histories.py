@@ -73,7 +73,7 @@ def test_jobs_are_loaded_by_id_and_missing_ones_are_left_out(kit: Kit) -> None:
 
 
 @spec("E1")
-def test_what_a_system_and_a_worker_did_is_told_apart(kit: Kit) -> None:
+def test_events_name_the_system_or_the_worker_as_actor(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     kit.advance_to(job.due_at)
     kit.sweep(job)
@@ -171,7 +171,7 @@ def test_a_request_id_is_compared_within_its_lease(kit: Kit) -> None:
 
 
 @spec("R18", "R21")
-def test_a_repeated_start_is_judged_anew(kit: Kit) -> None:
+def test_a_repeated_start_is_checked_again(kit: Kit) -> None:
     job = kit.claimed_job()
     kit.start(job, request_id="s")
 
@@ -185,7 +185,7 @@ def test_a_repeated_start_is_judged_anew(kit: Kit) -> None:
 
 
 @spec("Q4")
-def test_a_repeated_cancel_is_replayed_whatever_became_of_the_job(kit: Kit) -> None:
+def test_a_repeated_cancel_is_replayed_whatever_happened_to_the_job(kit: Kit) -> None:
     job = kit.running_job()
     assert kit.cancel(job, request_id="c", reason="r").pending
     kit.complete(job)
@@ -275,7 +275,7 @@ def test_a_repeated_redrive_makes_one_job(kit: Kit) -> None:
 
 
 @spec("T27", "D5")
-def test_a_redrive_meets_the_holder_of_its_key(kit: Kit) -> None:
+def test_a_redrive_whose_key_is_held_gets_the_holder(kit: Kit) -> None:
     job = kit.running_job(dedupe_key="k")
     kit.cancel_hard(job)
     holder = kit.enqueue(dedupe_key="k")
@@ -348,7 +348,7 @@ def test_a_policy_is_stored_with_the_job(kit: Kit) -> None:
 
 
 @spec("J8")
-def test_a_decision_looks_at_the_first_event_and_the_latest_that_are_no_renewals(kit: Kit) -> None:
+def test_a_decision_reads_the_first_event_and_the_latest_transitions(kit: Kit) -> None:
     job = kit.running_job()
     for number in range(1, 6):
         kit.heartbeat(job, number, progress=Progress(done=number))

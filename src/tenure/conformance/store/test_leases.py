@@ -71,7 +71,7 @@ def test_a_report_after_expiry_is_cancelled_and_changes_nothing(kit: Kit) -> Non
     ("late_us", "kind"),
     [(-1, VerdictKind.COMMITTED), (0, VerdictKind.CANCELLED), (1, VerdictKind.CANCELLED)],
 )
-def test_at_the_microsecond_of_its_end_a_lease_is_gone(
+def test_a_lease_is_over_at_the_microsecond_of_its_end(
     kit: Kit, late_us: int, kind: VerdictKind
 ) -> None:
     job = kit.running_job(lease_s=30)
@@ -96,7 +96,7 @@ def test_a_claim_that_is_not_started_within_its_time_is_lost(kit: Kit) -> None:
 
 
 @spec("L9", "T6")
-def test_a_worker_that_never_says_start_may_work_for_longer_than_start_within(kit: Kit) -> None:
+def test_a_worker_that_never_sends_start_may_work_for_longer_than_start_within(kit: Kit) -> None:
     job = kit.claimed_job(policy=policy(lease_s=60, start_within_us=seconds(10)))
 
     for beat in range(1, 9):
@@ -145,7 +145,7 @@ def test_after_a_late_start_the_time_out_counts_from_the_start(kit: Kit) -> None
 
 
 @spec("L9", "T13")
-def test_heartbeats_do_not_carry_a_job_past_its_time_out(kit: Kit) -> None:
+def test_heartbeats_do_not_extend_a_lease_past_the_time_out(kit: Kit) -> None:
     job = kit.running_job(policy=policy(lease_s=60, timeout_us=seconds(100)))
     for beat in (1, 2):
         kit.advance(seconds=49)
@@ -230,7 +230,7 @@ def test_a_report_of_a_claimed_job_starts_it_implicitly(kit: Kit) -> None:
 
 
 @spec("T8", "A13")
-def test_a_retryable_failure_is_two_events_and_one_budget(kit: Kit) -> None:
+def test_a_retryable_failure_writes_two_events_and_costs_one_failure(kit: Kit) -> None:
     job = kit.running_job()
 
     verdict = kit.fail(job)
@@ -268,7 +268,9 @@ def test_a_permanent_failure_ends_the_job(kit: Kit) -> None:
 
 @spec("T11", "A4")
 @pytest.mark.parametrize("kind", list(ReleaseKind))
-def test_a_release_goes_back_to_the_queue_at_no_cost(kit: Kit, kind: ReleaseKind) -> None:
+def test_a_released_job_returns_to_the_queue_and_costs_no_failure(
+    kit: Kit, kind: ReleaseKind
+) -> None:
     job = kit.running_job()
 
     verdict = kit.release(job, kind=kind, delay_us=seconds(9))
@@ -334,7 +336,7 @@ def test_a_report_about_an_unknown_job_is_rejected(kit: Kit) -> None:
 
 
 @spec("E2")
-def test_events_never_run_backwards_where_the_clock_does(kit: Kit) -> None:
+def test_event_times_never_decrease_when_the_clock_steps_back(kit: Kit) -> None:
     job = kit.running_job(lease_s=60)
     before = kit.now()
     kit.step_back(seconds=10)
@@ -367,7 +369,7 @@ def test_an_event_is_dated_by_the_stores_clock(kit: Kit) -> None:
 
 
 @spec("K2", "R10")
-def test_every_report_is_judged_at_the_write(kit: Kit) -> None:
+def test_the_lease_of_every_report_is_checked_at_the_write(kit: Kit) -> None:
     jobs: dict[str, Job] = {
         name: kit.running_job(lease_s=30) for name in ("complete", "fail", "release", "beat")
     }
@@ -389,7 +391,7 @@ def test_every_report_is_judged_at_the_write(kit: Kit) -> None:
 
 
 @spec("L15", "L8")
-def test_an_early_heartbeat_without_news_is_answered_and_not_recorded(kit: Kit) -> None:
+def test_an_early_heartbeat_with_nothing_new_is_answered_and_not_recorded(kit: Kit) -> None:
     job = kit.running_job()  # 60 s, so that the interval is 15 s
     kit.advance(seconds=4)
     first = kit.heartbeat(job, 1)
@@ -407,7 +409,7 @@ def test_an_early_heartbeat_without_news_is_answered_and_not_recorded(kit: Kit) 
 
 
 @spec("L15")
-def test_a_heartbeat_is_recorded_when_it_is_first_has_news_or_is_due(kit: Kit) -> None:
+def test_a_heartbeat_is_recorded_if_it_is_the_first_carries_something_or_is_due(kit: Kit) -> None:
     job = kit.claimed_job()
 
     kit.heartbeat(job, 1)  # within the same instant as the claim

@@ -21,7 +21,7 @@ def _lost(kit: Kit) -> Job:
 
 
 @spec("U1")
-def test_a_late_result_is_kept_beside_the_history(kit: Kit) -> None:
+def test_a_late_result_is_kept_as_an_observation(kit: Kit) -> None:
     job = _lost(kit)
     body = b'"' + "ü".encode() * 4000 + b'"'
 

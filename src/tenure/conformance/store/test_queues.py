@@ -42,7 +42,7 @@ def test_no_reclaim_is_granted_from_a_paused_queue(kit: Kit) -> None:
 
 
 @spec("Z2")
-def test_everything_but_claims_goes_on_in_a_paused_queue(kit: Kit) -> None:
+def test_everything_except_claims_continues_in_a_paused_queue(kit: Kit) -> None:
     finishing, failing, dying = (kit.running_job(lease_s=30) for _ in range(3))
     kit.pause()
 
@@ -133,7 +133,7 @@ def test_lowering_a_limit_revokes_nothing(kit: Kit) -> None:
 
 
 @spec("Z3")
-def test_a_limit_of_zero_takes_the_limit_away(kit: Kit) -> None:
+def test_a_limit_of_zero_removes_the_limit(kit: Kit) -> None:
     for _ in range(3):
         kit.enqueue()
     kit.limit(1)
@@ -179,7 +179,7 @@ def test_a_queue_is_listed_when_its_first_enqueue_met_a_new_epoch(kit: Kit) -> N
     ]
 
 
-def test_setting_one_thing_of_a_queue_leaves_the_other(kit: Kit) -> None:
+def test_changing_one_setting_of_a_queue_keeps_the_other(kit: Kit) -> None:
     kit.limit(4)
     kit.pause()
 

@@ -125,7 +125,7 @@ def test_a_completion_that_races_a_hard_cancel_has_one_winner(kit: Kit) -> None:
 
 
 @spec("K1", "R13")
-def test_a_hard_cancel_that_comes_between_wins(kit: Kit) -> None:
+def test_a_hard_cancel_between_decision_and_write_wins(kit: Kit) -> None:
     job, replies = kit.running_job(), list[Reply]()
 
     def cancel_first(_: Sequence[Change]) -> None:
@@ -139,7 +139,7 @@ def test_a_hard_cancel_that_comes_between_wins(kit: Kit) -> None:
 
 
 @spec("K1", "Q5")
-def test_a_completion_that_comes_between_wins_over_a_hard_cancel(kit: Kit) -> None:
+def test_a_completion_between_decision_and_write_wins_over_a_hard_cancel(kit: Kit) -> None:
     job, verdicts = kit.running_job(), list[Verdict]()
 
     def complete_first(_: Sequence[Change]) -> None:

@@ -65,7 +65,7 @@ def test_renewals_of_a_live_attempt_stay(kit: Kit) -> None:
 
 
 @spec("G1", "R22")
-def test_renewals_of_a_lost_attempt_go_while_the_next_one_lives(kit: Kit) -> None:
+def test_renewals_of_a_lost_attempt_are_pruned_while_the_next_one_is_live(kit: Kit) -> None:
     first = _renewed(kit)
     kit.fail(first, request_id="f")
     kit.advance(seconds=60)
@@ -81,7 +81,7 @@ def test_renewals_of_a_lost_attempt_go_while_the_next_one_lives(kit: Kit) -> Non
 
 
 @spec("G1")
-def test_a_stalled_jobs_renewals_may_go(kit: Kit) -> None:
+def test_a_stalled_jobs_renewals_may_be_pruned(kit: Kit) -> None:
     job = kit.running_job(policy=policy(lease_s=30, on_lost=OnLost.HOLD))
     kit.heartbeat(job)
     kit.advance_to(kit.reload(job).due_at)
@@ -115,7 +115,7 @@ def _pruned(kit: Kit, limit: int) -> list[PruneResult]:
 
 
 @spec("G1", "G4")
-def test_pruning_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
+def test_each_pruning_reads_one_page_and_the_next_continues_from_there(kit: Kit) -> None:
     live = [_renewed(kit, times=1) for _ in range(5)]
     ended = _renewed(kit, times=1)
     kit.complete(ended)
@@ -130,7 +130,7 @@ def test_pruning_looks_at_a_page_and_goes_on_from_there(kit: Kit) -> None:
 
 @spec("G1", "G4")
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_what_lives_is_passed_by_whatever_the_page(kit: Kit, limit: int) -> None:
+def test_pruning_skips_live_attempts_whatever_the_page_size(kit: Kit, limit: int) -> None:
     jobs = [_renewed(kit) for _ in range(5)]
     kit.fail(jobs[0], request_id="f")
     kit.complete(jobs[2])
@@ -175,7 +175,7 @@ def _gone(kit: Kit, job: Job) -> bool:
 
 
 @spec("T26")
-def test_a_purge_takes_row_events_and_observations_together(kit: Kit) -> None:
+def test_a_purge_deletes_row_events_and_observations_together(kit: Kit) -> None:
     job = _renewed(kit)
     kit.complete(job)
     kit.complete(job)
@@ -305,7 +305,7 @@ def test_a_retention_shorter_than_a_day_is_refused(kit: Kit, kept: Duration) -> 
 
 
 @spec("G3", "G1", "G2")
-def test_one_run_of_retention_forgets_what_is_due(kit: Kit) -> None:
+def test_one_run_of_retention_deletes_what_is_due(kit: Kit) -> None:
     gone = kit.succeeded_job()
     kit.advance(seconds=24 * 3600)
     pruned = _renewed(kit)

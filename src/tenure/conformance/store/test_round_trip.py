@@ -216,7 +216,7 @@ def test_what_workers_report_comes_back_as_it_went_in(
 
 @examples(25)
 @given(result=bodies, reason=texts, message=texts, stage=st.none() | st.sampled_from(Stage))
-def test_ends_come_back_as_they_went_in(
+def test_terminal_jobs_come_back_as_they_went_in(
     kit: Kit, result: bytes, reason: str, message: str, stage: Stage | None
 ) -> None:
     done, cancelled, dead = (kit.running_job() for _ in range(3))
@@ -362,7 +362,7 @@ def test_large_bodies_come_back_whole_from_a_batch(kit: Kit) -> None:
     assert all(job.result == job.payload for job in stored)
 
 
-def test_empty_and_absent_are_two_things(kit: Kit) -> None:
+def test_empty_and_absent_values_are_kept_apart(kit: Kit) -> None:
     job = kit.running_job()
     kit.cancel(job, reason="")
     requested = kit.reload(job)
@@ -393,7 +393,7 @@ def test_body_bytes_are_kept_as_sent(kit: Kit) -> None:
     assert (kit.reload(job).payload, kit.reload(job).result) == (body, body)
 
 
-def test_a_job_may_be_due_at_the_ends_of_time(kit: Kit) -> None:
+def test_run_at_may_be_the_earliest_and_the_latest_instant(kit: Kit) -> None:
     oldest, latest = kit.enqueue(run_at=Instant(0)), kit.enqueue(run_at=Instant(MAX_INSTANT))
 
     assert [job.id for job in kit.claimed(limit=5)] == [oldest.id]

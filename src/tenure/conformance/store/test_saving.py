@@ -37,7 +37,7 @@ UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
 
 
 @spec("K1")
-def test_a_change_sticks_while_the_revision_matches(kit: Kit) -> None:
+def test_a_change_is_applied_if_the_revision_matches(kit: Kit) -> None:
     job = kit.running_job()
     change = kit.change(kit.completion(job, result=b'"done"'))
 
@@ -48,7 +48,7 @@ def test_a_change_sticks_while_the_revision_matches(kit: Kit) -> None:
     assert kit.events(job)[-1:] == list(change.events)
 
 
-def test_a_job_with_a_past_may_be_saved_as_a_new_one(kit: Kit) -> None:
+def test_a_job_with_several_events_may_be_saved_as_a_new_one(kit: Kit) -> None:
     """A restore, or a move from one store to another: nothing of a row is left out."""
     job = kit.running_job(payload=b'"p"')
     kit.heartbeat(job, checkpoint=b'"c"', progress=Progress(done=1))
@@ -79,7 +79,7 @@ def test_a_change_decided_on_an_older_revision_writes_nothing(kit: Kit) -> None:
 
 
 @spec("K1")
-def test_the_same_change_sticks_once(kit: Kit) -> None:
+def test_the_same_change_is_applied_once(kit: Kit) -> None:
     job = kit.running_job()
     change = kit.change(kit.beat(job))
 
@@ -91,7 +91,7 @@ def test_the_same_change_sticks_once(kit: Kit) -> None:
 
 
 @spec("K1")
-def test_a_change_of_a_job_that_is_not_there_does_not_stick(kit: Kit) -> None:
+def test_a_change_of_an_unknown_job_is_refused(kit: Kit) -> None:
     unsaved = kit.change(kit.new()).job
     change = kit.change(Cancel(job_id=unsaved.id, actor=CLIENT, request_id=_id("r")), job=unsaved)
 
@@ -157,7 +157,7 @@ def test_a_report_decided_in_time_and_written_too_late_is_refused(kit: Kit) -> N
     assert kit.reload(job) == job
 
 
-def test_saved_says_when(kit: Kit) -> None:
+def test_the_result_of_a_save_has_the_stores_time(kit: Kit) -> None:
     job = kit.running_job()
     change = kit.change(kit.completion(job))
     kit.advance(seconds=3)
@@ -172,7 +172,7 @@ def test_an_empty_batch_changes_nothing(kit: Kit) -> None:
 
 
 @spec("A5")
-def test_changes_of_another_epoch_do_not_stick(kit: Kit) -> None:
+def test_changes_of_another_epoch_are_refused(kit: Kit) -> None:
     job = kit.running_job()
     settle, birth = kit.change(kit.completion(job)), kit.change(kit.new())
     epoch = kit.store.load([]).epoch
@@ -189,7 +189,7 @@ def test_changes_of_another_epoch_do_not_stick(kit: Kit) -> None:
 
 
 @spec("K1", "D3")
-def test_an_insert_under_an_id_that_exists_does_not_stick(kit: Kit) -> None:
+def test_an_insert_under_an_id_that_exists_is_refused(kit: Kit) -> None:
     job = kit.enqueue(payload=b"1")
     again = kit.change(kit.new(payload=b"2"))
     clash = replace(again, job=replace(again.job, id=job.id))
@@ -201,7 +201,7 @@ def test_an_insert_under_an_id_that_exists_does_not_stick(kit: Kit) -> None:
 
 
 @spec("D3")
-def test_an_insert_under_the_id_of_a_finished_job_does_not_stick(kit: Kit) -> None:
+def test_an_insert_under_the_id_of_a_finished_job_is_refused(kit: Kit) -> None:
     command = kit.new()
     again = kit.change(command)
     job = kit.reply(command).job
@@ -214,7 +214,7 @@ def test_an_insert_under_the_id_of_a_finished_job_does_not_stick(kit: Kit) -> No
 
 
 @spec("D5", "K1")
-def test_of_two_inserts_with_one_key_in_a_batch_the_first_sticks(kit: Kit) -> None:
+def test_of_two_inserts_with_one_key_in_a_batch_the_first_is_applied(kit: Kit) -> None:
     first, second = (kit.change(kit.new(dedupe_key="same")) for _ in range(2))
     other = kit.change(kit.new(dedupe_key="other"))
 
@@ -240,7 +240,7 @@ def test_a_key_freed_in_a_batch_is_free_for_the_next_batch(kit: Kit) -> None:
 
 
 @spec("K3", "M1")
-def test_a_change_brings_its_spawned_job_along(kit: Kit) -> None:
+def test_a_change_is_saved_with_its_spawned_job(kit: Kit) -> None:
     job = kit.running_job(policy=policy(compensation=UNDO), payload=b'{"a":[1]}')
     change = kit.change(kit.cancellation(job, mode=CancelMode.HARD))
     (spawned,) = change.spawned
@@ -253,7 +253,7 @@ def test_a_change_brings_its_spawned_job_along(kit: Kit) -> None:
 
 
 @spec("K3", "M1")
-def test_a_change_whose_spawned_job_is_already_there_is_refused_as_a_whole(kit: Kit) -> None:
+def test_a_change_whose_spawned_job_already_exists_is_refused_as_a_whole(kit: Kit) -> None:
     job = kit.running_job(policy=policy(compensation=UNDO))
     kit.save(kit.change(kit.new(job_id=compensation_id(job.id))))
     change = kit.change(kit.cancellation(job, mode=CancelMode.HARD))
@@ -265,7 +265,7 @@ def test_a_change_whose_spawned_job_is_already_there_is_refused_as_a_whole(kit: 
 
 
 @spec("K3")
-def test_a_change_that_does_not_stick_brings_nothing_along(kit: Kit) -> None:
+def test_nothing_of_a_refused_change_is_saved(kit: Kit) -> None:
     job = kit.running_job(policy=policy(compensation=UNDO))
     change = kit.change(kit.cancellation(job, mode=CancelMode.HARD))
     note = Observation(
@@ -281,7 +281,7 @@ def test_a_change_that_does_not_stick_brings_nothing_along(kit: Kit) -> None:
 
 
 @spec("K3", "M2")
-def test_a_change_brings_its_observation_along(kit: Kit) -> None:
+def test_a_change_is_saved_with_its_observation(kit: Kit) -> None:
     original = kit.running_job(policy=policy(compensation=UNDO))
     kit.cancel_hard(original)
     (undo,) = kit.claimed(queues=(UNDO.queue,))
@@ -313,7 +313,7 @@ BROKEN_ROWS: dict[str, Callable[[Change], Change]] = {
 
 @spec("S5", "K3", "E3")
 @pytest.mark.parametrize("breaks", BROKEN_ROWS.values(), ids=BROKEN_ROWS.keys())
-def test_a_row_that_breaks_its_status_is_refused_and_takes_its_batch_with_it(
+def test_a_row_that_does_not_fit_its_status_fails_its_whole_batch(
     kit: Kit, breaks: Callable[[Change], Change]
 ) -> None:
     jobs = [kit.running_job() for _ in range(3)]
@@ -370,7 +370,7 @@ def test_one_bad_change_costs_only_its_own_caller(kit: Kit) -> None:
     ]
 
 
-def test_one_batch_may_have_every_shape(kit: Kit) -> None:
+def test_one_batch_may_have_changes_of_every_kind(kit: Kit) -> None:
     changes = _one_of_everything(kit)
 
     stuck = kit.save(*changes)
@@ -434,7 +434,7 @@ def test_after_a_lost_race_the_coordinator_decides_again(kit: Kit) -> None:
 
 
 @spec("K8")
-def test_what_the_rival_did_changes_the_decision(kit: Kit) -> None:
+def test_after_a_lost_race_the_decision_depends_on_the_new_row(kit: Kit) -> None:
     job = kit.running_job()
     once = iter([True])
 

@@ -45,7 +45,9 @@ def test_many_new_jobs_are_saved_together(kit: Kit, last: dict[str, str]) -> Non
 
 @spec("K3", "B17", "M1", "U1")
 @pytest.mark.parametrize("place", [0, MANY // 2, MANY - 1], ids=["first", "middle", "last"])
-def test_one_of_many_new_jobs_brings_all_of_its_own_along(kit: Kit, place: int) -> None:
+def test_a_new_job_in_a_large_batch_is_saved_with_all_that_belongs_to_it(
+    kit: Kit, place: int
+) -> None:
     dead = kit.dead_letter_job()
     *births, spawned = _births(kit)
     job = births[place - 1 if place == MANY - 1 else place].job
@@ -77,7 +79,7 @@ def test_one_of_many_new_jobs_brings_all_of_its_own_along(kit: Kit, place: int) 
 
 
 @spec("K1", "D3")
-def test_of_many_new_jobs_those_stick_that_are_new(kit: Kit) -> None:
+def test_of_many_new_jobs_only_those_with_free_ids_and_keys_are_saved(kit: Kit) -> None:
     births = _births(kit, dedupe_key="k")
     known = kit.enqueue(job_id=births[-2].job.id, payload=b'"mine"')
     holder = kit.enqueue(dedupe_key="k")
@@ -90,7 +92,7 @@ def test_of_many_new_jobs_those_stick_that_are_new(kit: Kit) -> None:
 
 
 @spec("A5")
-def test_many_new_jobs_of_another_epoch_do_not_stick(kit: Kit) -> None:
+def test_many_new_jobs_of_another_epoch_are_refused(kit: Kit) -> None:
     births = _births(kit)
     epoch = kit.store.load([]).epoch
     kit.store.raise_epoch()
@@ -100,7 +102,7 @@ def test_many_new_jobs_of_another_epoch_do_not_stick(kit: Kit) -> None:
 
 
 @spec("K3")
-def test_changes_that_fail_to_come_leave_nothing_behind(kit: Kit) -> None:
+def test_nothing_is_saved_if_the_iterator_of_changes_raises(kit: Kit) -> None:
     births = _births(kit)
 
     def failing() -> Iterator[Change]:
@@ -114,7 +116,7 @@ def test_changes_that_fail_to_come_leave_nothing_behind(kit: Kit) -> None:
     assert kit.enqueue().rev == 1  # and the store goes on
 
 
-def test_a_few_changes_may_come_one_by_one_too(kit: Kit) -> None:
+def test_a_few_changes_may_come_from_an_iterator(kit: Kit) -> None:
     changes = [kit.change(kit.completion(kit.running_job())) for _ in range(3)]
 
     assert _offer(kit, iter(changes)) == {change.job.id for change in changes}

@@ -53,7 +53,7 @@ def test_only_leased_jobs_are_due(kit: Kit) -> None:
 
 
 @spec("W1", "T14")
-def test_a_swept_job_is_due_no_more(kit: Kit) -> None:
+def test_a_swept_job_is_no_longer_due(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     kit.advance_to(job.due_at)
 

@@ -65,7 +65,7 @@ def test_a_reader_goes_on_from_where_it_was(kit: Kit) -> None:
 
 
 @spec("E5")
-def test_what_began_earlier_and_is_committed_later_is_not_skipped(kit: Kit) -> None:
+def test_an_event_that_is_committed_late_is_not_skipped(kit: Kit) -> None:
     early, late = kit.running_job(), kit.running_job()
     reader = _Reader(kit)
     reader.read()
@@ -108,6 +108,6 @@ def test_positions_of_purged_events_are_not_used_again(kit: Kit) -> None:
 
 @spec("E5")
 @pytest.mark.parametrize("text", ["", "x", "-1", "1;2", "9" * 40 + ":"])
-def test_what_is_no_position_is_refused(kit: Kit, text: str) -> None:
+def test_an_invalid_position_is_refused(kit: Kit, text: str) -> None:
     with pytest.raises(InvalidInput, match="position"):
         kit.store.tail_events(after=EventPosition(text), limit=1)

@@ -59,7 +59,7 @@ def test_a_token_is_kept_with_its_scope_and_the_stores_instants(kit: Kit) -> Non
 
 
 @spec("H20")
-def test_a_token_that_never_was_is_not_found(kit: Kit) -> None:
+def test_an_unknown_token_is_not_found(kit: Kit) -> None:
     found = kit.store.load_token(TokenId("00" * 8))
 
     assert found.token is None

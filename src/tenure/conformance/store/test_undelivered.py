@@ -95,7 +95,7 @@ def test_a_grant_of_an_earlier_claim_of_its_session_is_not_taken_back(kit: Kit) 
 
 
 @spec("Q8", "Q3")
-def test_an_answer_without_grants_leaves_what_the_session_remembers(kit: Kit) -> None:
+def test_an_answer_without_grants_does_not_change_the_session(kit: Kit) -> None:
     request, grant = _granted(kit)
     kit.claim(kinds=(Kind(f"not-{KIND}"),))
     kit.coordinator.claim(request)
@@ -106,7 +106,7 @@ def test_an_answer_without_grants_leaves_what_the_session_remembers(kit: Kit) ->
 
 
 @spec("Q8", "Q1")
-def test_what_a_racing_repeat_receives_stays_leased(kit: Kit) -> None:
+def test_the_grants_of_a_repeat_that_races_stay_leased(kit: Kit) -> None:
     rival = kit.rival()
     for _ in range(ROUNDS):
         request, grant = _granted(kit)

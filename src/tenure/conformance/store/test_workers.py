@@ -33,7 +33,7 @@ def _names(kit: Kit) -> list[str]:
 
 
 @spec("B13")
-def test_a_worker_is_listed_with_what_it_last_said(kit: Kit) -> None:
+def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
     began = kit.now()
     _see(kit)
     kit.advance(seconds=10)
@@ -58,7 +58,7 @@ def test_a_worker_is_listed_with_what_it_last_said(kit: Kit) -> None:
 
 
 @spec("B21")
-def test_a_process_has_one_start_however_late_its_signs_of_life_are(kit: Kit) -> None:
+def test_a_process_has_one_start_time_however_late_its_reports_are(kit: Kit) -> None:
     def start_after(uptime_s: float, instance: str) -> Instant:
         _see(kit, uptime_s=uptime_s, instance=instance)
         [seen] = kit.store.list_workers(DEFAULT_NAMESPACE)
@@ -82,7 +82,7 @@ def test_workers_are_listed_by_name_within_their_namespace(kit: Kit) -> None:
 
 
 @spec("B12")
-def test_a_request_to_drain_is_heard_with_the_next_sign_of_life(kit: Kit) -> None:
+def test_a_request_to_drain_reaches_a_worker_with_its_next_report(kit: Kit) -> None:
     other = WorkerId("other")
     before = (_see(kit), _see(kit, worker=other))
     kit.advance(seconds=5)
@@ -107,7 +107,7 @@ def test_a_process_that_started_after_the_request_goes_on(kit: Kit) -> None:
 
 
 @spec("B12")
-def test_nobody_is_drained_under_a_name_nobody_has(kit: Kit) -> None:
+def test_a_drain_of_an_unknown_name_reaches_no_worker(kit: Kit) -> None:
     _see(kit)
 
     assert not kit.store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
@@ -128,7 +128,7 @@ def test_a_worker_that_ends_is_not_listed_any_more_but_its_successor_is(kit: Kit
 
 
 @spec("B13")
-def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(kit: Kit) -> None:
+def test_a_worker_that_has_not_reported_for_a_day_is_deleted(kit: Kit) -> None:
     _see(kit, worker=WorkerId("gone"))
     kit.advance(microseconds=1)
     _see(kit, worker=WorkerId("just-there"))
