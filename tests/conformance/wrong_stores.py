@@ -118,7 +118,7 @@ class TakesJumpsForOutages(MemoryStore):
 class KeepsEveryObservation(MemoryStore):
     """Lets a stray worker fill the disk. [U1]"""
 
-    def _keep(self, observations: Sequence[Observation]) -> None:
+    def _keep_observations(self, observations: Sequence[Observation]) -> None:
         self._observations.extend(observations)
 
 
@@ -398,8 +398,8 @@ WRONG: dict[type[MemoryStore], str] = {
     ForgetsNamespaceQuotas: "artifacts",
     TakesTheLatestOutput: "attempt_logs",
     DrainsForEver: "workers",
-    CountsWithoutEnd: "measuring",
-    MeasuresByNameOnly: "measuring",
+    CountsWithoutEnd: "measures",
+    MeasuresByNameOnly: "measures",
     DecidesOnTheWholeLog: "histories",
     CountsTheEndOfASpan: "event_counts",
     RevokesAgain: "tokens",

@@ -271,7 +271,7 @@ class MemoryStore(
                 self._keys[key] = job.id
             elif self._keys.get(key) == job.id:
                 del self._keys[key]
-        self._keep(change.observations)
+        self._keep_observations(change.observations)
         if change.resolution is not None:
             self._keep_resolution(change.resolution)
         for spawned in change.spawned:
@@ -281,9 +281,9 @@ class MemoryStore(
         """Keep refused results, at most ten per lease."""
         with self._lock:
             self._open()
-            self._keep(observations)
+            self._keep_observations(observations)
 
-    def _keep(self, observations: Sequence[Observation]) -> None:
+    def _keep_observations(self, observations: Sequence[Observation]) -> None:
         for new in observations:
             of_lease = [
                 seen

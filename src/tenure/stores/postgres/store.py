@@ -123,7 +123,7 @@ _NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
 
 
 class _Vetoed(Exception):
-    """Something of a transaction did not stick, and all of it was undone."""
+    """A change did not stick, and the whole transaction was undone: save in another way."""
 
 
 class _PostgresTransaction:
@@ -543,7 +543,7 @@ class PostgresStore(SqlStore):
             self._query("lock_jobs", ids=texts(ids)),
         ]
 
-    def _remember(self, sessions: Sequence[Session]) -> list[Query]:
+    def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         if not sessions:
             return []
         keys = [session.key for session in sessions]
@@ -580,7 +580,7 @@ class PostgresStore(SqlStore):
         return saved
 
     def _save_offered(self, offered: ChangeStream, epoch: Epoch) -> Saved:
-        """A long row of new jobs as they come, the rest when all are here."""
+        """Write a long stream of new jobs while the rest is decided; anything else at once."""
         if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(_Vetoed):
                 return self._write(
@@ -589,8 +589,8 @@ class PostgresStore(SqlStore):
         return self._save_at_once(offered.whole(), epoch)
 
     def _save_as_offered(self, tx: Transaction, offered: ChangeStream, epoch: Epoch) -> Saved:
-        """New jobs without keys, a statement for each piece: they stick as a whole or not at all.
-        Others could wait for each other's rows, and are left to `_save_at_once`."""
+        """Write new jobs without keys, a statement for each piece; all of them stick or none. Other
+        changes could deadlock when they are written in pieces: `_save_at_once` writes those."""
         assert isinstance(tx, _PostgresTransaction)
         new_queues: set[tuple[Namespace, QueueName]] = set()
 
@@ -598,7 +598,7 @@ class PostgresStore(SqlStore):
             for piece in offered.pieces():
                 groups = groups_of(piece)
                 if not _are_new(groups):
-                    raise _Vetoed  # costs the connection: as rare as a wave of both kinds
+                    raise _Vetoed  # costs the connection, but such mixed batches are rare
                 unknown = self._unregistered(piece, epoch) - new_queues
                 new_queues.update(unknown)
                 yield [*self._register(unknown), self._group_query(groups[0], epoch, alone=True)]
@@ -671,7 +671,7 @@ class PostgresStore(SqlStore):
                     missing = {each.job.id for each in spawned.changes} - {*_stuck(spawned, ids)}
                     for job_id in missing:
                         raise StoreRefused(f"job {job_id} is already there")
-                self._keep(tx, change.observations)
+                self._keep_observations(tx, change.observations)
                 if change.resolution is not None:
                     self._keep_resolutions(tx, [change.resolution])
         return Saved(Instant(answers[-1][0][0]), frozenset(stuck))
@@ -715,7 +715,7 @@ def _unknown(what: str) -> OutcomeUnknown:
 
 
 def _are_new(groups: Sequence[Group]) -> bool:
-    """Whether these are new jobs that nothing stands against, and nothing else."""
+    """Whether these are only new jobs without dedupe keys, and nothing else is to be written."""
     if not groups[0].is_insert or not _is_likely_to_stick(groups):
         return False
     return not any(_has_more(change) for change in groups[0].changes)
@@ -727,8 +727,8 @@ def _has_more(change: Change) -> bool:
 
 
 def _is_likely_to_stick(groups: Sequence[Group]) -> bool:
-    """Whether all of it may be tried as one statement that sticks as a whole or not at all. Keys
-    are there to meet each other; ids and revisions hardly ever do."""
+    """Whether to try all of it as one statement that sticks as a whole or not at all. Dedupe keys
+    often meet an existing job; ids and revisions hardly ever do."""
     [group, *others] = groups
     if others:
         return False

@@ -13,7 +13,7 @@ from importlib.resources import files
 import msgspec
 
 MOST_COMPILED = 1024
-"""Texts that are kept: a batch's depends on which of its columns are equal."""
+"""Compiled statements that are kept. A batch has many: which columns are equal changes its text."""
 
 _BEGINNING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)

@@ -121,8 +121,8 @@ class SqlStore(
         """The lock that no write under an epoch can pass."""
 
     @abstractmethod
-    def _remember(self, sessions: Sequence[Session]) -> list[Query]:
-        """What each session was granted last."""
+    def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
+        """The statements that record what each session was granted last."""
 
     @abstractmethod
     def _write_claimed(
@@ -291,9 +291,9 @@ class SqlStore(
     def observe(self, observations: Sequence[Observation]) -> None:
         """Keep refused results, at most ten per lease. [U1]"""
         if observations:
-            self._write(lambda tx: self._keep(tx, observations))
+            self._write(lambda tx: self._keep_observations(tx, observations))
 
-    def _keep(self, tx: Transaction, observations: Sequence[Observation]) -> None:
+    def _keep_observations(self, tx: Transaction, observations: Sequence[Observation]) -> None:
         for seen in sorted(observations, key=lambda each: each.job_id):
             # Held, so that a purge cannot leave an observation without its job.
             tx.fetch(self._query("hold_job", job_id=seen.job_id))
@@ -356,8 +356,8 @@ class SqlStore(
             self._query("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
             *at_once,
         )[len(locks) :]
-        settings = self._checked(scope, names, answers[1], limited, at_once=bool(at_once))
-        queues = self._counted(tx, scope, settings)
+        settings = self._checked_settings(scope, names, answers[1], limited, at_once=bool(at_once))
+        queues = self._with_live_leases(tx, scope, settings)
         if not at_once:
             most = {name: queues[name].most(wanted) for name in names}
             answers[2:] = tx.fetch(*self._candidate_queries(scope, most))
@@ -374,7 +374,7 @@ class SqlStore(
         )
         planned = plan(view)
         if planned.changes or planned.sessions:
-            also = self._remember(planned.sessions)
+            also = self._session_queries(planned.sessions)
             self._write_claimed(tx, planned.changes, view.epoch, also)
         return planned
 
@@ -390,7 +390,7 @@ class SqlStore(
         ]
         return [*questions, self._query("moment_to_decide")]
 
-    def _checked(
+    def _checked_settings(
         self,
         scope: ClaimScope,
         names: Sequence[QueueName],
@@ -399,10 +399,11 @@ class SqlStore(
         *,
         at_once: bool,
     ) -> dict[QueueName, QueueState]:
-        """The settings as they were read under the locks; restart if the hints were wrong.
+        """The settings as they were read under the locks. Raises `_Restart` if these locks are not
+        the right ones for them.
 
-        The hints are corrected for the next claim and not used for this one: a `put_queue` of
-        another thread notes its own state after it has let go of the lock. [Z2] [Z3]
+        The hints are corrected for the next claim. This one uses what was read: a `put_queue` of
+        another thread updates the hint only after it has released its lock. [Z2] [Z3]
         """
         found = {name: _queue_state(name, paused, most) for name, paused, most in rows}
         for name in names:
@@ -415,10 +416,10 @@ class SqlStore(
                 raise _Restart
         return {name: found.get(name, QueueState(name=name)) for name in names}
 
-    def _counted(
+    def _with_live_leases(
         self, tx: Transaction, scope: ClaimScope, queues: dict[QueueName, QueueState]
     ) -> dict[QueueName, QueueState]:
-        """The queues with their live leases, where a limit makes them count."""
+        """The queues with the number of their live leases, counted only where there is a limit."""
         limited = [name for name, state in queues.items() if state.limit is not None]
         counts = tx.fetch(
             *[self._query("count_live", namespace=scope.namespace, queue=name) for name in limited]

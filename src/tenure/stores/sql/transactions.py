@@ -1,4 +1,4 @@
-"""Transactions: what the shared logic of the SQL stores asks of a dialect, and nothing more."""
+"""Transactions: what the code that SQL stores share needs of a dialect to run statements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ class Transaction(Protocol):
     """What work is given while a transaction is open."""
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
-        """The rows of each statement, in one round trip where the dialect can; `last` says that
-        nothing follows, so that the commit may ride along."""
+        """The rows of each statement, in one round trip where the dialect can. `last` says that
+        nothing follows, so that the commit may be sent in the same round trip."""
 
 
 class Transactional(ABC):

@@ -206,7 +206,7 @@ class SqliteStore(SqlStore):
     def _epoch_lock(self) -> list[Query]:
         return []
 
-    def _remember(self, sessions: Sequence[Session]) -> list[Query]:
+    def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         return [
             self._query(
                 "remember_session",
@@ -232,7 +232,7 @@ class SqliteStore(SqlStore):
         saved = self._writer.run(
             lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
         )
-        if saved.stuck:  # else nothing may have been written, the queue's name included
+        if saved.stuck:  # else perhaps nothing was written, not even the queue's name
             self._registered_queues |= new_queues
         return saved
 
@@ -253,16 +253,16 @@ class SqliteStore(SqlStore):
             and (change.not_after is None or now < change.not_after)
         ]
         updates = [change for change in in_time if change.expected_rev > 0]
-        self._put(tx, updates)
+        self._write_changes(tx, updates)
         # After the updates: a job that ends frees its key in the same transaction. [D2]
         inserts = self._with_free_keys(
             tx, [change for change in in_time if change.expected_rev == 0]
         )
         tx.fetch(*self._register(self._unregistered(changes, epoch)))
-        self._put(tx, inserts)
+        self._write_changes(tx, inserts)
         stuck = updates + inserts
         self._spawn(tx, [each for change in stuck for each in change.spawned])
-        self._keep(tx, [seen for change in stuck for seen in change.observations])
+        self._keep_observations(tx, [seen for change in stuck for seen in change.observations])
         self._keep_resolutions(tx, [each.resolution for each in stuck if each.resolution])
         return Saved(now, frozenset(change.job.id for change in stuck))
 
@@ -296,7 +296,7 @@ class SqliteStore(SqlStore):
             ids = self._pack([change.job.id for change in spawned])
             for job_id, *_ in tx.fetch(self._query("load_revs", ids=ids))[0]:
                 raise StoreRefused(f"job {job_id} is already there")
-            self._put(tx, spawned)
+            self._write_changes(tx, spawned)
 
     def _write_claimed(
         self,
@@ -306,10 +306,10 @@ class SqliteStore(SqlStore):
         also: Sequence[Query],
     ) -> None:
         assert isinstance(tx, _SqliteTransaction)
-        self._put(tx, changes)
+        self._write_changes(tx, changes)
         tx.fetch(*also)
 
-    def _put(self, tx: _SqliteTransaction, changes: Sequence[Change]) -> None:
+    def _write_changes(self, tx: _SqliteTransaction, changes: Sequence[Change]) -> None:
         for group in groups_of(changes):
             for query in group_queries(group, self._statements):
                 tx.connection.execute(query.text, query.parameters)
