@@ -1,7 +1,7 @@
 """One authenticated request: who asks, for what, and how its response is made."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -224,6 +224,10 @@ class Call:
         """A large message as a response, encoded on a thread: the event loop does not wait."""
         body = await self.services.blocking(lambda: encode(build()))
         return ResponseInPieces(body, media_type="application/json")
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+"""What answers the calls of one route."""
 
 
 def _job_bytes(job: Job) -> int:

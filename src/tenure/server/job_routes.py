@@ -43,9 +43,9 @@ from tenure.protocol.requests import (
     follow_up_command,
 )
 from tenure.protocol.routes import ROUTES
-from tenure.server.calls import Call, ResponseInPieces, answer
+from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused
-from tenure.server.worker_routes import Handler, hidden_jobs
+from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
 
 _Id = TypeVar("_Id", bound=str)

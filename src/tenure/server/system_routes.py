@@ -23,9 +23,8 @@ from tenure.protocol.replies import (
     WorkersReply,
 )
 from tenure.protocol.requests import StatsQuery
-from tenure.server.calls import Call, ResponseInPieces, answer
+from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
-from tenure.server.worker_routes import Handler
 from tenure.telemetry.metrics import CONTENT_TYPE
 
 COUNT_BYTES = 256

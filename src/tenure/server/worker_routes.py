@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -45,14 +45,13 @@ from tenure.protocol.requests import (
     worker_command,
     worker_process,
 )
-from tenure.server.calls import Call, ResponseInPieces, answer
+from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.memory import LARGE_BYTES
 from tenure.server.problems import too_many
 from tenure.server.waiting_claims import Waiter
 
 _C = TypeVar("_C", bound=WorkerCommand | AttemptOutput)
 
-Handler = Callable[[Call], Awaitable[Response]]
 
 TURNS_TO_NOTICE = 3
 
