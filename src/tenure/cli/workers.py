@@ -23,7 +23,7 @@ def workers() -> None:
 @json_option(list[WorkerRecord])
 @namespace_option
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
-    """List the workers that were alive within the last day."""
+    """List the workers that run, and those that vanished within the last day."""
     with coordination(url) as serving:
         check_name("namespace", namespace)
         now = serving.store.now()
