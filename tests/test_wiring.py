@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure import wiring, worker
+from tenure import wiring
 from tenure.app import Tenure
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import Retention, RetentionPolicy
@@ -28,7 +28,9 @@ from tenure.settings import (
 from tenure.stores.memory.store import MemoryStore
 from tenure.stores.sqlite.path import sqlite_path
 from tenure.wiring import open_coordination, open_coordinator, open_link, open_store
+from tenure.worker import worker
 from tenure.worker.environment import WITHHELD_URL
+from tenure.worker.options import WorkerOptions
 
 
 def test_the_environment_selects_the_deployment() -> None:
@@ -278,7 +280,7 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
     monkeypatch.setattr(worker, "run_worker", lambda *_, **__: 0)
     url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")
 
-    wiring.run_worker(url, "any:app", worker.WorkerOptions(), retention=policy)
+    wiring.run_worker(url, "any:app", WorkerOptions(), retention=policy)
     wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, retention=policy)
 
     assert kept == [policy, policy]

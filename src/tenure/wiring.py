@@ -62,7 +62,7 @@ from tenure.worker.stats import Stats
 if TYPE_CHECKING:
     from tenure.remote.coordinator import RemoteCoordinator
     from tenure.server.lifetime import ServeOptions
-    from tenure.worker import Worker
+    from tenure.worker.worker import Worker
 
 _log = logging.getLogger("tenure.wiring")
 
@@ -198,7 +198,7 @@ def run_worker(
 
     On a store it also sweeps expired leases and deletes old jobs; a server does that itself.
     """
-    from tenure.worker import run_worker as work
+    from tenure.worker.worker import run_worker as work
 
     stats = Stats()
     options = replace(options, url=url)  # or handlers that enqueue would use another store

@@ -11,7 +11,7 @@ import pytest
 
 from tenure import Tenure
 from tenure.cli import worker as worker_command
-from tenure.worker import WorkerOptions
+from tenure.worker.options import WorkerOptions
 from tests.cli.harness import tenure
 
 pytestmark = pytest.mark.process

@@ -34,8 +34,10 @@ from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.ports import Store
 from tenure.stores.memory.store import MemoryStore
 from tenure.verify import assert_holds
-from tenure.worker import CapturedOutput, Stats, Worker, WorkerOptions
 from tenure.worker.application import load_registry
+from tenure.worker.options import CapturedOutput, WorkerOptions
+from tenure.worker.stats import Stats
+from tenure.worker.worker import Worker
 from tests.worker.sample import APP
 
 PATIENCE_S = 30.0

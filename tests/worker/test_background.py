@@ -15,7 +15,6 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
-from tenure.worker import CapturedOutput
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.background import (
     MAX_WAITING,
@@ -24,6 +23,7 @@ from tenure.worker.background import (
     storable,
 )
 from tenure.worker.messages import ArtifactAnswer
+from tenure.worker.options import CapturedOutput
 from tests.worker.harness import Shop, read_pids, wait_until
 
 pytestmark = pytest.mark.process

@@ -26,17 +26,17 @@ from tenure.errors import (
 )
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Registry, make_handler
-from tenure.worker import Worker, WorkerOptions
 from tenure.worker.application import load_registry
 from tenure.worker.children import describe_exit
 from tenure.worker.environment import WITHHELD_URL, child_environment
 from tenure.worker.execution import Execution
 from tenure.worker.messages import CheckpointSaved, LeaseRenewed, ProgressMade, Run, ToSupervisor
+from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
 from tenure.worker.output import BoundedOutput, clean, message_of, traceback_of
 from tenure.worker.supervisor import JumpWatch
 from tenure.worker.wire import FrameError, FrameReader, encode_frame
-from tenure.worker.worker import new_worker_id
+from tenure.worker.worker import Worker, new_worker_id
 from tests.support.coordinators import World
 from tests.worker.sample import app
 

@@ -12,11 +12,12 @@ from tenure.clock import Boot, boot_now
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker import Stats, WorkerOptions
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.messages import AskToStop, Event, Finished, LeaseRenewed, Prepared, Run
+from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Killed, Returned, Stopped
 from tenure.worker.pool import Pool
+from tenure.worker.stats import Stats
 from tests.worker.harness import PATIENCE_S
 from tests.worker.sample import APP
 

@@ -16,7 +16,7 @@ from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
-from tenure.worker import Stats
+from tenure.worker.stats import Stats
 from tests.support.freezing import freeze_without_lock
 from tests.worker.harness import (
     PATIENCE_S,

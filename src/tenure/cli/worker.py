@@ -25,7 +25,7 @@ from tenure.settings import is_server, project_settings, retention_of, url_from_
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.telemetry.metrics import MetricsAddress
 from tenure.wiring import run_worker
-from tenure.worker import OutputLine, WorkerOptions
+from tenure.worker.options import OutputLine, WorkerOptions
 
 _log = logging.getLogger("tenure.worker")
 _output_log = logging.getLogger("tenure.output")

@@ -3,9 +3,3 @@
 `session` decides (pure), `supervisor` does (input and output, no user code), `child_main` and what
 it imports live in the children. Knows a coordinator only through `tenure.ports.Coordination`.
 """
-
-from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
-from tenure.worker.stats import Stats
-from tenure.worker.worker import Worker, run_worker
-
-__all__ = ["CapturedOutput", "OutputLine", "Stats", "Worker", "WorkerOptions", "run_worker"]
