@@ -124,7 +124,7 @@ def test_a_job_that_cannot_be_swept_leaves_the_store_writable(
     with pytest.raises(StoreUnavailable):
         sweeping.sweep_once()
 
-    assert world.coordinator.is_writable
+    assert world.coordinator.writability.is_writable
 
 
 @spec("V1")

@@ -74,11 +74,11 @@ def test_a_file_that_became_read_only_is_unavailable(tmp_path: Path) -> None:
 
         with pytest.raises(StoreUnavailable, match="read-only"):
             sweeper.sweep_once()
-        cannot_write = not coordinator.is_writable
+        cannot_write = not coordinator.writability.is_writable
         sweeper.sweep_once()  # on a connection that may write
 
         assert cannot_write
-        assert coordinator.is_writable
+        assert coordinator.writability.is_writable
 
 
 @spec("H32")

@@ -43,8 +43,8 @@ class Periodic:
         self._thread.start()
 
     def stop(self, *, within_s: float = STOP_WITHIN_S) -> bool:
-        """End after the run under way, if any; whether it has by then. A run that hangs with its
-        store is left behind: it ends with the process."""
+        """End after the run under way, if any. Returns whether it has ended. A run that hangs with
+        its store is left behind: it ends with the process."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(within_s)

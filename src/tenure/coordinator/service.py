@@ -251,7 +251,7 @@ class Coordinator:
             observer=observer,
         )
         self.timeout_s = timeout_s
-        self.is_writable = Writability(monotonic, timeout_s=timeout_s)
+        self.writability = Writability(monotonic, timeout_s=timeout_s)
         self._condition = threading.Condition()
         self._commands: deque[_Commands] = deque()
         self._under_way: set[Subject] = set()

@@ -143,7 +143,7 @@ class Sweeper:
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
             due = self._judged(partial(store.due, limit=PAGE))
-            self._coordinator.is_writable.wrote()
+            self._coordinator.writability.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
                 return SweepReport(swept=swept, is_behind=True, outage=outage)
             overdue_us = max([overdue_us, *_overdue(due)])
@@ -162,7 +162,7 @@ class Sweeper:
         try:
             return call()
         except Exception:
-            self._coordinator.is_writable.failed()
+            self._coordinator.writability.failed()
             raise
 
     def _record_outage(self, now: Instant) -> Outage | None:

@@ -28,5 +28,7 @@ class Writability:
         """The sweeper could not tick, or not read the jobs that are due."""
         self._has_failed = True
 
-    def __bool__(self) -> bool:
+    @property
+    def is_writable(self) -> bool:
+        """Whether the last pass succeeded, and was not too long ago."""
         return not self._has_failed and self._monotonic() - self._written_us <= self._oldest_us

@@ -142,7 +142,7 @@ async def readyz(call: Call) -> Response:
     Answered from memory: whoever asks costs the store nothing. [H32]"""
     if call.services.is_stopping:
         raise shutting_down()
-    if not call.coordinator.is_writable:
+    if not call.coordinator.writability.is_writable:
         raise not_ready()
     return answer(HealthReply(status="ready"))
 
