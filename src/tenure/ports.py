@@ -292,11 +292,11 @@ class JobStore(Protocol):
         """The workers that were seen lately, by name."""
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
-        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
+        """Ask the processes of this name to finish and stop. Returns whether there is one. [B12]"""
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives, or forget it if it says that it ends; whether it was
-        asked to drain. [B12] [B13]"""
+        """Remember that this worker lives, or forget it if it says that it ends. Returns whether it
+        was asked to drain. [B12] [B13]"""
 
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """Which of an actor's leases deserve a heartbeat now, in this order. Decides and changes
@@ -315,7 +315,7 @@ class JobStore(Protocol):
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
         """Keep the output of the attempt that this lease was issued for, unless it has some of the
-        same or a higher part already; None, or why it was not kept. [B20]"""
+        same or a higher part already. Returns None, or why it was not kept. [B20]"""
 
     def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order. [B26]"""
@@ -394,7 +394,8 @@ class DecisionStore(Protocol):
         again if the store has to begin anew. [K9]"""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
-        """Record each unless its job has a resolution already or is gone; which were. [B1]"""
+        """Record each unless its job has a resolution already or is gone. Returns the jobs whose
+        resolution was recorded. [B1]"""
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters; an unresolved one is missing."""
@@ -441,26 +442,26 @@ class RetentionStore(Protocol):
         ended attempts; those of live ones may be passed by. [G1]"""
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
-        """Drop the bodies of old observations; how many went. [G2]"""
+        """Drop the bodies of old observations. Returns how many. [G2]"""
 
     def collect_artifacts(self, *, limit: int) -> PruneResult:
         """Look at `limit` artifacts, from where the last call stopped, and delete those of ended
         attempts that did not succeed. [B10]"""
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete terminal jobs that finished longer ago than this, with everything of theirs;
-        how many went. [T26]"""
+        """Delete terminal jobs that finished longer ago than this, with everything of theirs.
+        Returns how many. [T26]"""
 
     def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
         """Look at `limit` sessions, from where the last call stopped, and forget those that hold
-        no lease and received nothing for this long; how many. [Q7]"""
+        no lease and received nothing for this long. Returns how many. [Q7]"""
 
     def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
         """Forget outages that ended longer ago than this and before every claim of a job that is
-        still leased; how many. [O4]"""
+        still leased. Returns how many. [O4]"""
 
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long; how many. [B13]"""
+        """Forget workers that were not seen for this long. Returns how many. [B13]"""
 
 
 class RecordSource(Protocol):
@@ -495,7 +496,7 @@ class TokenStore(Protocol):
         """Every token, oldest first; expired and revoked ones too."""
 
     def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good; whether there is one."""
+        """End a token for good. Returns whether there is one."""
 
     def use_token(self, token_id: TokenId) -> None:
         """Remember that it was used now."""

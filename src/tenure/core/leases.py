@@ -81,7 +81,8 @@ def judge_lease(
 
 def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> LeaseJudgement:
     """Not this caller's lease. In an earlier epoch its record may be exactly what was lost, so
-    the caller must stop, not complain; a guess sounds the same as a hit. [R2]"""
+    the caller must stop, not complain. The answer does not tell a guessed lease id from one
+    that exists. [R2]"""
     return LeaseJudgement(
         situation=Situation.FOREIGN,
         cause=Cause.EPOCH_CHANGED if of_earlier_epoch else Cause.INVALID_LEASE,

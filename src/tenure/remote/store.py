@@ -135,7 +135,7 @@ class RemoteStore:
             return Staging(cause=Cause.UNKNOWN_JOB)
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep what a handler wrote; None, or why it was not kept."""
+        """Keep what a handler wrote. Returns None, or why it was not kept."""
         call = Call(name="output", message=output_message(output))
         try:
             return self._caller.ask(call, KeptReply).cause
@@ -152,7 +152,7 @@ class RemoteStore:
         return found
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """A worker's sign of life; whether it is to drain."""
+        """A worker's sign of life. Returns whether it is to drain."""
         call = Call(name="alive", parts={"worker": process.worker}, message=alive_message(process))
         return self._caller.ask(call, AliveReply).drain
 
@@ -239,7 +239,7 @@ class RemoteStore:
         return [worker_of(record) for record in self._caller.ask(call, WorkersReply).workers]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
-        """Ask a worker to finish and stop; whether there is one."""
+        """Ask a worker to finish and stop. Returns whether there is one."""
         query = NamespaceQuery(namespace=namespace)
         try:
             self._caller.ask(Call(name="drain", parts={"worker": worker}, query=query), DrainReply)

@@ -15,7 +15,7 @@ class MemoryResolutions(MemoryPart):
         self._resolutions: dict[JobId, Resolution] = {}
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
-        """Record each unless its job has one already or is gone; which were."""
+        """Record each unless its job has one or is gone. Returns the jobs that got one."""
         with self._lock:
             self._open()
             return frozenset(each.job_id for each in resolutions if self._keep_resolution(each))

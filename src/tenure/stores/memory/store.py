@@ -429,7 +429,7 @@ class MemoryStore(
             return PruneResult(sum(self._prune(*key) for key in keys), hit_limit)
 
     def _prune(self, job_id: JobId, seq: int) -> bool:
-        """Delete this renewal unless its attempt lives; whether it went."""
+        """Delete this renewal unless its attempt lives. Returns whether it did."""
         events = self._events[job_id]
         (renewal,) = (event for event in events if event.seq == seq)
         is_ended = renewal.lease_id != self._jobs[job_id].lease_id

@@ -50,7 +50,7 @@ class MemoryTokens(MemoryPart):
             return sorted(self._tokens.values(), key=lambda token: (token.created_at, token.id))
 
     def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good; whether there is one."""
+        """End a token for good. Returns whether there is one."""
         with self._lock:
             self._open()
             token = self._tokens.get(token_id)

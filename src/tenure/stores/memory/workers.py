@@ -17,7 +17,7 @@ class MemoryWorkers(MemoryPart):
         self._instances: dict[tuple[str, str, str], str] = {}
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives; whether it was asked to drain."""
+        """Remember that this worker lives. Returns whether it was asked to drain."""
         with self._lock:
             self._open()
             now = self._clock()
@@ -53,7 +53,7 @@ class MemoryWorkers(MemoryPart):
             return [seen for key, seen in sorted(self._processes.items()) if key[0] == namespace]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
-        """Ask the processes of this name to finish and stop; whether there is one."""
+        """Ask the processes of this name to finish and stop. Returns whether there is one."""
         with self._lock:
             self._open()
             named = [key for key in self._processes if key[:2] == (namespace, worker)]
@@ -63,7 +63,7 @@ class MemoryWorkers(MemoryPart):
             return bool(named)
 
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long; how many."""
+        """Forget workers that were not seen for this long. Returns how many."""
         with self._lock:
             self._open()
             before = self._clock() - older_than_us

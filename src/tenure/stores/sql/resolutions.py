@@ -19,7 +19,7 @@ class Resolutions(SqlQueries):
     """The part of `tenure.ports.Store` about resolutions."""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
-        """Record each unless its job has one already or is gone; which were. [B1]"""
+        """Record each unless its job has one or is gone. Returns the jobs that got one. [B1]"""
         return self._write(lambda tx: self._keep_resolutions(tx, resolutions))
 
     def _keep_resolutions(

@@ -41,7 +41,7 @@ class Tokens(Transactional):
         return [_token(row) for row in self._rows(self._query("list_tokens"))]
 
     def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good; whether there is one."""
+        """End a token for good. Returns whether there is one."""
         query = self._query("revoke_token", token_id=token_id)
         [found] = self._write(lambda tx: tx.fetch(query, last=True))
         return bool(found)

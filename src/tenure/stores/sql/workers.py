@@ -22,7 +22,7 @@ class Workers(Transactional):
     """The part of `tenure.ports.Store` about worker processes."""
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives; whether it was asked to drain. [B12]"""
+        """Remember that this worker lives. Returns whether it was asked to drain. [B12]"""
         if process.is_ending:
             key = {name: getattr(process, name) for name in _PROCESS_KEY}
             left = self._query("dismiss_worker", **key)
@@ -49,13 +49,13 @@ class Workers(Transactional):
         return [_worker(row) for row in self._rows(query, listing=True)]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
-        """Ask the processes of this name to finish and stop; whether there is one. [B12]"""
+        """Ask the processes of this name to finish and stop. Returns whether there is one. [B12]"""
         query = self._query("request_drain", namespace=namespace, worker=worker)
         [found] = self._write(lambda tx: tx.fetch(query, last=True))
         return bool(found)
 
     def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long; how many. [B13]"""
+        """Forget workers that were not seen for this long. Returns how many. [B13]"""
         query = self._query("forget_workers", older_than_us=older_than_us, limit=limit)
         [forgotten] = self._write(lambda tx: tx.fetch(query, last=True))
         return len(forgotten)
