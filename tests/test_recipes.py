@@ -103,8 +103,8 @@ def test_a_recipe_names_files_that_exist(title: str) -> None:
 
 
 def test_where_things_are_names_every_package() -> None:
-    packages = {path.name for path in (ROOT / "src/tenure").iterdir() if path.is_dir()}
+    packages = {path.parent.name for path in (ROOT / "src/tenure").glob("*/__init__.py")}
     table = ARCHITECTURE.split("## Where things are", 1)[1].split("\n## ", 1)[0]
 
-    for package in packages - {"__pycache__"}:
+    for package in packages:
         assert f"`src/tenure/{package}/`" in table, package

@@ -196,7 +196,7 @@ def test_what_needs_the_store_says_where_to_run_it(shop: Shop, words: list[str])
     code, _, said = shop.tenure(*words)
 
     assert code == 2
-    assert "run this where the store is" in said
+    assert "give the sqlite: or postgresql: URL of the store itself" in said
 
 
 def test_a_role_that_may_not_ask_hears_which_may(shop: Shop) -> None:
