@@ -236,10 +236,10 @@ def test_queues_show_how_deep_they_are(run: Run) -> None:
     empty, post = json.loads(run("queues", "ls", "--json").stdout)
     head, *_, row = run("queues", "ls").stdout.splitlines()
 
-    assert (post["ready"], post["scheduled"], post["live"]) == (2, 1, 0)
+    assert (post["ready"], post["delayed"], post["live"]) == (2, 1, 0)
     assert post["oldest_ready_s"] > 0
     assert (empty["ready"], empty["oldest_ready_s"]) == (0, None)
-    assert head.split()[:5] == ["QUEUE", "STATE", "READY", "SCHEDULED", "RUNNING"]
+    assert head.split()[:5] == ["QUEUE", "STATE", "READY", "DELAYED", "RUNNING"]
     assert row.split()[:5] == ["post", "open", "2", "1", "0"]
 
 

@@ -45,7 +45,7 @@ def test_queues_are_listed_without_their_depth(ask: Ask) -> None:
 
     assert "Did you mean post? --create creates it" in refused.stderr
     assert (found["posts"]["limit"], found["post"]["live"]) == (3, 0)
-    assert {found["post"][name] for name in ("ready", "scheduled", "oldest_ready_s")} == {None}
+    assert {found["post"][name] for name in ("ready", "delayed", "oldest_ready_s")} == {None}
 
 
 def test_enqueue_uses_the_settings_of_the_kind(ask: Ask) -> None:

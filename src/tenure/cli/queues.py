@@ -30,14 +30,14 @@ def queues() -> None:
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as it is listed. `live` is the number of its leases. `ready` jobs can be claimed,
-    `scheduled` ones wait for their time. These two, and the age of the oldest ready job in seconds,
+    `delayed` ones wait for their time. These two, and the age of the oldest ready job in seconds,
     are null over HTTP, because a server does not count them there."""
 
     name: str
     paused: bool
     limit: int | None
     ready: int | None
-    scheduled: int | None
+    delayed: int | None
     live: int
     oldest_ready_s: float | None
 
@@ -56,13 +56,13 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
         print_json(lines)
         return
     print_table(
-        ["QUEUE", "STATE", "READY", "SCHEDULED", "RUNNING", "LIMIT", "OLDEST READY"],
+        ["QUEUE", "STATE", "READY", "DELAYED", "RUNNING", "LIMIT", "OLDEST READY"],
         [
             (
                 line.name,
                 "paused" if line.paused else "open",
                 _counted(line.ready),
-                _counted(line.scheduled),
+                _counted(line.delayed),
                 line.live,
                 line.limit,
                 None if line.oldest_ready_s is None else in_words(line.oldest_ready_s),
@@ -93,7 +93,7 @@ def _line(queue: QueueState, depth: QueueMeasure | None, age: Duration | None) -
         paused=queue.paused,
         limit=queue.limit,
         ready=None if depth is None else depth.ready,
-        scheduled=None if depth is None else depth.delayed,
+        delayed=None if depth is None else depth.delayed,
         live=queue.live,
         oldest_ready_s=None if age is None else age / MICROSECONDS_PER_SECOND,
     )
