@@ -28,7 +28,6 @@ _log = logging.getLogger("tenure.server")
 
 _TRANSPORT = frozenset({408, 425, 429})
 RETRY_AFTER_S = 1
-_LATER = "send the same request again later"
 
 
 class Refused(TenureError):
@@ -78,36 +77,28 @@ def too_many(code: ProblemCode, message: str, *, hint: str) -> Refused:
 
 def too_many_unknown_tokens() -> Refused:
     """503: too many tokens that this server has not seen yet wait to be looked up. [H30]"""
-    message = "too many unknown tokens wait to be looked up"
-    return Refused(503, ProblemCode.BUSY, message, hint=_LATER, headers=_retry())
+    return _unavailable(ProblemCode.BUSY, "too many unknown tokens wait to be looked up")
 
 
 def shutting_down() -> Refused:
     """503: the server is shutting down."""
-    return Refused(
-        503,
-        ProblemCode.SHUTTING_DOWN,
-        "this server is shutting down",
-        hint=_LATER,
-        headers=_retry(),
-    )
+    return _unavailable(ProblemCode.SHUTTING_DOWN, "this server is shutting down")
 
 
 def not_ready() -> Refused:
     """503: the store cannot be written."""
-    message = "the store cannot be written"
-    return Refused(503, ProblemCode.NOT_READY, message, hint=_LATER, headers=_retry())
+    return _unavailable(ProblemCode.NOT_READY, "the store cannot be written")
 
 
 def busy() -> Refused:
     """503: no memory left for another large body. [H45]"""
-    return Refused(
-        503,
-        ProblemCode.BUSY,
-        "this server has no memory left for another large body",
-        hint=_LATER,
-        headers=_retry() | {"Connection": "close"},
-    )
+    message = "this server has no memory left for another large body"
+    return _unavailable(ProblemCode.BUSY, message, Connection="close")
+
+
+def _unavailable(code: ProblemCode, message: str, **headers: str) -> Refused:
+    hint = "send the same request again later"
+    return Refused(503, code, message, hint=hint, headers=_retry() | headers)
 
 
 def new_request_id() -> str:
@@ -135,13 +126,7 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
     """Status, body and headers for an error."""
     match problem:
         case Refused():
-            body = Problem(
-                code=problem.code,
-                message=problem.message,
-                field=problem.field,
-                hint=problem.hint,
-                nothing_changed=problem.nothing_changed,
-            )
+            body = msgspec.structs.replace(_plain(problem), field=problem.field)
             return problem.status, body, problem.headers
         case InvalidInput():
             field = wire_field(problem.field)

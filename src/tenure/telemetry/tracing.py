@@ -144,51 +144,43 @@ def trace_of_jobs(jobs: Iterable[Labelled]) -> TraceContext:
 @contextmanager
 def client_span(method: str, path: str) -> Iterator["RequestSpan"]:
     """A span for a request to a server, which carries the span's traceparent."""
-    traced = current()
+    with _request_span(method, path, current(), "CLIENT", "url.template") as (inside, span):
+        yield RequestSpan(inside, span)
+
+
+@contextmanager
+def server_span(method: str, path: str, told: TraceContext) -> Iterator["RequestSpan"]:
+    """A span for answering a request, in the caller's trace."""
+    with (
+        _request_span(method, path, told, "SERVER", "http.route") as (inside, span),
+        use_trace(inside),
+    ):
+        yield RequestSpan(inside if told.traceparent is None else told, span)
+
+
+@contextmanager
+def _request_span(
+    method: str, path: str, traced: TraceContext, kind: str, path_attribute: str
+) -> Iterator[tuple[TraceContext, "Span | None"]]:
+    """A span in this trace, and the trace as it is inside the span."""
     if not has_opentelemetry():
-        yield RequestSpan(traced)
+        yield traced, None
         return
     from opentelemetry.trace import SpanKind
 
     with _tracer().start_as_current_span(
         f"{method} {path}",
         context=_parent(traced.traceparent),
-        kind=SpanKind.CLIENT,
+        kind=SpanKind[kind],
         links=_links(traced.traces),
         attributes={
             "http.request.method": method,
-            "url.template": path,
+            path_attribute: path,
             **_correlated(traced.correlation_ids),
         },
     ) as span:
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
-        yield RequestSpan(msgspec.structs.replace(traced, traceparent=here), span)
-
-
-@contextmanager
-def server_span(method: str, path: str, told: TraceContext) -> Iterator["RequestSpan"]:
-    """A span for answering a request, in the caller's trace."""
-    if not has_opentelemetry():
-        with use_trace(told):
-            yield RequestSpan(told)
-        return
-    from opentelemetry.trace import SpanKind
-
-    with _tracer().start_as_current_span(
-        f"{method} {path}",
-        context=_parent(told.traceparent),
-        kind=SpanKind.SERVER,
-        links=_links(told.traces),
-        attributes={
-            "http.request.method": method,
-            "http.route": path,
-            **_correlated(told.correlation_ids),
-        },
-    ) as span:
-        here = _as_traceparent(span.get_span_context()) or told.traceparent
-        traced = msgspec.structs.replace(told, traceparent=here)
-        with use_trace(traced):
-            yield RequestSpan(traced if told.traceparent is None else told, span)
+        yield msgspec.structs.replace(traced, traceparent=here), span
 
 
 class RequestSpan:

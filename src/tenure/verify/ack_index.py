@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -76,10 +75,5 @@ class AckIndex:
     def __enter__(self) -> "AckIndex":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._database.close()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -143,12 +142,7 @@ class AckWriter:
     def __enter__(self) -> "AckWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
