@@ -62,7 +62,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what could mean two things."""
         if self.every == bool(self.job_ids):
-            raise click.UsageError("Give IDs, or --all with or without filters, but not both.")
+            raise click.UsageError("Give IDs, or --all (and filters), not both.")
 
 
 def many_options(function: _F) -> _F:

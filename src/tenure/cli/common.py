@@ -270,7 +270,7 @@ def job_argument(function: _F) -> _F:
         "--namespace",
         default="default",
         show_default=True,
-        help="Where to look up an ID of which only the beginning is given.",
+        help="The namespace of a shortened ID.",
     )(function)
 
 

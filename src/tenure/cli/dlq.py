@@ -57,8 +57,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def dlq() -> None:
     """Show dead letters, redrive them, discard them.
 
-    A dead letter is a job that will not run again by itself: its attempts are used up, or what it
-    was given can never work. Redriving makes a new job of it.
+    A dead letter is a job that will not run again by itself: its attempts are used up, or its
+    arguments can never work. Redriving makes a new job of it.
     """
 
 
@@ -123,7 +123,11 @@ class DeadLetterLine(msgspec.Struct, frozen=True, kw_only=True):
     help="Count them by kind and error instead of listing each.",
 )
 @click.option("--resolved", is_flag=True, help="Those that were redriven or discarded.")
-@click.option("--before", metavar="ID", help="Only older ones than this: the next page.")
+@click.option(
+    "--before",
+    metavar="ID",
+    help="Only those older than this one. For the next page, give the last ID of this page.",
+)
 @click.option(
     "--limit",
     "-n",

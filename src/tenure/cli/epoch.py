@@ -16,10 +16,10 @@ QUESTION = "This ends every lease: running jobs stop and run again. Raise the ep
 def raise_epoch(url: str | None, yes: bool) -> None:
     """End all leases after a restore from a backup; prints the new epoch.
 
-    Run it after a restore that lost commits, before workers and servers start. Workers from before
-    can then report nothing, and new fencing tokens are higher than theirs. A PostgreSQL database
-    that was restored to another cluster refuses workers and servers until then. After a failover to
-    a standby Tenure notices lost commits itself and does this.
+    Run it after a restore that lost commits, before workers and servers start. Workers that
+    have an earlier lease can then report nothing, and new fencing tokens are higher than theirs.
+    Tenure refuses to use a PostgreSQL database that was restored to another cluster until you have
+    run this. After a failover to a standby, Tenure notices lost commits and does this itself.
     """
     with coordinator(url, accept_restored=True) as serving:
         if not yes:

@@ -146,7 +146,11 @@ def _wanted(
 @url_option
 @json_option(list[JobRecord])
 @filter_options
-@click.option("--before", metavar="ID", help="Only older jobs than this one: the next page.")
+@click.option(
+    "--before",
+    metavar="ID",
+    help="Only jobs older than this one. For the next page, give the last ID of this page.",
+)
 @click.option(
     "--limit",
     "-n",
@@ -372,7 +376,7 @@ def _why_no_output(job: Job, attempt: int | None) -> str:
     help="End the lease of a running job at once. Its worker kills the handler as soon as it hears"
     " of it.",
 )
-@click.option("--reason", default="", help="Kept with the job.")
+@click.option("--reason", default="", help="Why; stored with the job.")
 @many_options
 def cancel_jobs(
     url: str | None,

@@ -63,8 +63,8 @@ def serve(
     """Run the HTTP server, for remote clients and workers.
 
     Callers need a token, which `tenure tokens create` makes. While the store has no valid token,
-    the server listens on this machine only. It prints its address once it accepts connections, and
-    stops after SIGTERM when it has answered the requests it has.
+    the server listens on this machine only. It prints its address once it accepts connections.
+    After SIGTERM it answers the requests that it has received, and stops.
 
     \b
     Examples:

@@ -90,7 +90,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     default="30s",
     show_default=True,
     callback=duration_value,
-    help="After SIGTERM, running jobs have this long to finish; the rest goes back to its queue.",
+    help="After SIGTERM, running jobs have this long to finish; the others go back to their queue.",
 )
 @click.option(
     "--only-env",
@@ -131,7 +131,8 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="The address for the metrics. They name queues and kinds, and ask for no token.",
+    help="The address for the metrics. Whoever can reach it sees the names of queues and kinds,"
+    " without a token.",
 )
 @keep_finished_option
 @log_format_option
