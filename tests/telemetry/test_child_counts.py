@@ -11,7 +11,7 @@ from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, client_actor, new_job_id
 from tenure.core.instants import Instant
 from tenure.stores.memory.store import MemoryStore
-from tenure.telemetry.counts import OTHER, Counts, CountsTaken
+from tenure.telemetry.counts import OTHER, Counts, CountsTaken, Tally
 from tenure.telemetry.metrics import Metrics
 from tenure.worker.messages import EventsCounted
 from tenure.worker.wire import decode_to_supervisor, encode_frame
@@ -73,6 +73,14 @@ def test_negative_counts_are_refused() -> None:
 
     with pytest.raises(msgspec.ValidationError, match=">= 0"):
         decode_to_supervisor(frame[LENGTH_BYTES:])
+
+
+@pytest.mark.parametrize("label", ["k" * 129, "k\n", "", "(others)"])
+def test_a_label_that_is_no_name_is_refused(label: str) -> None:
+    counted = EventsCounted(CountsTaken({(DEFAULT_NAMESPACE, Kind(label)): Tally()}, {}))
+
+    with pytest.raises(msgspec.ValidationError):
+        decode_to_supervisor(encode_frame(counted)[LENGTH_BYTES:])
 
 
 @spec("OB10")

@@ -7,6 +7,7 @@ bounded [OB10].
 """
 
 import os
+import re
 import threading
 import time
 from bisect import bisect_left
@@ -17,6 +18,7 @@ from typing import Annotated, TypeAlias, TypeVar, get_args
 import msgspec
 from msgspec import Meta, field
 
+from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace
@@ -188,10 +190,13 @@ def _operation(command: type) -> str:
 _OPERATIONS = frozenset(map(_operation, get_args(Command)))
 
 
+_LABEL = Meta(max_length=MAX_NAME, pattern=rf"^({NAME_PATTERN.pattern}|{re.escape(OTHER)})\Z")
+
+
 class CountsTaken(msgspec.Struct, frozen=True):
     """Counts on their way from a worker's child to its supervisor. [OB24]"""
 
-    tallies: dict[tuple[Namespace, Kind], Tally]
+    tallies: dict[tuple[Annotated[Namespace, _LABEL], Annotated[Kind, _LABEL]], Tally]
     """By namespace and kind."""
     misses: dict[str, Count]
 
@@ -271,7 +276,8 @@ class Counts:
         with self._locked():
             for (namespace, kind), tally in more.tallies.items():
                 self._tallies.of(namespace, kind).add(tally)
-            # A handler can write to its child's socket: no label is taken from there unchecked.
+            # A handler can write to its child's socket: no label is taken from there unchecked. Those
+            # of tallies are checked when they are decoded.
             known = {name: number for name, number in more.misses.items() if name in _OPERATIONS}
             _add_all(self._misses, known)
 
