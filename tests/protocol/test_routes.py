@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, fields, requests
@@ -99,6 +99,7 @@ def test_an_instant_travels_with_its_offset_and_comes_back_to_the_microsecond() 
 
     assert message.run_at == at
     assert fields.moment(fields.instant(at)) == at
+    assert [fields.moment(Instant(far)).year for far in (-(10**18), 10**18)] == [1, 9999]
     with pytest.raises(InvalidInput, match="timezone") as refused:
         codec.decode(requests.EnqueueMessage, body.replace(b"+02:00", b""))
     assert refused.value.field == "run_at"

@@ -115,16 +115,18 @@ LIMITS_BY_NAME: dict[str, Any] = {
 that is neither here nor there is described by its type alone; the core checks it all the same."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def moment(instant: Instant) -> datetime:
-    """An instant as it travels; what is past the year 9999 is shown as its end."""
+    """An instant as it travels; what is past the year 9999 is shown as its end, what is before the
+    year 1 as its beginning."""
     try:
         return _EPOCH + timedelta(0, 0, instant)  # by position: twice as fast as by name
     except OverflowError:
-        return _LAST
+        return _FIRST if instant < 0 else _LAST
 
 
 def iso(instant: Instant | None) -> str | None:
