@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -216,6 +217,21 @@ def test_a_viewer_sees_jobs_without_their_bodies(shop: Shop) -> None:
     assert code == 0
     assert "succeeded" in shown
     assert "424242" not in shown
+
+
+def test_bodies_that_a_viewer_may_not_see_are_absent_and_not_null(shop: Shop) -> None:
+    job = shop.app.enqueue("patient", {"number": 6})
+    job.wait(timeout="2m")
+    viewer = shop.site.token("viewer", "vivian")
+
+    with Tenure(shop.server.address, token=viewer) as app:
+        record = app.get(job.id).refresh()
+    _, document, _ = shop.tenure("jobs", "wait", job.id, "--json", token=viewer)
+
+    bodies = {"payload", "result", "checkpoint"}
+    assert record.payload is msgspec.UNSET
+    assert not bodies & record.to_dict().keys()
+    assert not bodies & json.loads(document).keys()
 
 
 def test_a_viewer_is_told_that_a_result_is_hidden(shop: Shop) -> None:

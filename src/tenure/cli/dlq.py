@@ -35,7 +35,7 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.job_view import hides_bodies, job_facts, print_traceback
+from tenure.cli.job_view import job_facts, print_traceback
 from tenure.cli.jobs import hint_again, id_that_runs
 from tenure.cli.output import ago, exact_and_ago, print_facts, print_json, print_table, say
 from tenure.core.commands import Discard, Redrive
@@ -296,13 +296,12 @@ def show_dead_letter(
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
         found = serving.store.load_resolutions([job.id]).get(job.id)
-        hidden = bodies and hides_bodies(job, serving.store.load_events(job.id))
         now = serving.store.now()
-        shown = job_record(job, now=now, bodies=bodies and not hidden)
+        shown = job_record(job, now=now, bodies=bodies)
     if as_json:
         print_json(DeadLetterShown(job=shown, resolution=resolution_record(found)))
         return
-    facts = job_facts(job, now=now, bodies=bodies, hidden=hidden)
+    facts = job_facts(job, now=now, bodies=bodies)
     if found is None:
         facts.append(("resolved", "no; `tenure dlq redrive` or `tenure dlq discard` it"))
     else:

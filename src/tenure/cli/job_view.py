@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import click
 
 from tenure.cli.output import exact_and_ago, print_table, printable
-from tenure.core.events import Event, digest
+from tenure.core.events import Event
 from tenure.core.ids import Actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
-from tenure.core.job import Job
-from tenure.core.vocabulary import RENEWALS, EventType, JobStatus
+from tenure.core.job import HIDDEN, Job
+from tenure.core.vocabulary import RENEWALS, EventType
 
 
-def job_facts(job: Job, *, now: Instant, bodies: bool, hidden: bool) -> list[tuple[str, object]]:
+def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object]]:
     """What people want to know about a job first; with its bodies, or that they are hidden."""
     progress = job.progress
     done = None
@@ -41,22 +41,13 @@ def job_facts(job: Job, *, now: Instant, bodies: bool, hidden: bool) -> list[tup
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
         ("finished", exact_and_ago(job.finished_at, now)),
     ]
-    if hidden:
+    if bodies and job.payload == HIDDEN:
         facts.append(("bodies", "hidden: a token of this role sees no payload, checkpoint, result"))
     elif bodies:
         for name in ("payload", "checkpoint", "result"):
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
-
-
-def hides_bodies(job: Job, events: Sequence[Event]) -> bool:
-    """Whether the server hid the bodies of a job from this token. A hidden payload reads as null.
-    The first event tells it from a payload that is null: it has the payload's digest, and for a
-    viewer, who sees no digests, none. [H46]"""
-    if job.status is JobStatus.SUCCEEDED and job.result is None:
-        return True
-    return bool(events) and events[0].payload.sha256 != digest(job.payload)
 
 
 def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:

@@ -26,7 +26,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.job_end import show_end, wait_for_end
-from tenure.cli.job_view import hides_bodies, job_facts, print_timeline, print_traceback
+from tenure.cli.job_view import job_facts, print_timeline, print_traceback
 from tenure.cli.output import (
     ago,
     coloured,
@@ -224,15 +224,14 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
     with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         events = serving.store.load_events(job.id)
-        hidden = bodies and hides_bodies(job, events)
         now = serving.store.now()
-        shown = job_record(job, now=now, bodies=bodies and not hidden)
+        shown = job_record(job, now=now, bodies=bodies)
         waiting = why_waiting(serving.store, job)
     if as_json:
         history = [event_record(event) for event in events]
         print_json(JobShown(job=shown, waiting=waiting, events=history))
         return
-    facts = job_facts(job, now=now, bodies=bodies, hidden=hidden)
+    facts = job_facts(job, now=now, bodies=bodies)
     print_facts([*facts, ("waiting", waiting)])
     click.echo()
     print_timeline(events, folded=True)

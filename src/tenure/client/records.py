@@ -33,8 +33,9 @@ BODIES = ("payload", "result", "checkpoint")
 class JobRecord(_JobRecord, frozen=True, kw_only=True):
     """A job as it was when it was read. Times are aware datetimes in UTC.
 
-    `payload`, `result` and `checkpoint` are decoded JSON; `msgspec.UNSET` where there is none, and
-    in lists, which leave them out. `to_dict()` gives the document that HTTP and `--json` give.
+    `payload`, `result` and `checkpoint` are decoded JSON; `msgspec.UNSET` where there is none,
+    where this token may not see it, and in lists, which leave them out. `to_dict()` gives the
+    document that HTTP and `--json` give.
     """
 
     id: JobId

@@ -19,6 +19,8 @@ from tenure.core.vocabulary import (
 )
 
 NO_BODY = b"null"
+HIDDEN = b""
+"""Stands for a payload that this reader may not see: no JSON is empty. [H46]"""
 
 
 class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -14,7 +14,7 @@ from tenure.core.artifacts import Artifact
 from tenure.core.events import Event, Facts
 from tenure.core.ids import LEASE_ID_PATTERN, Fingerprint, RequestId, shown_lease
 from tenure.core.instants import Instant
-from tenure.core.job import Job, JobError, not_before
+from tenure.core.job import HIDDEN, Job, JobError, not_before
 from tenure.core.lateness import is_suspect
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.resolutions import Resolution
@@ -108,8 +108,8 @@ _job = to_core(JobRecord, Job)
 
 
 def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
-    """A job as it is shown at `now`."""
-    translate = _with_bodies if bodies else _without_bodies
+    """A job as it is shown at `now`; without bodies if they are hidden here too."""
+    translate = _with_bodies if bodies and job.payload != HIDDEN else _without_bodies
     return translate(job, suspect=is_suspect(job, now))
 
 

@@ -25,12 +25,12 @@ from tenure.core.commands import (
     WorkerCommand,
 )
 from tenure.core.ids import JobId
-from tenure.core.job import Job
+from tenure.core.job import HIDDEN, Job
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.core.vocabulary import Cause, ReleaseKind
 from tenure.errors import InvalidInput, OutcomeUnknown, RequestRefused
 from tenure.protocol.codec import encode
-from tenure.protocol.records import JobRecord, job_of
+from tenure.protocol.records import job_of
 from tenure.protocol.replies import (
     JobPage,
     JobReply,
@@ -171,18 +171,19 @@ def load_jobs(caller: Caller, ids: Sequence[JobId]) -> dict[JobId, Job]:
     found: dict[JobId, Job] = {}
     for start in range(0, len(ids), MAX_WITH_BODIES):
         message = LookupMessage(job_ids=tuple(ids[start : start + MAX_WITH_BODIES]))
-        found |= {record.id: job_of(record) for record in _look_up(caller, message)}
+        found |= {job.id: job for job in _look_up(caller, message)}
     return found
 
 
-def _look_up(caller: Caller, message: LookupMessage) -> tuple[JobRecord, ...]:
+def _look_up(caller: Caller, message: LookupMessage) -> list[Job]:
     try:
         call = Call(name="lookup", message=message, query=BodiesQuery(bodies=True))
-        return caller.ask(call, JobPage).jobs
+        return [job_of(record) for record in caller.ask(call, JobPage).jobs]
     except RequestRefused as refused:
         if refused.field != "bodies":
             raise
-        return caller.ask(Call(name="lookup", message=message), JobPage).jobs
+    page = caller.ask(Call(name="lookup", message=message), JobPage)
+    return [replace(job_of(record), payload=HIDDEN) for record in page.jobs]
 
 
 def _batches(messages: Iterable[_T]) -> Iterator[list[_T]]:

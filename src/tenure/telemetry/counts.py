@@ -276,8 +276,8 @@ class Counts:
         with self._locked():
             for (namespace, kind), tally in more.tallies.items():
                 self._tallies.of(namespace, kind).add(tally)
-            # A handler can write to its child's socket: no label is taken from there unchecked. Those
-            # of tallies are checked when they are decoded.
+            # A handler can write to its child's socket: no label is taken from there unchecked.
+            # Those of tallies are checked when they are decoded.
             known = {name: number for name, number in more.misses.items() if name in _OPERATIONS}
             _add_all(self._misses, known)
 
