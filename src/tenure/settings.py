@@ -4,6 +4,7 @@ Reads and checks them; opens nothing.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,6 @@ from tenure.coordinator.retention import RetentionPolicy, check_retention
 from tenure.core.artifacts import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, ArtifactQuotas
 from tenure.core.instants import MICROSECONDS_PER_SECOND, parse_duration
 from tenure.core.policy import LeaseBounds
-from tenure.core.sizes import parse_size
 from tenure.core.validation import Limits
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import InvalidInput, UnknownStoreUrl
@@ -26,6 +26,7 @@ DEFAULT_URL = "sqlite:///tenure.db"
 PROJECT_FILE = "pyproject.toml"
 LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
 STORE_TIMEOUT_VARIABLE = "TENURE_STORE_TIMEOUT"
+_SIZE_PATTERN = re.compile(r"([0-9]{1,12})\s*([KMGT]?)(i?B)?", re.IGNORECASE)
 SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S = 0.1, 600.0
 
 
@@ -120,6 +121,15 @@ def artifact_quotas_from_environment(
         job_bytes=_quota(environment, JOB_QUOTA_VARIABLE, by_default.job_bytes),
         namespace_bytes=_quota(environment, NAMESPACE_QUOTA_VARIABLE, by_default.namespace_bytes),
     )
+
+
+def parse_size(text: str) -> int:
+    """`"512M"`, `"2GiB"` or `"1000"` in bytes, units are powers of 1024; `ValueError` for anything
+    else."""
+    found = _SIZE_PATTERN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text[:40]!a} is not a size, as in 512M or 2G")
+    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
 
 
 def _quota(environment: Mapping[str, str], variable: str, by_default: int | None) -> int | None:

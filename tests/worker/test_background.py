@@ -181,7 +181,7 @@ def test_no_last_sign_of_life_is_sent_to_a_coordinator_that_is_gone(shop: Shop) 
     wait_until(lambda: signs.given == 1, "the first sign of life")
 
     background.close()
-    wait_until(lambda: not background.is_running, "its thread to end")
+    wait_until(lambda: not background._thread.is_alive(), "its thread to end")
 
     assert signs.given == 1
 

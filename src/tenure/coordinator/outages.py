@@ -23,6 +23,9 @@ from tenure.ports import Loaded, Saved, Store
 
 SHORTEST_OUTAGE = seconds(5)
 
+SWEEP_MARGIN = seconds(5)
+"""For a sweep that takes long, beyond the time that one of its calls may take."""
+
 UNWATCHED = frozenset(
     {
         # Slow on a large store that is perfectly well.
@@ -104,6 +107,31 @@ class OutageWatch:
         the present one."""
         read_at, heard_us = self._reading or (now, self._monotonic())
         return Instant(read_at + at_us - heard_us)
+
+
+class Writability:
+    """Whether the store can be written, as far as this process knows without asking it: by the
+    sweeper's passes, of which there is one every second. A store that was just opened counts as
+    writable. [H32]"""
+
+    def __init__(self, monotonic: Monotonic, *, timeout_s: float) -> None:
+        self._monotonic = monotonic
+        self._oldest_us = Duration(seconds(timeout_s) + SWEEP_MARGIN)
+        self._has_failed = False
+        self._written_us = monotonic()
+
+    def wrote(self) -> None:
+        """The sweeper has ticked and read the jobs that are due."""
+        self._has_failed, self._written_us = False, self._monotonic()
+
+    def failed(self) -> None:
+        """The sweeper could not tick, or not read the jobs that are due."""
+        self._has_failed = True
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the last pass succeeded, and was not too long ago."""
+        return not self._has_failed and self._monotonic() - self._written_us <= self._oldest_us
 
 
 def watched(store: Store, watch: OutageWatch) -> Store:

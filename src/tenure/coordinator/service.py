@@ -27,9 +27,8 @@ from tenure.coordinator.batches import (
     WritePermit,
     deadline_error,
 )
-from tenure.coordinator.outages import OutageWatch, watched
+from tenure.coordinator.outages import OutageWatch, Writability, watched
 from tenure.coordinator.store_clock import StoreClock
-from tenure.coordinator.writability import Writability
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimPlan,

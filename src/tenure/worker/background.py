@@ -150,11 +150,6 @@ class BackgroundTasks:
         if self.submit("the last sign of life", self._say_goodbye):
             self._thread.join(CLOSE_WITHIN_S)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether its thread is alive."""
-        return self._thread.is_alive()
-
     # --- its thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
