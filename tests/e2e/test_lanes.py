@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus, ReasonCode, Stage
 from tests.e2e.workers import Site
-from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
 
@@ -25,19 +24,10 @@ NOISE_BYTES = len("begins\n") + NOISE_KIB * 1024 + len("ends\n")
 NOTE = re.compile(rb"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n")
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    with ExitStack() as in_the_end:
-        if request.param == "sqlite":
-            url = f"sqlite:///{tmp_path_factory.mktemp('lanes') / 'e2e.db'}"
-        else:
-            postgres: PostgresServer = request.getfixturevalue("postgres")
-            url = postgres.create_database()
-            in_the_end.callback(postgres.drop_database, url)
-        site = Site(url, settings={"E2E_SEASON": "winter"})
-        in_the_end.callback(site.close)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('lanes') / 'e2e.db'}"
+    with closing(Site(url, settings={"E2E_SEASON": "winter"})) as site:
         site.deploy(LANES)
         site.start("worker", "--only-env", "LEDGER_*", concurrency=6)
         yield site

@@ -8,7 +8,7 @@ import pytest
 
 from tenure.core.vocabulary import CancelMode, JobStatus, Stage
 from tests.e2e.ledger import DEBTS, NO_BOOKS, TABLE, connect, entries
-from tests.e2e.workers import Site
+from tests.e2e.workers import EACH_DATABASE, Site
 
 pytestmark = pytest.mark.process
 
@@ -26,6 +26,7 @@ WITH_AND_WITHOUT_DJANGO = pytest.mark.parametrize("kind", ["post", "post_by_djan
 
 
 @WITH_AND_WITHOUT_DJANGO
+@EACH_DATABASE
 def test_the_entry_and_the_success_are_committed_together(books: Site, kind: str) -> None:
     job_id = books.enqueue(kind, entry="rent", how="well")
     books.start("worker")
@@ -38,6 +39,7 @@ def test_the_entry_and_the_success_are_committed_together(books: Site, kind: str
 
 
 @WITH_AND_WITHOUT_DJANGO
+@EACH_DATABASE
 def test_a_block_that_raises_rolls_both_back(books: Site, kind: str) -> None:
     job_id = books.enqueue(kind, entry="rent", how="raises")
     books.start("worker")
@@ -49,6 +51,7 @@ def test_a_block_that_raises_rolls_both_back(books: Site, kind: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["raises later", "dies later"])
+@EACH_DATABASE
 def test_what_happens_after_the_commit_undoes_nothing(books: Site, how: str) -> None:
     job_id = books.enqueue("post", entry="rent", how=how)
     books.start("worker")
@@ -62,6 +65,7 @@ def test_what_happens_after_the_commit_undoes_nothing(books: Site, how: str) -> 
 
 
 @WITH_AND_WITHOUT_DJANGO
+@EACH_DATABASE
 def test_an_expired_lease_rolls_the_entry_back_and_the_next_attempt_posts_it(
     books: Site, tmp_path: Path, kind: str
 ) -> None:
@@ -84,6 +88,7 @@ def test_an_expired_lease_rolls_the_entry_back_and_the_next_attempt_posts_it(
     assert entries(books.url) == [("rent", 2)]
 
 
+@EACH_DATABASE
 def test_what_is_refused_at_the_end_of_the_block_says_at_which_stage(books: Site) -> None:
     with closing(connect(books.url)) as connection:
         connection.execute(NO_BOOKS)

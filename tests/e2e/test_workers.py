@@ -12,12 +12,13 @@ from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.errors import StoreUnavailable
-from tests.e2e.workers import Site, is_gone
+from tests.e2e.workers import EACH_DATABASE, Site, is_gone
 from tests.support.postgres import PostgresCluster
 
 pytestmark = pytest.mark.process
 
 
+@EACH_DATABASE
 def test_a_killed_workers_job_runs_again_elsewhere(site: Site) -> None:
     job_id = site.enqueue("linger", seconds=3)
     site.start("first")
@@ -33,6 +34,7 @@ def test_a_killed_workers_job_runs_again_elsewhere(site: Site) -> None:
     assert stalled.cause is EventCause.LEASE_EXPIRED
 
 
+@EACH_DATABASE
 def test_a_frozen_workers_result_is_refused_and_the_other_stands(
     site: Site, tmp_path: Path
 ) -> None:
@@ -59,6 +61,7 @@ def test_a_frozen_workers_result_is_refused_and_the_other_stands(
 
 
 @spec("WP18")
+@EACH_DATABASE
 def test_a_frozen_workers_handler_is_gone_before_its_job_runs_elsewhere(
     site: Site, tmp_path: Path
 ) -> None:
@@ -79,7 +82,6 @@ def test_a_frozen_workers_handler_is_gone_before_its_job_runs_elsewhere(
 
 # Not on PostgreSQL: jobs that vanish a second after they were acknowledged prove a lossy failover
 # there, and the worker hears CANCELLED (epoch_changed). [A8]
-@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 def test_a_rejected_attempt_is_stopped_logged_counted_and_never_reported_again(
     site: Site, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_kind_that_nobody_serves_waits_and_says_so(site: Site) -> None:
     assert "no worker is alive that takes kind unheard_of from queue default" in shown
 
 
+@EACH_DATABASE
 def test_rolling_restarts_burn_no_budget(site: Site) -> None:
     jobs = [site.enqueue("fragile", seconds=1) for _ in range(12)]
     site.start("a", grace="5s")
@@ -171,6 +174,7 @@ def _has_worked(site: Site, jobs: list[JobId], name: str) -> bool:
     return any(name in (row.owner, row.last_owner) for row in rows)
 
 
+@EACH_DATABASE
 def test_a_soft_cancel_outlives_its_worker(site: Site) -> None:
     job_id = site.enqueue("linger", seconds=60)
     site.start("doomed")

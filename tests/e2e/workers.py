@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tenure.client.channel import Link
 from tenure.coordinator.service import Coordinator
@@ -36,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.e2e.app:app"
 TENURE = (sys.executable, "-m", "tenure")
 PATIENCE_S = 120.0
+EACH_DATABASE = pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
 BOUNDS = "1s,120s"
 CLIENT = client_actor("tests")
 

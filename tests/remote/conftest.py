@@ -1,4 +1,4 @@
-"""The kit over HTTP, on each database."""
+"""The kit over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,25 +8,15 @@ import pytest
 
 from tenure.conformance.harness import StoreFactory
 from tenure.errors import Closed
-from tests.conformance.factories import PostgresFactory, SqliteFactory, make_template
+from tests.conformance.factories import SqliteFactory
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer
-from tests.support.postgres import PostgresServer
 
 
-@pytest.fixture(scope="session")
-def postgres_template(postgres: PostgresServer) -> str:
-    """A migrated database on virtual time, to be copied."""
-    return make_template(postgres)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def tenure_store_factory(request: pytest.FixtureRequest) -> StoreFactory:
-    """Each database in turn; whoever opens it closes it."""
-    if request.param == "sqlite":
-        return SqliteFactory()
-    server = request.getfixturevalue("postgres")
-    return PostgresFactory(server, request.getfixturevalue("postgres_template"))
+@pytest.fixture
+def tenure_store_factory() -> StoreFactory:
+    """SQLite; the kit runs on each database without HTTP. Whoever opens it closes it."""
+    return SqliteFactory()
 
 
 @pytest.fixture(scope="session")
