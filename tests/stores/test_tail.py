@@ -1,13 +1,21 @@
-"""The tail on PostgreSQL, where transactions overlap. The kit has what is true of every store."""
+"""The tail on PostgreSQL, where transactions overlap, and of restored stores. The kit has what is
+true of every store."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import psycopg
+import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.events import Event
+from tenure.core.ids import Epoch
 from tenure.own_transaction.postgres import store_on
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.hands import PostgresHand
-from tests.stores.lives import claim, complete, enqueue, heartbeat, start
+from tests.stores.lives import claim, complete, enqueue, enqueue_changes, heartbeat, start
 
 
 def _tail(store: PostgresStore) -> list[Event]:
@@ -47,3 +55,30 @@ def test_events_of_an_earlier_epoch_come_first_whatever_the_server_counts(
 
     assert not before
     assert [each.event.job_id for each in store.tail_events(after=None, limit=10)] == [old]
+
+
+@spec("E5")
+@pytest.mark.parametrize("jobs_before", [0, 2])
+def test_what_a_restored_file_gets_comes_after_what_was_read_before(
+    sqlite_store: SqliteStore, sqlite_path: Path, tmp_path: Path, jobs_before: int
+) -> None:
+    backup = tmp_path / "backup.db"
+    for _ in range(jobs_before):
+        enqueue(sqlite_store)
+    with closing(sqlite3.connect(sqlite_path)) as here, closing(sqlite3.connect(backup)) as there:
+        here.backup(there)
+    enqueue(sqlite_store, 5)
+    *_, last = sqlite_store.tail_events(after=None, limit=100)
+
+    with closing(SqliteStore(backup)) as restored:
+        epoch = restored.raise_epoch()
+        [new] = enqueue_changes(restored, 1)
+        restored.save([new], epoch=epoch)
+        shown = restored.tail_events(after=last.position, limit=100)
+        again = restored.raise_epoch()
+        [newest] = enqueue_changes(restored, 1)
+        restored.save([newest], epoch=again)
+        shown += restored.tail_events(after=shown[-1].position, limit=100)
+
+    assert (epoch, again) == (Epoch(2), Epoch(3))
+    assert [each.event.job_id for each in shown] == [new.job.id, newest.job.id]

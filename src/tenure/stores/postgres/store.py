@@ -393,13 +393,6 @@ class PostgresStore(SqlStore):
         written = (change for change in changes if change.job.id in saved.stuck)
         self._memory.acknowledged(written, begun=begun)
 
-    def raise_epoch(self) -> Epoch:
-        """Begin a new epoch, on whatever server the store is on now. [A5] [A12]"""
-        queries = [*self._epoch_lock(), self._query("adopt_server"), self._query("raise_epoch")]
-        [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
-        self._saw_epoch(Epoch(epoch))
-        return Epoch(epoch)
-
     # --- transactions --------------------------------------------------------------------------
 
     def _read(
@@ -562,6 +555,10 @@ class PostgresStore(SqlStore):
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return [self._query("lock_exclusive", key=self._key("queue", namespace, name))]
+
+    def _epoch_queries(self) -> list[Query]:
+        # On whatever server the store is on now.
+        return [*self._epoch_lock(), self._query("adopt_server"), self._query("raise_epoch")]
 
     def _epoch_lock(self) -> list[Query]:
         return [self._query("lock_exclusive", key=self._key("epoch"))]

@@ -117,8 +117,8 @@ class SqlStore(
         """The lock that no claim of this queue can pass."""
 
     @abstractmethod
-    def _epoch_lock(self) -> list[Query]:
-        """The lock that no write under an epoch can pass."""
+    def _epoch_queries(self) -> list[Query]:
+        """What begins a new epoch after every write under the old one; the last returns it."""
 
     @abstractmethod
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
@@ -516,8 +516,8 @@ class SqlStore(
         return [Outage(began_at, ended_at, bool(is_jump)) for began_at, ended_at, is_jump in rows]
 
     def raise_epoch(self) -> Epoch:
-        """Begin a new epoch, after every write under the old one has ended."""
-        queries = [*self._epoch_lock(), self._query("raise_epoch")]
+        """Begin a new epoch, after every write under the old one has ended. [A5] [A12]"""
+        queries = self._epoch_queries()
         [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)

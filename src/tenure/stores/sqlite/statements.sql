@@ -19,6 +19,15 @@ INSERT INTO {t}job ({inserted_columns}) SELECT {inserted_values} FROM json_each(
 INSERT INTO {t}job_event ({logged_columns})
 SELECT {logged_values} FROM json_each({logged_rows}) AS i;
 
+-- name: forget_last_position
+-- Differs: see begin_positions.
+DELETE FROM sqlite_sequence WHERE name = '{t}job_event';
+
+-- name: begin_positions
+-- Differs: a restored file has lower positions than readers of the lost one may have seen. Those of
+-- each epoch begin with its number, as PostgreSQL's do.
+INSERT INTO sqlite_sequence (name, seq) SELECT '{t}job_event', epoch + 1 << 44 FROM {t}meta;
+
 -- name: live_key_exists
 -- Differs: see load_revs.
 SELECT 1 FROM {t}job

@@ -203,8 +203,9 @@ class SqliteStore(SqlStore):
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return []
 
-    def _epoch_lock(self) -> list[Query]:
-        return []
+    def _epoch_queries(self) -> list[Query]:
+        names = ("forget_last_position", "begin_positions", "raise_epoch")
+        return [self._query(name) for name in names]
 
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         return [

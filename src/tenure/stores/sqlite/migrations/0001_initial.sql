@@ -158,7 +158,7 @@ CREATE INDEX tenure_job_compensation
 --
 -- `position` is where an event comes in the tail: there is one writer, so that the order of rows is
 -- the order of commits. AUTOINCREMENT: else a purge of the newest rows would let their positions be
--- used again, and a reader would pass by the new events (docs/adr/0031).
+-- used again, and a reader would pass by the new events (docs/adr/0031). `raise_epoch` lifts it.
 CREATE TABLE tenure_job_event (
     position         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     job_id           TEXT    NOT NULL,
