@@ -1,4 +1,4 @@
-"""Retention on a SQL store looks at a page by its indexes, however much is kept."""
+"""Retention on a SQL store finds a page by its indexes, however much is kept."""
 
 import sqlite3
 from contextlib import closing
@@ -20,7 +20,7 @@ SHAPES = pytest.mark.parametrize("shape", [_FROM_THE_FIRST, _FROM_THE_LAST], ids
 
 
 def _renewed(store: Store) -> dict[str, object]:
-    """Fifty jobs with forty live renewals each; where a look may go on."""
+    """Fifty jobs with forty live renewals each; where a page may begin."""
     enqueue(store, 50)
     jobs = claim(store, 50)
     for _ in range(40):
@@ -32,7 +32,7 @@ def _renewed(store: Store) -> dict[str, object]:
 @SHAPES
 def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
     store = SqliteStore(sqlite_path)
-    query = store._query("look_at_renewals", shape, **_renewed(store))
+    query = store._query("page_of_renewals", shape, **_renewed(store))
     with closing(sqlite3.connect(sqlite_path)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
         looked = raw.execute(query.text, query.parameters).fetchall()
@@ -50,7 +50,7 @@ def test_postgres_finds_renewals_by_an_index_without_a_sort(
     postgres_url: str, shape: Shape
 ) -> None:
     store = PostgresStore(postgres_url, migrate=True)
-    query = store._query("look_at_renewals", shape, **_renewed(store))
+    query = store._query("page_of_renewals", shape, **_renewed(store))
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("SET enable_seqscan = off")
         rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()

@@ -5,6 +5,8 @@ For callers that hold core commands (tests, the store kit, chaos clients); other
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -62,24 +64,16 @@ def answer_line(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
     """The line to write when its answer has arrived."""
     line = request_line(command, at=at)
     if isinstance(answer, Verdict):
-        return Ack(
-            op=line.op,
-            job_id=line.job_id,
-            at=at,
-            request_id=line.request_id,
-            lease_id=line.lease_id,
-            hb_seq=line.hb_seq,
+        return replace(
+            line,
             answer=answer.kind,
             settled=answer.settled,
             replayed=answer.replayed and isinstance(command, Heartbeat),
             cause=answer.cause,
         )
     shown = answer.job if answer.is_ok else None
-    return Ack(
-        op=line.op,
-        job_id=line.job_id,
-        at=at,
-        request_id=line.request_id,
+    return replace(
+        line,
         answer=VerdictKind.OK if answer.is_ok else VerdictKind.REJECTED,
         answered_id=shown.id if shown is not None and shown.id != line.job_id else None,
         rev=shown.rev if shown is not None else None,

@@ -28,7 +28,7 @@ class MemoryArtifacts(MemoryPart):
         super().__init__()
         self.artifact_quotas = ArtifactQuotas()
         self._artifacts: dict[_ArtifactKey, StoredArtifact] = {}
-        self._last_looked_at: _ArtifactKey | None = None
+        self._last_collected: _ArtifactKey | None = None
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact if its lease is valid now and the quotas have room."""
@@ -98,10 +98,10 @@ class MemoryArtifacts(MemoryPart):
         """Delete artifacts that nobody will ever see, among the next `limit` ones."""
         with self._lock:
             self._open()
-            after = self._last_looked_at
+            after = self._last_collected
             keys = sorted(key for key in self._artifacts if after is None or key > after)[:limit]
             hit_limit = len(keys) == limit
-            self._last_looked_at = keys[-1] if hit_limit else None
+            self._last_collected = keys[-1] if hit_limit else None
             leftover = [key for key in keys if self._is_leftover(key)]
             for key in leftover:
                 del self._artifacts[key]

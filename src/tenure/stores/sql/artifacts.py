@@ -43,7 +43,7 @@ class Artifacts(Transactional):
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
         self.artifact_quotas = ArtifactQuotas()
-        self._last_looked_at: Row | None = None  # where the collection of artifacts goes on
+        self._last_collected: Row | None = None  # where the collection of artifacts goes on
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact if its lease is valid now and the quotas have room. [B7] [B28]"""
@@ -110,10 +110,10 @@ class Artifacts(Transactional):
 
     def collect_artifacts(self, *, limit: int) -> PruneResult:
         """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
-        after = self._last_looked_at
+        after = self._last_collected
         job_id, attempt, name = after or (None, None, None)
         query = self._query(
-            "look_at_artifacts",
+            "page_of_artifacts",
             _FROM_THE_FIRST if after is None else _FROM_THE_LAST,
             job_id=job_id,
             attempt=attempt,
@@ -124,7 +124,7 @@ class Artifacts(Transactional):
         hit_limit = len(rows) == limit
         leftover = [self._deletion(row) for row in rows if _is_leftover(row)]
         deleted = self._write(lambda tx: self._delete_artifacts(tx, leftover)) if leftover else 0
-        self._last_looked_at = rows[-1][:3] if hit_limit else None
+        self._last_collected = rows[-1][:3] if hit_limit else None
         return PruneResult(deleted, hit_limit)
 
     def _delete_artifacts(self, tx: Transaction, deletions: Sequence[Query]) -> int:

@@ -71,7 +71,7 @@ SELECT 1 FROM {t}job AS j
 -- Labels are compared here, principals by the caller: few sessions share a label.
 SELECT {session_columns} FROM {t}worker WHERE namespace = :namespace AND worker {among_workers};
 
--- name: look_at_sessions
+-- name: page_of_sessions
 SELECT w.namespace, w.worker, w.actor,
        w.claimed_at < (SELECT {t}clock()) - :older_than_us
        AND (w.namespace, w.worker, w.actor) NOT IN (
@@ -157,7 +157,7 @@ RETURNING began_at;
 -- name: raise_epoch
 UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 
--- name: look_at_renewals
+-- name: page_of_renewals
 -- From renewal to renewal, and past a live one to the next job, as if its seq were the highest:
 -- those of the live attempt come last, and a job that runs for days has thousands of them. Step by
 -- step through the index: a planner whose statistics are behind would sort them all for a page.
@@ -255,11 +255,11 @@ SELECT job_id FROM (SELECT DISTINCT job_id FROM {t}job_event {after_job_id}
 
 -- name: live_keys
 SELECT namespace, kind, dedupe_key, id FROM {t}job
- WHERE dedupe_key IS NOT NULL AND finished_at IS NULL {after_key}
+ WHERE dedupe_key IS NOT NULL AND finished_at IS NULL {after}
  ORDER BY namespace, kind, dedupe_key, id LIMIT :limit;
 
 -- name: lease_holders
-SELECT lease_id, id FROM {t}job WHERE lease_id IS NOT NULL {after_lease}
+SELECT lease_id, id FROM {t}job WHERE lease_id IS NOT NULL {after}
  ORDER BY lease_id, id LIMIT :limit;
 
 -- name: hold_job
@@ -322,7 +322,7 @@ SELECT {artifact_columns} FROM {t}artifact AS a
 SELECT {artifact_columns}, body FROM {t}artifact AS a
  WHERE a.job_id = :job_id AND a.attempt = :attempt AND a.name = :name;
 
--- name: look_at_artifacts
+-- name: page_of_artifacts
 SELECT a.job_id, a.attempt, a.name, j.attempt, j.lease_id, j.status
   FROM {t}artifact AS a LEFT JOIN {t}job AS j ON j.id = a.job_id {after_artifact}
  ORDER BY a.job_id, a.attempt, a.name LIMIT :limit;

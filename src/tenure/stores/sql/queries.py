@@ -208,33 +208,27 @@ class SqlQueries(Transactional):
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order."""
-        shape: Shape = (("after_key", ""),)
-        last: Row = (None,) * 4
-        while True:
-            given = dict(zip(("namespace", "kind", "dedupe_key", "id"), last, strict=True))
-            query = self._query("live_keys", shape, limit=KEYS_PER_PAGE, **given)
-            rows = self._rows(query)
-            for namespace, kind, key, job_id in rows:
-                yield DedupeKey(namespace, kind, key), job_id
-            if len(rows) < KEYS_PER_PAGE:
-                return
-            after = "(namespace, kind, dedupe_key, id) > (:namespace, :kind, :dedupe_key, :id)"
-            shape, last = (("after_key", f"AND {after}"),), rows[-1]
+        key = ("namespace", "kind", "dedupe_key", "id")
+        for namespace, kind, dedupe_key, job_id in self._all_rows("live_keys", key):
+            yield DedupeKey(namespace, kind, dedupe_key), job_id
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order."""
-        shape: Shape = (("after_lease", ""),)
-        last: Row = (None, None)
+        rows = self._all_rows("lease_holders", ("lease_id", "id"))
+        yield from ((lease_id, job_id) for lease_id, job_id in rows)
+
+    def _all_rows(self, name: str, key: tuple[str, ...]) -> Iterator[Row]:
+        """Every row of a statement, which selects and sorts by these columns, page by page."""
+        names, values = ", ".join(key), ", ".join(f":{column}" for column in key)
+        shape: Shape = (("after", ""),)
+        last: Row = (None,) * len(key)
         while True:
-            query = self._query(
-                "lease_holders", shape, limit=KEYS_PER_PAGE, lease_id=last[0], id=last[1]
-            )
-            rows = self._rows(query)
-            yield from ((lease_id, job_id) for lease_id, job_id in rows)
+            given = dict(zip(key, last, strict=True))
+            rows = self._rows(self._query(name, shape, limit=KEYS_PER_PAGE, **given))
+            yield from rows
             if len(rows) < KEYS_PER_PAGE:
                 return
-            shape = (("after_lease", "AND (lease_id, id) > (:lease_id, :id)"),)
-            last = rows[-1]
+            shape, last = (("after", f"AND ({names}) > ({values})"),), rows[-1]
 
 
 def _readable(

@@ -48,7 +48,7 @@ class SqlRetention(Transactional):
         job_id, seq = self._last_renewal
         shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
         rows = self._rows(
-            self._query("look_at_renewals", shape, job_id=job_id, seq=seq, limit=limit)
+            self._query("page_of_renewals", shape, job_id=job_id, seq=seq, limit=limit)
         )
         # An attempt that has ended stays so, and what came before it in its job has ended too.
         ended = {job_id: seq for job_id, seq, is_ended in rows if is_ended}
@@ -67,7 +67,7 @@ class SqlRetention(Transactional):
         shape = _FROM_THE_FIRST_SESSION if after is None else _FROM_THE_LAST_SESSION
         rows = self._rows(
             self._query(
-                "look_at_sessions", shape, older_than_us=older_than_us, limit=limit, **given
+                "page_of_sessions", shape, older_than_us=older_than_us, limit=limit, **given
             )
         )
         old = [dict(zip(_SESSION_KEY, row, strict=False)) for row in rows if row[-1]]
