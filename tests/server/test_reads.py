@@ -88,6 +88,15 @@ def test_a_span_that_ends_in_1970_does_not_end_now(stage: Stage) -> None:
     assert (found["until"], found["counts"]) == ("1970-01-01T00:00:00Z", [])
 
 
+@spec("H3")
+@pytest.mark.parametrize("since", ["2026", "1.8e9", "2026-11-17T08:00:00", "yesterday"])
+def test_a_time_in_a_query_is_an_instant_and_no_number(stage: Stage, since: str) -> None:
+    refused = stage.ask("GET", f"/v1/stats?since={since}", token=stage.of(V))
+
+    assert (refused.status, refused.json["field"]) == (422, "since")
+    assert "such as 2030-01-31T12:00:00Z" in refused.json["message"]
+
+
 @spec("H43")
 def test_a_log_comes_in_pages(stage: Stage) -> None:
     lease = stage.leased()

@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Hashable, Iterable
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
 from tenure.core.ijson import is_ijson
 from tenure.errors import InvalidInput, MalformedBody
+from tenure.protocol.fields import Moment
 from tenure.protocol.wording import in_words
 
 _T = TypeVar("_T")
@@ -102,8 +103,10 @@ def convert_text(kind: Any, field: str, text: str) -> Any:
 def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
     """The query that the part of a URL after `?` is. Raises `InvalidInput`."""
     found: dict[str, Any] = {}
-    lists = _list_fields(cast(Hashable, kind))
+    lists, moments = _list_fields(cast(Hashable, kind)), _moment_fields(cast(Hashable, kind))
     for name, text in pairs:
+        if name in moments:
+            convert_text(Moment, name, text)  # below, 2026 would be half an hour after 1970
         if name in lists:
             found.setdefault(name, []).append(text)
         elif name in found:
@@ -138,6 +141,12 @@ def _list_fields(kind: Hashable) -> frozenset[str]:
         for field in info.fields
         if isinstance(field.type, msgspec.inspect.VarTupleType)
     )
+
+
+@cache
+def _moment_fields(kind: Hashable) -> frozenset[str]:
+    hints = get_type_hints(kind, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if Moment in (hint, *get_args(hint)))
 
 
 def _without_place(text: str) -> tuple[str, str]:
