@@ -228,7 +228,7 @@ class QueueMeasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """How full a store is, queue by queue; `left_out` queues were not looked at. [B27]"""
+    """How full a store is, queue by queue; `left_out` queues were not measured. [B27]"""
 
     now: Instant
     queues: tuple[QueueMeasure, ...]
@@ -371,7 +371,7 @@ class DecisionStore(Protocol):
         self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
     ) -> dict[JobId, list[Event]]:
         """The first event of each job, and so many of the latest others that are no renewals, in
-        order of seq: all that a decision looks at, however long the log is. [J8]"""
+        order of seq: all that a decision needs, however long the log is. [J8]"""
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the
@@ -432,7 +432,7 @@ class SweepStore(Protocol):
 
 
 class RetentionStore(Protocol):
-    """What retention needs of a store. Each call looks at `limit` rows at most. [G4]"""
+    """What retention needs of a store. Each call reads `limit` rows at most. [G4]"""
 
     def now(self) -> Instant:
         """The store's clock."""

@@ -270,7 +270,7 @@ class Kit:
         return [event.type for event in self.events(job)]
 
     def observations(self, job: Job) -> list[Observation]:
-        """What was observed beside the job's history."""
+        """The observations of the job."""
         return self.store.load_observations(job.id)
 
     # --- clients and operators -----------------------------------------------------------------

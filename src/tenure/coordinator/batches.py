@@ -50,7 +50,7 @@ from tenure.ports import DecisionStore, DedupeKey, Entropy, LoadHistories, Locke
 MAX_TRIES = 8
 LOST_BEFORE_LOCKING = 2
 """So many lost races are decided again on a row that was only read; after that the row is locked.
-A `complete` beside twenty heartbeats of its lease lost eight in a row. [K8]"""
+A `complete` sent together with twenty heartbeats of its lease lost eight in a row. [K8]"""
 
 DECIDED_TOGETHER = 250
 LARGEST_REMEMBERED_BYTES = 16 * 1024
@@ -348,7 +348,7 @@ class Executor:
             if isinstance(outcome, Applied | NeedsHistory):
                 continue
             if isinstance(outcome, Resolved) and pending.command.job_id not in resolved:
-                continue  # another resolution came first: look again
+                continue  # another resolution came first: load and decide again
             if isinstance(outcome, Refused) and outcome.observation is not None:
                 observations.append(outcome.observation)
             pending.answer = outcome.answer
@@ -400,7 +400,7 @@ class Executor:
     def _decide_with_histories(
         self, unclear: list[tuple[PendingCommand, Moment]], rows: "_Rows"
     ) -> list[tuple[PendingCommand, Outcome]]:
-        # The log is read after the row, so it holds at least everything the row stands for.
+        # The log is read after the row, so it has at least every event that led to the row.
         subjects = {pending.command.job_id: rows.subject(pending.command) for pending, _ in unclear}
         load = rows.load_histories or self._store.load_decision_histories
         histories = load([job.id for job in subjects.values() if job])
@@ -482,7 +482,7 @@ class _Rows:
         self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
 
     def subject(self, command: Command) -> Job | None:
-        """The job a decision about `command` looks at."""
+        """The job that `command` is decided on."""
         return self.existing.get(command.job_id) or self.jobs.get(command.job_id)
 
 

@@ -81,8 +81,8 @@ class OutageWatch:
         heard_us = self._monotonic()
         with self._lock:
             if self.is_late(asked_us) and now - self._instant(asked_us, now) > self._shortest_us:
-                # One that read its clock at once, and was heard late, is well: this process
-                # stood still.
+                # A store that read its clock at once is well, even if its answer came late: then
+                # this process was suspended.
                 self._fail(asked_us)
             if heard_us - asked_us <= LATEST_READING:
                 self._reading = (now, heard_us)
@@ -152,8 +152,8 @@ class _Watched:
         return partial(timed, found)
 
     def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """As `load`, whose answer shows the store's clock: a late one can be told from a process
-        that stood still."""
+        """By `load`, whose answer has the store's clock: it shows whether the store was late or
+        this process was suspended."""
         loaded: Loaded = self._call(self._store.load, ids)
         return loaded.jobs
 

@@ -3,7 +3,7 @@
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
 expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
 workers and sessions that are long gone and outages that excuse nothing any more are deleted.
-Refuses to keep finished jobs for less than a day: a history that vanishes before anybody looked
+Refuses to keep finished jobs for less than a day: a history that vanishes before anybody read it
 proves nothing. [G3]
 """
 

@@ -166,7 +166,7 @@ class _Claim:
             self.future.set_exception(error)
 
     def finish(self, answer: ClaimAnswer) -> None:
-        """Likewise."""
+        """Give the caller its answer, unless it was told at its deadline."""
         with suppress(InvalidStateError):
             self.future.set_result(answer)
 

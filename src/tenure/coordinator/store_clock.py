@@ -28,7 +28,7 @@ class StoreClock:
         return self._monotonic()
 
     def heard(self, now: Instant, epoch: Epoch, *, asked_at: int) -> None:
-        """Take a fresh reading, unless it comes late: this process, or the store, stood still."""
+        """Take a fresh reading. A late one is ignored: this process or the store was suspended."""
         heard_at = self._monotonic()
         if heard_at - asked_at <= LATEST_READING:
             # One tuple, assigned at once: threads read it without a lock.

@@ -74,8 +74,8 @@ class ClockGuard:
             self._suspect = None
             if now - (suspected_at + elapsed) <= self._threshold_us:
                 if is_ahead and self._trusted is not None:
-                    # Only a reading of one's own tells a jump from a time in which nobody
-                    # looked: the last tick may be as old as the last process. [O11]
+                    # Only an earlier reading of this process proves a jump: the last tick may
+                    # be old because no process was running. [O11]
                     self.jump = Outage(self._trusted[0], min(suspected_at, now), is_jump=True)
                 self._trusted = (now, monotonic_us)
                 return True
@@ -130,13 +130,13 @@ class Sweeper:
         if self._lets_others_record(last_tick):
             return SweepReport(outage=outage)
         if outage is None and self._watch.is_late(asked_us) and not self._skipped_last_pass:
-            # Either this process stood still, or the answer was on its way for long. Other calls
-            # of this process tell, and they are answered by the next pass.
+            # Either this process was suspended, or the answer took long. The other calls of this
+            # process show which; they are answered by the next pass.
             self._skipped_last_pass = True
             return SweepReport(is_behind=True)
         self._skipped_last_pass = False  # answers that are always late must not end all sweeping
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
-            if self._guard.has_trusted:  # else nobody has looked at it for a while: no news
+            if self._guard.has_trusted:  # else nobody has read it for a while: no jump
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return SweepReport(distrusts_clock=True, outage=outage)
         outage = self._record_jump() or outage

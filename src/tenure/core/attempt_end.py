@@ -1,7 +1,7 @@
 """How an attempt ends: by its owner's report or by time.
 
-Reports are answered once and for ever (facts are replayed); time needs no report at all, the
-sweep only records what it has already revoked. Which reason and stage a dead letter carries is
+A report is decided once; a repeat gets the recorded answer. A lease ends by time without a report:
+the sweep only records that. Which reason and stage a dead letter carries is
 decided here and nowhere else.
 """
 
@@ -72,7 +72,7 @@ _DISPOSITIONS = {status: Disposition(status.value) for status in JobStatus if st
 
 
 def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
-    """COMMITTED, told from the events the report left; a replay reads the same ones. [R3]"""
+    """COMMITTED, derived from the events of the report; a replay reads the same ones. [R3]"""
     last = events[-1]
     disposition = _DISPOSITIONS.get(last.to_status)
     if disposition is None:  # requeued; an implicit start may be the first event [T6]
@@ -89,7 +89,7 @@ def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
 
 
 def refusal(judgement: LeaseJudgement, job: Job | None) -> Verdict:
-    """What a worker without authority hears: CANCELLED if it once had some, else REJECTED.
+    """The verdict for a worker without a valid lease: CANCELLED if it once had one, else REJECTED.
 
     A stranger to the lease is not told the job's status: it must not learn whether the lease
     exists.
@@ -128,7 +128,7 @@ def _refused(job: Job | None, command: Settle, judgement: LeaseJudgement, at: Mo
 
 
 def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:
-    """Somebody used another principal's lease: worth knowing, its body is not. [U2]"""
+    """Somebody used another principal's lease. That is recorded, the result is not. [U2]"""
     return Observation(
         job_id=command.job_id,
         type=ObservationType.FOREIGN_LEASE,
@@ -166,7 +166,7 @@ def _discarded(command: Settle, cause: Cause, at: Moment) -> Observation | None:
 
 
 def _implicit_start(job: Job, at: Moment) -> list[Draft]:
-    """A report of a job that never said it started says so now. [T6]"""
+    """A report of a job that was not reported as started: the start is recorded with it. [T6]"""
     if job.status is _RUNNING:
         return []
     ts = later(at.now, job.updated_at)
@@ -222,7 +222,7 @@ def _treatment(error: JobError) -> _Treatment:
         case ErrorClass.PERMANENT:
             return _Treatment.END
         case ErrorClass.VALIDATION:
-            # Found before user code ran, the input itself is at fault: a dead letter to look at.
+            # No user code has run, so the input itself is wrong: it goes to the dead letters.
             return _Treatment.UNREADABLE if error.stage is Stage.INPUT else _Treatment.END
         case _:
             assert_never(error.error_class)
@@ -373,7 +373,7 @@ def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Out
     cause = revocation(job, at.now)
     if cause is None:
         return Replayed(answer=Reply(job=job))
-    origin = Origin(actor=command.actor, request_id=None)  # nobody asked: named by its place [Q6]
+    origin = Origin(actor=command.actor, request_id=None)  # no request: its id is job_id:seq [Q6]
     if cause is EventCause.GRACE_OVER:
         draft = Draft(
             type=EventType.CANCELLED,
@@ -423,7 +423,7 @@ def _excuses_timeout(job: Job, command: Sweep) -> bool:
 
 
 def _lose(job: Job, cause: EventCause, at: Moment, *, is_free: bool) -> list[Draft]:
-    """The attempt is lost; where the job goes from there: T16 before T15 before T14. [N2]"""
+    """Record that the attempt is lost, and move the job on: T16 before T15 before T14. [N2]"""
     failures = job.failures if is_free else job.failures + 1
     exhausted = failures >= job.policy.max_attempts
     ts = later(at.now, job.updated_at)

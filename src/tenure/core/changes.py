@@ -50,7 +50,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who asked, under which id: the columns every event of one decision shares."""
 
     actor: Actor
-    request_id: RequestId | None  # None: a system transition, named job_id:rev
+    request_id: RequestId | None  # None: a system transition, named job_id:seq
     fingerprint: Fingerprint | None = None
 
 
@@ -60,7 +60,7 @@ _CLAIMED = EventType.CLAIMED  # a constant: see `evolution`
 def origin_of(command: Settle | OperatorCommand) -> Origin:
     """The origin of a report or of an operator's request: a repeat is compared with what is kept
     of it. [R15]"""
-    is_named = command.actor != SYSTEM  # what the system does is named by its place in the log [Q6]
+    is_named = command.actor != SYSTEM  # a system transition is named job_id:seq [Q6]
     return Origin(
         actor=command.actor,
         request_id=command.request_id if is_named else None,

@@ -1,8 +1,8 @@
 """Claims: which ready jobs go to which worker session, and what a repeated claim gets.
 
-One outstanding claim per session: racers meet on the session, which the store locks, and
-`claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in the order it
-found it, never past a queue's limit [Z3]; each grant is still `decide`'s.
+One outstanding claim per session: the store locks the session, so that claims of one session wait
+for each other, and `claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in
+the order it found it, never past a queue's limit [Z3]; each grant is still `decide`'s.
 """
 
 import hashlib
@@ -57,12 +57,12 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scope(self) -> "ClaimScope":
-        """Where it looks: requests of one scope can share a transaction."""
+        """The jobs it may receive. Requests of one scope can share a transaction."""
         return ClaimScope(namespace=self.namespace, queues=self.queues, kinds=self.kinds)
 
     @property
     def session(self) -> "SessionKey":
-        """Whose it is."""
+        """The worker session that asks."""
         return SessionKey(namespace=self.namespace, actor=self.actor, worker=self.worker)
 
 
@@ -132,8 +132,8 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim hears: grants, or why not. `waited_us` is how long it was held before the
-    store was asked for these: a lease did not begin before that, whatever its ttl. [WP12]"""
+    """The answer to one claim: grants, or why there are none. `waited_us` is how long the claim was
+    held before the store was asked: no lease began before that, whatever its ttl. [WP12]"""
 
     grants: tuple[Grant, ...] = ()
     cause: Cause | None = None
@@ -173,7 +173,7 @@ def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
 
 
 def admit(session: Session | None, request: ClaimRequest) -> Admission:
-    """Where a claim stands against what its session remembers. [Q1] [Q2]"""
+    """Whether a claim is new, a repeat or out of order, by its session's last claim. [Q1] [Q2]"""
     if session is None:
         return Admission.FRESH
     if session.request_id == request.request_id:
@@ -217,8 +217,8 @@ def repeated_claim(
     request: ClaimRequest, leased: Iterable[tuple[Job, History]], at: Moment
 ) -> ClaimAnswer:
     """What is left of the grants an earlier, equal claim received: those of its leases that are
-    still valid, never other jobs and never a revived lease. [Q1] What another body received under
-    the same id is not shown: it may be out of the scope that this one was checked for. [Q2]"""
+    still valid, never other jobs and never a revived lease. [Q1] What another claim received
+    under the same request id is not shown: this caller may not be allowed to see it. [Q2]"""
     asked_by = claim_fingerprint(request)
     grants: list[Grant] = []
     is_reused = False
@@ -269,7 +269,7 @@ def take_back(
     }
     may_have_arrived = session is None or session.is_repeated or granted_by != {session.request_id}
     if may_have_arrived or job.hb_seq > 0:
-        cause = Cause.ALREADY_STARTED  # nobody here can tell that it was not
+        cause = Cause.ALREADY_STARTED  # it may have been: nothing here proves the contrary
         return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
     return decide(job, command, at, history)
 

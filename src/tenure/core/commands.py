@@ -229,9 +229,9 @@ _encode = msgspec.msgpack.Encoder().encode
 def fingerprint(command: Command) -> Fingerprint:
     """A digest of what was asked: a replay must ask the same, or the id was reused. [R15] [Q4]
 
-    The request id itself is part of it, which costs nothing and keeps the function total. What
+    The request id is part of it, so that one function serves all commands. What
     the service loads for the decision (a redrive's compensation, a resolution) is not, because the
-    caller did not send it. Nor is a traceparent: who asks again does so in another span. [OB3] Nor
+    caller did not send it. Nor is a traceparent: a repeat is sent in another span. [OB3] Nor
     is a follow-up's parent: nobody compares such a job with what was asked. [D9]
     """
     kind = type(command)

@@ -60,7 +60,7 @@ _QUEUED, _TO_CLAIMED, _TO_RUNNING = JobStatus.QUEUED, JobStatus.CLAIMED, JobStat
 def decide(
     job: Job | None, command: Command, at: Moment, history: History | None = None
 ) -> Outcome:
-    """What `command` does to `job` at this moment, and what its caller hears."""
+    """What `command` does to `job` at this moment, and the answer to its caller."""
     return _DECISIONS[type(command)](job, command, at, history)
 
 
@@ -101,7 +101,7 @@ def _claim(job: Job | None, command: Claim, at: Moment, _: History | None) -> Ou
 
 
 def grant_of(job: Job, at: Moment) -> Grant:
-    """The grant a claimed or running job stands for, with the time that remains of it."""
+    """The grant of a claimed or running job, with the time that is left of its lease."""
     assert job.lease_id is not None
     assert job.due_at is not None
     return Grant(
@@ -164,8 +164,8 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
 
 
 def _start_again(job: Job, command: Start, at: Moment, history: History | None) -> Outcome:
-    """A repeated start is OK only under its own request id: authority is re-evaluated, and the
-    lease was found valid before we came here. [R18]"""
+    """A repeated start is OK only under its own request id. The lease was found valid before this
+    was called. [R18]"""
     if history is None:
         return NeedsHistory(job_id=job.id)
     started_by = [

@@ -63,20 +63,20 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Nothing to write: the question was answered before, or asks for what already holds."""
+    """Nothing to write: the request was answered before, or asks for what is already so."""
 
     answer: Answer
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Nothing changes; at most the refusal itself is worth remembering."""
+    """Nothing changes; at most an observation of the refusal is written."""
 
     answer: Answer
     observation: Observation | None = None
 
 
 class NeedsHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The row alone cannot tell; ask again with the job's events."""
+    """The row is not enough to decide; decide again with the job's events."""
 
     job_id: JobId
 

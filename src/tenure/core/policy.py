@@ -12,7 +12,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.vocabulary import OnExhausted, OnLost
 
 SHORTEST_RETENTION = seconds(24 * 3600)
-"""A history that vanishes before anybody looked proves nothing. [G3]"""
+"""A history that vanishes before anybody read it proves nothing. [G3]"""
 
 MIN_HEARTBEAT = seconds(10)
 MAX_HEARTBEAT = seconds(30)

@@ -1,7 +1,7 @@
 """Requests of clients and operators: enqueue, cancel, requeue, dead-letter, redrive, discard.
 
-Every one is idempotent under its request id (an enqueue's is the job id): the same question gets
-the recorded answer, another question under the same id is told so. [Q4] Refusals carry the
+Every one is idempotent under its request id (an enqueue's is the job id): a repeated request gets
+the recorded answer, a different one under the same id is refused. [Q4] Refusals carry the
 current record, so that a caller can see what it ran into.
 """
 
@@ -117,7 +117,8 @@ def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause
 
 
 def answer_existing(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
-    """A new job met an old one: a replay, a reused id, or a duplicate by its key. [D5] [D3]"""
+    """The answer where the job exists already: a replay, a reused id, or a duplicate by its dedupe
+    key. [D5] [D3]"""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if job.id != wanted:
         return Replayed(answer=Reply(job=job, deduplicated=True))
@@ -128,7 +129,7 @@ def answer_existing(job: Job, command: Enqueue | Redrive, history: History | Non
         return NeedsHistory(job_id=job.id)
     if history[0].fingerprint == fingerprint(command):
         return Replayed(answer=Reply(job=job, replayed=True))
-    # Of a job of another namespace nobody learns more than that its id is taken. [H21]
+    # A caller learns of a job of another namespace only that its id is taken. [H21]
     is_elsewhere = isinstance(command, Enqueue) and command.namespace != job.namespace
     return _refused(None if is_elsewhere else job, Cause.IDEMPOTENCY_KEY_REUSE)
 
@@ -246,8 +247,8 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
 
 
 def requeue(job: Job | None, command: Requeue, at: Moment, history: History | None) -> Outcome:
-    """Let a held job go. A job can be held, let go and held again: a repeat of the first request
-    must not undo the second hold, so the log is asked first."""
+    """Send a held job back to its queue. A job can be held, sent back and held again: a repeat of
+    the first request must not undo the second hold, so the log is read first."""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
     before = _answered_before(job, command, history)
@@ -346,7 +347,7 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
 
 
 def _redriven(job: Job, command: Redrive, enqueued: Event) -> Resolution:
-    """A dead letter that became a new job needs nobody's attention any more. [B17]"""
+    """The resolution of a dead letter that became a new job. [B17]"""
     return Resolution(
         job_id=job.id,
         kind=ResolutionKind.REDRIVEN,

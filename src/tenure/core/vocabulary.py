@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """Where a job stands. The first four are live, the last four terminal and immutable."""
+    """The status of a job. The first four are live, the last four terminal and immutable."""
 
     QUEUED = "queued"
     CLAIMED = "claimed"

@@ -75,7 +75,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Refuse a line that verify could not compare with a log, or an answer that nobody gets:
-        it would be checked against nothing and look as if it held."""
+        it would be compared with nothing, and the rule would seem to hold."""
         for problem in self._problems():
             raise ValueError(problem)
 

@@ -1,7 +1,7 @@
 """Attempts: a job's log cut into its attempts, and when each lease's authority ended.
 
-Works on broken logs too: it cuts where a claim or an attempt's end stands, and leaves judging to
-the invariants.
+Works on broken logs too: it cuts at each claim and at each end of an attempt, and leaves judging
+to the invariants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,11 +55,10 @@ def attempts_of(events: Sequence[Event]) -> list[Attempt]:
 
 
 def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
-    """Each event after the claim, with the end of the lease as it stood just before it. [L9]
+    """Each event after the claim, with the end of the lease just before it. [L9]
 
-    Pruned renewals leave a gap in the seqs: whatever they extended is then read off the next
-    event, which carries the expiry it met, or, if it set a new one itself, is given the benefit
-    of the doubt.
+    Pruned renewals leave a gap in the seqs. The expiry that they led to is then taken from the
+    next event; if that event set a new expiry itself, the latest possible one is assumed.
     """
     claimed = attempt.claimed
     expires_at = claimed.lease_expires_at or claimed.ts

@@ -82,8 +82,8 @@ def _acts_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[V
 def _needs_authority(event: Event) -> bool:
     """Whether an event was made by right of the lease.
 
-    What ends an attempt from outside (the sweep, a cancel, a dead letter) records an end, whenever
-    it comes; a soft cancel speaks to the lease's holder and uses nobody's right.
+    What ends an attempt from outside (the sweep, a cancel, a dead letter) may come after the
+    lease's end; a soft cancel is a request to the owner and needs no lease.
     """
     if event.type in ATTEMPT_ENDS:
         return event.is_by_worker

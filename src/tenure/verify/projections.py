@@ -1,7 +1,7 @@
 """The four documents Tenure joins, each with its own states and transitions, seen in one history.
 
 The sets below are copied from the documents and say nothing else; the functions translate a
-history into each document's words and look whether it stays inside. One function per projection.
+history into each document's words and check that it stays inside. One function per projection.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Rows against their logs: the per-status table, the fold, and what an end leaves behind.
 
-One function per invariant. Field names are told, field contents only where they are counters or
-statuses: a payload or an error's text has no business in a report.
+One function per invariant. A report names fields, and shows their contents only if they are
+counters or statuses: it must not contain payloads or texts of errors.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def fold_gives_the_row(record: Record) -> Iterator[Violation]:
         try:
             folded = fold_step(folded, event)
         except (ArithmeticError, AssertionError, AttributeError, TypeError, ValueError):
-            # `evolve` trusts its log; a log it stumbles over is no history of a job.
+            # `evolve` checks nothing: it raises these for a log that is not the history of a job.
             yield broken("I12", record, event.seq, f"{event.type} cannot be folded here")
             return
     if record.job is None:

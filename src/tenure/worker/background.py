@@ -1,4 +1,4 @@
-"""What a worker does beside its loop: signs of life, lease polls, artifacts and output.
+"""What a worker does outside its loop: signs of life, lease polls, artifacts and output.
 
 One thread and a bounded queue, because the supervisor must never wait for a store. Nothing here
 decides about a job, and nothing that fails here costs one: failures are logged.

@@ -180,7 +180,7 @@ class MemoryStore(
     def load_decision_histories(
         self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
     ) -> dict[JobId, list[Event]]:
-        """The part of their events that decisions look at. [J8]"""
+        """The part of their events that decisions need. [J8]"""
         histories = self.load_histories(ids)
         for job_id, log in histories.items():
             transitions = [event for event in log if event.type not in RENEWALS]

@@ -1,4 +1,4 @@
--- What PostgreSQL needs beside or instead of common.sql.
+-- Statements of PostgreSQL: additions to common.sql, and replacements.
 
 -- name: settings
 -- Differs: a server has timeouts to set, and they are set per transaction: a session's settings

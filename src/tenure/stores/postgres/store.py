@@ -66,7 +66,7 @@ from tenure.stores.sql.transactions import Transaction
 _log = logging.getLogger("tenure.stores")
 
 LISTING_CONNECTIONS = 2
-"""For lists and measures, beside those for everything else: a slow list holds up no heartbeat."""
+"""For lists and measures alone, so that a slow list holds up no heartbeat."""
 
 MAX_TRIES = 5
 """How often a transaction is run that PostgreSQL gave up for the sake of another."""
@@ -364,7 +364,7 @@ class PostgresStore(SqlStore):
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
-        """Lock, look, let `plan` decide, write what it says; remember it as acknowledged."""
+        """Lock, read, let `plan` decide, write what it says; remember it as acknowledged."""
         begun = self._memory.begin()
         planned = super().claim(scope, sessions, wanted, plan)
         self._memory.acknowledged(planned.changes, begun=begun)
@@ -733,7 +733,7 @@ def _is_likely_to_stick(groups: Sequence[Group]) -> bool:
 
 
 def _stuck(group: Group, ids: str | None) -> list[JobId]:
-    """The ids that were written; None stands for all of the group."""
+    """The ids that were written; None means all of the group."""
     if ids is None:
         return [change.job.id for change in group.changes]
     return [JobId(each) for each in ids.split(",") if each]

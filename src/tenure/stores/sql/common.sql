@@ -161,7 +161,7 @@ UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 -- From renewal to renewal, and past a live one to the next job, as if its seq were the highest:
 -- those of the live attempt come last, and a job that runs for days has thousands of them. Step by
 -- step through the index: a planner whose statistics are behind would sort them all for a page.
-WITH RECURSIVE looked (job_id, seq, nth) AS (
+WITH RECURSIVE paged (job_id, seq, nth) AS (
     SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.type IN ('lease_renewed', 'heartbeat') {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1),
            (SELECT e.seq FROM {t}job_event AS e WHERE e.type IN ('lease_renewed', 'heartbeat') {after_renewal}
@@ -175,12 +175,12 @@ WITH RECURSIVE looked (job_id, seq, nth) AS (
              WHERE n.type IN ('lease_renewed', 'heartbeat') AND (n.job_id, n.seq) >
                    (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1), l.nth + 1
-      FROM looked AS l
+      FROM paged AS l
       JOIN {t}job_event AS e ON e.job_id = l.job_id AND e.seq = l.seq
       LEFT JOIN {t}job AS j ON j.id = e.job_id
      WHERE l.nth < :limit)
 SELECT e.job_id, e.seq, j.id IS NOT NULL AND (j.lease_id IS NULL OR e.lease_id <> j.lease_id)
-  FROM looked AS l
+  FROM paged AS l
   JOIN {t}job_event AS e ON e.job_id = l.job_id AND e.seq = l.seq
   LEFT JOIN {t}job AS j ON j.id = e.job_id
  ORDER BY l.nth;

@@ -215,7 +215,7 @@ class SqlStore(
     def load_decision_histories(
         self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
     ) -> dict[JobId, list[Event]]:
-        """The part of their events that decisions look at. [J8]"""
+        """The part of their events that decisions need. [J8]"""
         return self._read(lambda tx: self._decision_histories(tx, ids, events))
 
     def _decision_histories(
@@ -318,7 +318,7 @@ class SqlStore(
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
-        """Lock, look, let `plan` decide, write what it says."""
+        """Lock, read, let `plan` decide, write what it says."""
         for _ in range(MAX_CLAIM_RESTARTS):
             try:
                 return self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan))

@@ -1,4 +1,4 @@
--- What SQLite needs beside or instead of common.sql.
+-- Statements of SQLite: additions to common.sql, and replacements.
 
 -- name: load_revs
 -- Differs: one writer holds the lock, so that reading revisions and then writing is one step;

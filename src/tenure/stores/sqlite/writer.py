@@ -32,7 +32,7 @@ LOCK_SLICE_S = 0.5
 it."""
 
 GRACE_S = 0.25
-"""For work that is just being written at its deadline: this process may have stood still."""
+"""For work that is just being written at its deadline: this process may have been suspended."""
 
 _T = TypeVar("_T")
 
