@@ -1,6 +1,6 @@
 """Checks of single fields: names, ids, texts, numbers and durations.
 
-`validation` and the values of each subject are checked by these. Each violation is an
+`validation` and the structs of each subject use them. Each violation is an
 `InvalidInput` that names the field and says what is allowed. [J6]
 """
 

@@ -20,9 +20,9 @@ connected has asked for what it remembers, and raised the epoch if something is 
 
 
 def is_settling(since: Instant | None, now: Instant) -> bool:
-    """Whether a standby took over so recently that a loss may not have been noticed yet. A clock
-    that was set back to before that ends it: it must not stop all grants for as long as the step
-    was wide."""
+    """Whether a standby took over so recently that a loss may not have been noticed yet. If the
+    clock was set back to before that, the answer is no: otherwise nothing would be granted for as
+    long as the step was wide."""
     return since is not None and since <= now < since + SETTLING
 
 

@@ -93,7 +93,7 @@ def ordered_job_id(now: Instant, entropy: bytes) -> JobId:
 
 
 DERIVED_VERSION = "8"
-"""Of the UUIDs that follow from another job's, and of no others."""
+"""The version of UUIDs that are derived from another job's; no other id has it."""
 
 
 def derived_job_id(origin: JobId, *, purpose: str) -> JobId:
@@ -127,8 +127,8 @@ def epoch_of(lease_id: LeaseId) -> Epoch:
 
 
 def shown_lease(lease_id: LeaseId | str | None) -> str:
-    """A lease id as it may be shown: it is the right to report, so who reads of it must not be
-    able to use it."""
+    """A lease id as it may be shown. Who knows the whole id can report under it, so only a part is
+    shown."""
     return "none" if lease_id is None else lease_id[:10] + "…"
 
 

@@ -73,8 +73,8 @@ def why_not_held(
 def why_not_on_record(
     lease_id: LeaseId, *, is_known_job: bool, epoch: Epoch, is_settling: bool
 ) -> Cause:
-    """What is told of a lease that the job is not, or was never, under. If its record may have been
-    lost in a failover, its holder must stop and did nothing wrong. [R2] [A10]"""
+    """The cause for a lease that is not the job's current one. If its record may have been lost
+    in a failover, its holder must stop, but did nothing wrong. [R2] [A10]"""
     if is_settling or epoch_of(lease_id) < epoch:
         return Cause.EPOCH_CHANGED
     return Cause.INVALID_LEASE if is_known_job else Cause.UNKNOWN_JOB

@@ -75,7 +75,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return Actor(f"{role}:{self.namespace}/{self.name}")
 
     def is_valid(self, now: Instant) -> bool:
-        """Whether it opens anything at `now`. [H20]"""
+        """Whether it is valid at `now`. [H20]"""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def has_secret(self, digest: str) -> bool:

@@ -106,8 +106,8 @@ def check_commands(commands: Sequence[Command], limits: Limits) -> None:
 
 
 def _check_spread(commands: Sequence[Command]) -> None:
-    """Commands about one job are decided one after the other, a transaction each: a thousand of
-    them were one call, and four seconds."""
+    """Commands about one job are decided one after the other, a transaction each: a call
+    with a thousand of them took four seconds."""
     ids = [command.job_id for command in commands]
     if len(ids) - len(set(ids)) < MAX_PER_JOB:
         return  # as almost always: counting takes ten times as long
@@ -121,7 +121,7 @@ def check_command(command: Command, limits: Limits, before: Command | None = Non
     """Raise `InvalidInput` unless every field of `command` is within its limits.
 
     `before` was checked by the same limits: what the two share, the very same objects, is not
-    looked at again. A batch repeats its names, actor and policy; that was half of its checks.
+    checked again. A batch repeats its names, actor and policy; that was half of its checks.
     """
     match command:
         case Enqueue():
@@ -135,7 +135,7 @@ def check_command(command: Command, limits: Limits, before: Command | None = Non
             if command.actor != SYSTEM:
                 raise InvalidInput("actor", "only the system sweeps")
         case Claim():
-            # A grant outside a claim would pass by pauses, limits and the session. [Z2] [Z3] [Q1]
+            # A grant outside a claim would bypass pauses, limits and the session. [Z2] [Z3] [Q1]
             raise InvalidInput("command", "a claim is asked for as a claim, not as a command")
         case _:
             assert_never(command)
@@ -147,7 +147,7 @@ def check_claim(request: ClaimRequest, limits: Limits) -> None:
     check_name("worker", request.worker)
     check_actor(request.actor)
     if role_of(request.actor) != "worker":
-        # A lease's end is read as its owner's report when a worker wrote it. [R22]
+        # An attempt's end that a worker wrote counts as its owner's report. [R22]
         raise InvalidInput("actor", f"{shown(request.actor)} is not a worker: only workers claim")
     check_name("request_id", request.request_id)
     check_names("queues", request.queues, most=MAX_CLAIM_QUEUES, least=1)
@@ -173,7 +173,7 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
     if isinstance(command, FollowUp):
         _check_parent(command.parent, command)
     elif command.job_id[14] == DERIVED_VERSION:
-        # Else whoever knows a job's id could take the place of its compensation. [M1]
+        # Otherwise who knows a job's id could enqueue another job as its compensation. [M1]
         raise InvalidInput(
             "job_id",
             f"{command.job_id} is a UUID of version 8: such ids follow from other jobs",
@@ -338,8 +338,8 @@ def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) 
     check_actor(command.actor)
     allowed = _MAY_ASK[type(command)]
     if role_of(command.actor) not in allowed:
-        # A worker least of all: what it wrote at the end of a lease is read as that lease's own
-        # report. [R13] [R22]
+        # Above all not a worker: an attempt's end that a worker wrote counts as the report of that
+        # attempt's owner. [R13] [R22]
         what = type(command).__name__.lower()
         raise InvalidInput(
             "actor",

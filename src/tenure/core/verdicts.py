@@ -1,4 +1,4 @@
-"""What callers hear: verdicts for workers, replies for clients and operators, grants for claims."""
+"""Answers: verdicts for workers, replies for clients and operators, grants for claims."""
 
 import msgspec
 

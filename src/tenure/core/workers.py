@@ -1,6 +1,6 @@
 """Worker processes: what they say about themselves, its limits, and how they are shown.
 
-It is for people: no decision about a job looks at it.
+It is for people: no decision about a job uses it.
 """
 
 import msgspec

@@ -107,7 +107,7 @@ class MemoryStore(
         return self._clock()
 
     def close(self) -> None:
-        """Forget nothing, but refuse from now on."""
+        """Refuse every call from now on; nothing is deleted."""
         self._closed = True
 
     def health(self) -> list[HealthFact]:

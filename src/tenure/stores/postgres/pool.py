@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: a fixed number, made when needed, thrown away when in doubt.
 
 Written here rather than taken from a library because of what a store needs of it: no threads of
-its own, a refusal after a fork, and a look at each connection before it is handed out, so that a
+its own, a refusal after a fork, and a check of each connection before it is handed out, so that a
 restarted server costs nobody an unknown outcome.
 """
 

@@ -69,13 +69,13 @@ LISTING_CONNECTIONS = 2
 """For lists and measures alone, so that a slow list holds up no heartbeat."""
 
 MAX_TRIES = 5
-"""How often a transaction is run that PostgreSQL gave up for the sake of another."""
+"""How often a transaction is run that PostgreSQL aborts in favour of another one."""
 
 LONGEST_PAUSE_S = 0.05
 
 SERVER_FIRST_S = 0.5
-"""How much earlier than this process the server gives a statement up, if it can: its answer then
-says that nothing was written."""
+"""How much earlier the server's time-out ends than this process's, if there is time: the server's
+answer then says that nothing was written."""
 
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each further host of its URL."""
@@ -119,7 +119,7 @@ _VETO = "TN001"
 _OTHER_TIMELINE = "TN002"
 _UNIQUE_VIOLATION = "23505"
 _NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
-"""A prepared statement is not where it was, or is there already, or no longer fits its tables."""
+"""A prepared statement is missing, exists already, or no longer fits its tables."""
 
 
 class _Vetoed(Exception):
@@ -195,8 +195,8 @@ class _PostgresTransaction:
         return result
 
     def _on_notice(self, notice: Diagnostic) -> None:
-        """A wait for a synchronous standby that is cut short ends in a commit and a warning: it
-        must not pass for durable."""
+        """When a wait for a synchronous standby is cut short, PostgreSQL commits with a warning:
+        such a commit must not be reported as durable."""
         if self.is_committing and notice.sqlstate in _INTERRUPTED:
             self._is_local_only = True
 
@@ -412,7 +412,7 @@ class PostgresStore(SqlStore):
         all_or_nothing: bool = False,
         listing: bool = False,
     ) -> _T:
-        """Run work in a transaction; again, in time, where nothing of it was written. [K6]"""
+        """Run work in a transaction, and again before its deadline if nothing was written. [K6]"""
         pool = self._listing_pool if listing else self._pool
         until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
         tries = 0

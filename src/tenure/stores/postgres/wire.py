@@ -1,6 +1,6 @@
 """One round trip: statements sent together, answers read together.
 
-The driver's own pipeline looks at the socket after every statement, and each look lets go of the
+The driver's own pipeline polls the socket after every statement, and each poll releases the
 interpreter's lock: with a few busy threads a claim of ten statements cost a millisecond of CPU and
 waited for the lock some thirty times. Here the statements go into the buffer of libpq, are sent at
 once, and the thread waits once for what comes back. Measured: a third of the CPU per transaction.
@@ -38,8 +38,8 @@ PREPARED_AFTER = 3
 """Uses of a statement on a connection before it is prepared."""
 
 MOST_PREPARED = 200
-"""Per connection: each holds its plan in the server's memory. With more they are all forgotten, and
-those in use come back."""
+"""Per connection: each holds its plan in the server's memory. With more they are all
+deallocated, and those in use are prepared again."""
 
 MOST_COUNTED = 1000
 """Texts whose uses are counted: which columns of a batch are equal decides about its text, and some
@@ -59,7 +59,7 @@ _SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
     int: (_INTEGER, Format.TEXT, lambda value: b"%d" % value),
     bytes: (_BYTES, Format.BINARY, bytes),
 }
-"""Nothing else is sent anywhere."""
+"""How each type of parameter is sent. There are no others."""
 
 
 class Prepared:

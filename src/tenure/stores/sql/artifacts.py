@@ -156,8 +156,8 @@ def count_artifact_bytes(
 
 
 def _part_of(job_id: object) -> int:
-    """Which of its namespace's rows counts a job's artifacts: by the last digit of its id, which is
-    random."""
+    """Which of the rows that count the bytes of a namespace counts this job's: chosen by the last
+    digit of its id, which is random."""
     return int(str(job_id)[-1], 16)
 
 

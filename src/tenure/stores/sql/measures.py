@@ -15,7 +15,7 @@ from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_LEVELS = 32
-"""Priorities of a queue among which the oldest job is looked for."""
+"""So many priorities of a queue are searched for its oldest job."""
 
 
 class SqlMeasures(Transactional):

@@ -1,6 +1,6 @@
 """Deletes what retention no longer keeps. A mixin of `SqlStore`, which owns jobs and events.
 
-However much is kept, a call looks at a page and goes on from there the next time [G4]; it looks
+However much is kept, a call reads one page, and the next call goes on from there. [G4] It reads
 without a lock, and writes only what it found.
 """
 
@@ -44,7 +44,7 @@ class SqlRetention(Transactional):
         self._last_session: Row | None = None  # where forgetting sessions goes on
 
     def prune_renewals(self, *, limit: int) -> PruneResult:
-        """Delete renewals of ended attempts, among the next `limit` that are looked at. [G1]"""
+        """Delete renewals of ended attempts, among the next `limit` ones. [G1]"""
         job_id, seq = self._last_renewal
         shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
         rows = self._rows(

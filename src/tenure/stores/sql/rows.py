@@ -95,7 +95,7 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
 
 @lru_cache(maxsize=256)
 def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
-    """What reads these columns out of a job: for a few of its many, faster than all of them."""
+    """A function that reads these columns of a job: faster than reading all of its many."""
     return attrgetter(*columns)
 
 
@@ -169,7 +169,7 @@ _EVENT_JOB_ID = EVENT_FIELDS.index("job_id")
 
 
 def _problem(what: str, wrong: Exception) -> str:
-    """A word is shown, it is no secret; a document is not, it may hold anything."""
+    """Shows an unknown word, which is no secret, but never a document, which may contain any."""
     if isinstance(wrong, KeyError):
         return f"{what} is {str(wrong.args[0])[:60]!a}"
     return f"{what} is not the document it should be"

@@ -16,7 +16,8 @@ from tenure.stores.sql.rows import JOB_ENCODERS
 from tenure.stores.sql.statements import Query, Shape, Statements
 
 LARGEST_DOCUMENT_BYTES = 256 * 1024
-"""Of bodies. In a document they are read three times; a change that is alone is bound as it is."""
+"""Of the bodies in one document, which SQLite reads three times. A change in a group of its own is
+bound as it is."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,7 +1,7 @@
-"""The file of a SQLite store: where it may lie, how it is opened, and which schema it has.
+"""The file of a SQLite store: where it may be, how it is opened, and which schema it has.
 
-Refuses network filesystems, where locks lie and WAL has no shared memory, and every schema that
-is not this code's own. Neither refusal writes a byte.
+Refuses network filesystems, where locks do not work and WAL has no shared memory, and every schema
+that is not this code's own. Neither refusal writes a byte.
 """
 
 import os

@@ -28,8 +28,8 @@ CHECKPOINT_AT_BYTES = 8 << 20
 """The size of the write-ahead log at which the writer folds it back into the file."""
 
 LOCK_SLICE_S = 0.5
-"""How long SQLite waits for the file's lock at a time, before the writer looks who still wants
-it."""
+"""How long SQLite waits for the file's lock at a time, before the writer checks who still waits
+for it."""
 
 GRACE_S = 0.25
 """For work that is just being written at its deadline: this process may have been suspended."""
@@ -126,7 +126,7 @@ class Writer:
         running: list[_Task[Any]] = []
         try:
             results = self._transact(tasks, running)
-        except Exception as failure:  # the caller's to see, not this thread's to die of
+        except Exception as failure:  # handed to the caller; this thread goes on
             failed = running or [task for task in tasks if task.may_run()]
             if len(failed) > 1 and running and not isinstance(failure, OutcomeUnknown):
                 for task in failed:
