@@ -1,6 +1,7 @@
 """Enqueueing within the caller's own transaction: committed and rolled back with it."""
 
 import asyncio
+import gc
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -409,3 +410,27 @@ def test_a_cancelled_enqueue_writes_nothing_after_the_rollback(
 
     with working(url) as (_, work):
         asyncio.run(main())
+
+
+def test_a_cancelled_enqueue_leaves_no_complaint_of_asyncio(migrated_postgres_url: str) -> None:
+    complaints: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        async with await psycopg.AsyncConnection.connect(migrated_postgres_url) as connection:
+            await work.aenqueue(0)
+            async with connection.lock:
+                task = asyncio.create_task(work.using(connection=connection).aenqueue(1))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await connection.rollback()
+
+    with working(migrated_postgres_url) as (_, work):
+        asyncio.run(main())
+    gc.collect()  # asyncio complains when a task is collected
+
+    assert complaints == []

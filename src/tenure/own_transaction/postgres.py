@@ -109,8 +109,15 @@ async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[
     except asyncio.CancelledError:
         # The caller is about to roll back: nothing of ours may reach the connection after that.
         is_given_up.set()
+        running.add_done_callback(_take_failure)
         await asyncio.wait([running])
         raise
+
+
+def _take_failure(ended: "asyncio.Future[Any]") -> None:
+    """Or asyncio would log that nobody asked why the work that was given up failed."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _fetch_on(connection: AnyConnection, queries: Sequence[Query]) -> list[list[Row]]:
