@@ -438,14 +438,14 @@ class RetentionStore(Protocol):
         """The store's clock."""
 
     def prune_renewals(self, *, limit: int) -> PruneResult:
-        """Look at up to `limit` renewals, from where the last call stopped, and delete those of
-        ended attempts; those of live ones may be passed by. [G1]"""
+        """Read up to `limit` renewals, from where the last call stopped, and delete those of
+        ended attempts; those of live ones may be skipped. [G1]"""
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations. Returns how many. [G2]"""
 
     def collect_artifacts(self, *, limit: int) -> PruneResult:
-        """Look at `limit` artifacts, from where the last call stopped, and delete those of ended
+        """Read `limit` artifacts, from where the last call stopped, and delete those of ended
         attempts that did not succeed. [B10]"""
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
@@ -453,7 +453,7 @@ class RetentionStore(Protocol):
         Returns how many. [T26]"""
 
     def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        """Look at `limit` sessions, from where the last call stopped, and forget those that hold
+        """Read `limit` sessions, from where the last call stopped, and forget those that hold
         no lease and received nothing for this long. Returns how many. [Q7]"""
 
     def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
@@ -480,7 +480,7 @@ class RecordSource(Protocol):
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
-        """The ids of live leases in order, likewise."""
+        """The ids of live leases in order, so that equal neighbours show a shared lease."""
 
 
 class TokenStore(Protocol):
@@ -508,7 +508,7 @@ class TokenStore(Protocol):
 class Store(
     JobStore, DecisionStore, SweepStore, RetentionStore, RecordSource, TokenStore, Protocol
 ):
-    """All of it: what a database has to do. `tenure.conformance` tests every sentence."""
+    """Everything that a database has to do. `tenure.conformance` tests every sentence."""
 
     artifact_quotas: ArtifactQuotas
     """What `stage_artifact` keeps to; whoever opens the store sets it. [J9]"""

@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Facts
-from tenure.core.evolution import BORN, TOUCHES, digested, evolve, fold, fold_step
+from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES, digested, evolve, fold, fold_step
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress, row_violations
 from tenure.core.outcomes import Applied
@@ -202,7 +202,9 @@ def test_every_field_is_set_by_the_enqueue_or_by_some_later_event() -> None:
 def test_a_new_row_has_values_only_where_it_is_born_with_some(driver: Driver) -> None:
     [born, *_] = rows(driver)
 
-    assert {name for name in Job.__struct_fields__ if getattr(born, name) is not None} <= set(BORN)
+    assert {name for name in Job.__struct_fields__ if getattr(born, name) is not None} <= set(
+        NEW_ROW_FIELDS
+    )
 
 
 def test_every_listed_field_is_really_changed_by_some_life() -> None:

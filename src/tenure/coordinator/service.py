@@ -68,15 +68,15 @@ caller's own transaction holds, up to the store's lock time-out."""
 
 
 CLOSE_WITHIN_S = 60.0
-"""More than a statement may take at any store, and less than forever."""
+"""Longer than a statement may take at any store."""
 
 
 OVERDUE_EVERY_S = 0.1
-"""How exactly deadlines are kept."""
+"""How often deadlines are checked: a call may be answered this much late."""
 
 
 Subject: TypeAlias = JobId | DedupeKey
-"""What a caller's own transaction may hold locked, and a command about it then waits for."""
+"""A job or dedupe key. If a caller's own transaction holds it locked, commands about it wait."""
 
 
 class _Commands:
@@ -172,7 +172,7 @@ class _Claim:
 
 
 def _latest(calls: Sequence[_Commands | _Claim]) -> Deadline:
-    """When nobody waits for any of these any more."""
+    """The latest deadline: after it no caller waits for any of these."""
     return Deadline(max(call.deadline.until_s for call in calls))
 
 

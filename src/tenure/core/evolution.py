@@ -82,7 +82,7 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
 }
 """Which fields an event may change: a store sends only these columns."""
 
-BORN: tuple[str, ...] = tuple(
+NEW_ROW_FIELDS: tuple[str, ...] = tuple(
     field.name for field in msgspec.structs.fields(Job) if field.default is not None
 )
 """The fields that have a value in a new row: those that the enqueue sets, and counters. The others
@@ -97,12 +97,12 @@ def evolve(job: Job | None, event: Event, body: bytes | None = None) -> Job:
     """The row after `event`. `body` is the payload, checkpoint or result that came with it."""
     if event.type is _ENQUEUED:
         assert job is None
-        return _born(event, body)
+        return _new_row(event, body)
     assert job is not None
     return _EVOLVERS[event.type](job, event, body)
 
 
-def _born(event: Event, body: bytes | None) -> Job:
+def _new_row(event: Event, body: bytes | None) -> Job:
     facts = event.payload
     assert facts.namespace is not None
     assert facts.queue is not None

@@ -99,7 +99,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(id="I18", title="limits of attempts are kept", of_record=leases.budget_is_kept),
     Invariant(
-        id="I19", title="finished rows do not change", of_record=rows.terminal_rows_stand_still
+        id="I19", title="finished rows do not change", of_record=rows.terminal_rows_never_change
     ),
     Invariant(
         id="I20", title="dead letters are complete", of_record=rows.dead_letters_are_complete

@@ -57,7 +57,7 @@ def fold_gives_the_row(record: Record) -> Iterator[Violation]:
             yield broken("I12", record, rev_of(record), what)
 
 
-def terminal_rows_stand_still(record: Record) -> Iterator[Violation]:
+def terminal_rows_never_change(record: Record) -> Iterator[Violation]:
     """A terminal row has the rev and the finished_at of its terminal event. [I19]"""
     job = record.job
     if job is None or not job.status.is_terminal:

@@ -88,7 +88,7 @@ class Script:
         self._scenario = scenario
         self._record = record
         self._effect_url = effect_url
-        self._born = born
+        self._enqueued_us = born
         self._job_id = new_job_id(born, os.urandom(16))
         self.lease_id: LeaseId = new_lease_id(_EPOCH, os.urandom(16))
         self._played: Counter[Op] = Counter()
@@ -173,7 +173,7 @@ class Script:
             priority=0,
             failures=0,
             max_attempts=5,
-            enqueued_at=datetime.fromtimestamp(self._born / 1e6, UTC),
+            enqueued_at=datetime.fromtimestamp(self._enqueued_us / 1e6, UTC),
             payload=msgspec.Raw(encode(payload)),
         )
 

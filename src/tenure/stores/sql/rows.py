@@ -14,7 +14,7 @@ import msgspec
 
 from tenure.core.claims import Session, SessionKey
 from tenure.core.events import Event, Facts
-from tenure.core.evolution import BORN, TOUCHES
+from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.observations import Observation
 from tenure.core.policy import Policy
@@ -99,7 +99,7 @@ def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
     return attrgetter(*columns)
 
 
-_GIVES = {EventType.ENQUEUED: BORN[1:], **TOUCHES}
+_GIVES = {EventType.ENQUEUED: NEW_ROW_FIELDS[1:], **TOUCHES}
 
 
 @lru_cache(maxsize=256)
