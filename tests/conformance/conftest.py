@@ -18,7 +18,8 @@ def postgres_template(postgres: PostgresServer) -> str:
     return make_template(postgres)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+# The quick tests run the kit on the reference store; SQLite adds a third of their time.
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
 def tenure_store_factory(request: pytest.FixtureRequest) -> StoreFactory:
     """Each store of ours in turn; whoever opens it closes it."""
     match request.param:

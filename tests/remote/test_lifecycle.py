@@ -5,6 +5,10 @@ The same tests run in process in tests/conformance; here the answers have been t
 
 import importlib
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SUBJECTS = (
     "artifacts",
     "attempt_logs",

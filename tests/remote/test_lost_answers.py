@@ -11,6 +11,8 @@ from tests.remote.proxy import SwallowingProxy
 from tests.remote.script import Script, World
 from tests.remote.serving import ThreadedServer
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS = {
     "POST /v1/workers/w-1/alive",
     "POST /v1/jobs/batch",
