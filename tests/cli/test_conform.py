@@ -47,7 +47,10 @@ def test_a_broken_obligation_is_named_with_its_scenario_and_ends_with_1() -> Non
     assert ran.exit_code == 1, ran.output
     [line] = [line for line in ran.stdout.splitlines() if "BROKEN" in line]
     assert line.startswith("committed-is-final")
-    assert "    success: complete 'complete-1' was COMMITTED, then came complete" in ran.stdout
+    assert (
+        "    success: complete 'complete-1' was COMMITTED, then the worker sent complete"
+        in ran.stdout
+    )
     assert "1 broken" in ran.stdout
 
 
@@ -70,9 +73,9 @@ def test_a_worker_that_cannot_be_tested_ends_with_2_and_the_reason() -> None:
 
     assert [ran.exit_code for ran in (absent, silent, other)] == [2, 2, 2]
     assert "cannot start 'no-such-program-here'" in absent.stderr
-    assert "the worker never asked for work, it ended with code 0" in silent.stderr
-    assert "it said: 'hm" in silent.stderr
-    assert "the worker asks for other jobs: mail" in other.stderr
+    assert "the worker never sent a claim, it exited with code 0" in silent.stderr
+    assert "its output: 'hm" in silent.stderr
+    assert "the worker claims other queues or kinds: mail" in other.stderr
 
 
 def test_a_command_is_needed_and_a_scenario_must_exist() -> None:

@@ -1,8 +1,8 @@
-"""A clock for PostgreSQL that a test turns.
+"""A clock for PostgreSQL that a test sets.
 
-The clock of a PostgreSQL store is a function of its schema. Replacing the function replaces time
-for every connection at once; a sequence keeps it, because a sequence is outside of transactions:
-what was set is seen by all, also in the middle of theirs.
+A PostgreSQL store reads its clock from a function of its schema, so replacing the function changes
+the time for every connection. The test clock keeps the time in a sequence, because sequences ignore
+transactions: every connection sees a new time at once, even within an open transaction.
 """
 
 from tenure.core.instants import Duration, Instant
@@ -24,7 +24,7 @@ _ADVANCE = "SELECT setval('{t}test_clock', {t}clock() + $1)"
 
 
 class PostgresTestClock:
-    """Time in one schema of one database, as long as this object is open."""
+    """Sets the time of one schema of one database."""
 
     def __init__(self, connection: Connection, words: dict[str, str]) -> None:
         self._connection = connection
@@ -34,15 +34,15 @@ class PostgresTestClock:
         return self._run(_READ)
 
     def set(self, now: Instant) -> Instant:
-        """Turn the clock, forwards or backwards."""
+        """Set the clock, forwards or backwards."""
         return self._run(_SET, now)
 
     def advance(self, duration: Duration) -> Instant:
-        """Turn the clock by this much; a negative duration steps it back."""
+        """Move the clock by this much; a negative duration moves it back."""
         return self._run(_ADVANCE, duration)
 
     def close(self) -> None:
-        """Let go of the connection; time stands still from now on."""
+        """Close the connection. The clock keeps its last time."""
         self._connection.close()
 
     def _run(self, statement: str, *parameters: int) -> Instant:
@@ -54,7 +54,7 @@ class PostgresTestClock:
 def install_test_clock(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, now: Instant = BEGINNING
 ) -> PostgresTestClock:
-    """Replace the clock of a migrated database by one that stands still until it is turned."""
+    """Replace the clock of a migrated database by one that moves only when a test sets it."""
     words = schema_words(schema) | {"now": str(now)}
     connection = connect(complete_dsn(dsn))
     connection.execute(fill(_INSTALL, words).encode())

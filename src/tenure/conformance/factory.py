@@ -1,6 +1,6 @@
-"""Factories: how the store kit gets at a store, and the smallest example of one.
+"""Store factories: how the store kit opens the store under test, and the smallest example of one.
 
-A third party writes a `StoreFactory` for its store, and nothing else.
+The author of a store writes a `StoreFactory` for it, and nothing else.
 """
 
 from typing import Protocol
@@ -10,32 +10,32 @@ from tenure.ports import Clock, Store
 from tenure.stores.memory.store import MemoryStore
 
 BEGINNING = Instant(1_750_000_000_000_000)
-"""Where virtual time starts: a summer's day in 2025, so that instants look like instants."""
+"""Where virtual time starts: a realistic instant, in the summer of 2025."""
 
 
 class StoreFactory(Protocol):
-    """How the kit gets at a store. One factory serves one test, then it is closed.
+    """Opens the store under test. Each test gets its own factory and closes it at the end.
 
     `--tenure-store module:name` names a callable without arguments that returns one of these; a
     class will do. The fixture `tenure_store_factory` can be overridden instead.
     """
 
     def open(self) -> Store:
-        """A fresh, empty store whose clock stands still until `advance`."""
+        """Open a new, empty store whose clock moves only by `advance`."""
 
     def reopen(self) -> Store:
-        """Another handle on the same data and clock, as a second process would have it. A store
-        that can have only one handle returns that one."""
+        """Open another handle on the same data and clock, as a second process would. A store that
+        allows only one handle returns that one."""
 
     def advance(self, by: Duration) -> None:
-        """Move the store's clock, for all handles; a negative duration steps it back."""
+        """Move the store's clock for all handles; a negative duration moves it back."""
 
     def close(self) -> None:
-        """Close what was opened and remove what it left behind."""
+        """Close all handles and remove their data."""
 
 
 class VirtualClock:
-    """A clock that moves when told to; for stores that take their clock as an argument."""
+    """A clock that moves only by `advance`, for stores that take their clock as an argument."""
 
     def __init__(self) -> None:
         self._now = BEGINNING
@@ -44,7 +44,7 @@ class VirtualClock:
         return self._now
 
     def advance(self, by: Duration) -> None:
-        """Move, in either direction."""
+        """Move the clock, in either direction."""
         self._now = Instant(self._now + by)
 
 
@@ -56,16 +56,16 @@ class MemoryFactory:
         self.store: Store | None = None
 
     def make(self, clock: Clock) -> Store:
-        """The store itself; a subclass of the factory can try another."""
+        """Make the store. Subclasses override this to test another one."""
         return MemoryStore(clock=clock)
 
     def open(self) -> Store:
-        """A new store."""
+        """Open a new store."""
         self.store = self.make(self.clock)
         return self.store
 
     def reopen(self) -> Store:
-        """The same object: nothing but this process can see it."""
+        """Return the same store: no other process can open it."""
         assert self.store is not None, "open() comes first"
         return self.store
 

@@ -1,8 +1,8 @@
 """The harness of the store kit: a store under test, virtual time, and a real coordinator.
 
-A third party writes a `StoreFactory` for its store; everything else is here. Equal tests give
-equal histories: time moves only by `advance`, randomness is a counter. A test that leaves a
-history behind which `tenure.verify` objects to has failed, whatever it asserted itself.
+The author of a store writes a `StoreFactory` for it; everything else is here. A test gives the same
+history in every run: time moves only by `advance`, and random bytes come from a counter. After each
+test `tenure.verify` checks the history; a violation fails the test.
 """
 
 import hashlib
@@ -89,7 +89,7 @@ OPERATOR = operator_actor("kit")
 WORKER = worker_actor("kit")
 WORKER_ID = WorkerId("kit-1")
 
-# Short and long leases alike: the bounds are the coordinator's business, not the store's.
+# Tests may use short and long leases: the coordinator enforces the bounds, not the store.
 LIMITS = Limits(lease=LeaseBounds(shortest_us=seconds(1), longest_us=seconds(24 * 3600)))
 
 _RACE_TIMEOUT_S = 30.0
@@ -117,9 +117,9 @@ def counted_entropy(seed: str) -> Entropy:
 
 
 class Interposed:
-    """A store with a hand in between: `before_save` runs before each save reaches it.
+    """A store that calls `before_save` before each save.
 
-    That is where a race is lost: another caller writes, or time passes, after the decision.
+    Tests lose a race there: another caller writes, or time passes, after the decision.
     """
 
     def __init__(self, store: Store, before_save: Callable[[Sequence[Change]], None]) -> None:
@@ -127,7 +127,7 @@ class Interposed:
         self._before_save = before_save
 
     def save(self, changes: Iterable[Change], **keywords: Any) -> Any:
-        """Let the hand act, then save."""
+        """Call `before_save`, then save."""
         whole = list(changes)
         self._before_save(whole)
         return self._store.save(whole, **keywords)
@@ -142,7 +142,8 @@ def policy(*, lease_s: float = 60, **fields: Any) -> Policy:
 
 
 def race(*runners: Callable[[], T]) -> list[T]:
-    """Run them at once, one thread each; their results in order. Raises what the first raised."""
+    """Run these at once, one thread each. Returns their results in order, or raises the first
+    exception."""
     barrier = threading.Barrier(len(runners))
     results: dict[int, T] = {}
     failures: list[BaseException] = []
@@ -159,17 +160,17 @@ def race(*runners: Callable[[], T]) -> list[T]:
         thread.start()
     for thread in threads:
         thread.join(_RACE_TIMEOUT_S)
-    assert not any(thread.is_alive() for thread in threads), "a racer hangs"
+    assert not any(thread.is_alive() for thread in threads), "a thread of the race hangs"
     if failures:
         raise failures[0]
     return [results[number] for number in range(len(runners))]
 
 
 class Kit:
-    """What a test of the kit holds: the store, a coordinator on it, and short ways to ask.
+    """The store under test, a coordinator on it, and a short method for each command.
 
-    Methods that ask take a job and use the lease it shows, so that an old copy of a job is an
-    old lease. A repeated call with the same `request_id` is a repeated request.
+    Methods that take a job use the lease in it, so an old copy of a job stands for an old lease. A
+    second call with the same `request_id` is a repeated request.
     """
 
     def __init__(self, factory: StoreFactory) -> None:
@@ -183,10 +184,10 @@ class Kit:
         self._coordinators: list[Coordinator] = []
         self.coordinator = self.coordinate(self.store)
 
-    # --- the world -----------------------------------------------------------------------------
+    # --- time and coordinators ------------------------------------------------------------------
 
     def coordinate(self, store: Store, *, remembered: int = 20_000) -> Coordinator:
-        """Another coordinator, on this store or on any other handle; closed with the kit."""
+        """Start a coordinator on this store; the kit closes it."""
         entropy = counted_entropy(f"coordinator {len(self._coordinators)}")
         made = Coordinator(
             store, limits=LIMITS, entropy=entropy, monotonic=self.monotonic, remembered=remembered
@@ -195,21 +196,21 @@ class Kit:
         return made
 
     def rival(self) -> Coordinator:
-        """A coordinator on a handle of its own, as a second process has it."""
+        """A coordinator on another handle, as a second process would have."""
         return self.coordinate(self.factory.reopen())
 
     def interpose(self, before_save: Callable[[Sequence[Change]], None]) -> Coordinator:
-        """A coordinator whose saves come after `before_save`, whatever that does."""
+        """A coordinator that calls `before_save` before each save."""
         return self.coordinate(cast(Store, Interposed(self.store, before_save)))
 
     def monotonic(self) -> int:
-        """The host's monotonic clock, virtual too."""
+        """The host's monotonic clock, which is virtual too."""
         return self._elapsed_us
 
     def advance(self, *, seconds: float = 0, microseconds: int = 0) -> None:
         """Let time pass, for the store and for this process."""
         by = Duration(round(seconds * 1_000_000) + microseconds)
-        assert by >= 0, "time does not run backwards; see step_back"
+        assert by >= 0, "cannot advance by a negative time: use step_back"
         self._elapsed_us += by
         self.factory.advance(by)
 
@@ -219,11 +220,11 @@ class Kit:
         self.advance(microseconds=instant - self.now())
 
     def step_ahead(self, *, seconds: float) -> None:
-        """The store's clock is set ahead; for this process no time passes."""
+        """Set the store's clock ahead; for this process no time passes."""
         self.factory.advance(Duration(round(seconds * 1_000_000)))
 
     def step_back(self, *, seconds: float) -> None:
-        """The store's clock is set back; for this process no time passes."""
+        """Set the store's clock back; for this process no time passes."""
         self.factory.advance(Duration(-round(seconds * 1_000_000)))
 
     def now(self) -> Instant:
@@ -231,14 +232,14 @@ class Kit:
         return self.store.now()
 
     def verify(self, directory: Path) -> None:
-        """Fail unless the whole history holds, and everything that was acknowledged is in it."""
+        """Fail if `tenure.verify` finds a violation or misses an acknowledged change."""
         acks = directory / "acks.jsonl"
         with AckWriter(acks) as writer:
             writer.write(*self._acks)
         assert_holds(self.store, [acks])
 
     def close(self) -> None:
-        """Stop the coordinators and give the store back to its factory."""
+        """Close the coordinators and the factory."""
         for coordinator in self._coordinators:
             coordinator.close()
         self.factory.close()
@@ -276,7 +277,7 @@ class Kit:
     # --- clients and operators -----------------------------------------------------------------
 
     def ask(self, command: Command) -> Answer:
-        """Execute a command as it is, and note what was acknowledged."""
+        """Execute a command and record the acknowledgement for `verify`."""
         answer = self.coordinator.execute(command)
         if not isinstance(command, Sweep | Claim | Discard) and not isinstance(answer, Grant):
             self._acks.append(answer_line(command, answer, at=self.store.now()))
@@ -289,7 +290,7 @@ class Kit:
         return answer
 
     def new(self, **fields: Any) -> Enqueue:
-        """The command that enqueues a job; `lease_s` stands for a policy with that lease."""
+        """The command that enqueues a job; `lease_s` is short for a policy with that lease."""
         if "lease_s" in fields:
             fields["policy"] = policy(lease_s=fields.pop("lease_s"))
         if "delay_s" in fields:
@@ -304,14 +305,14 @@ class Kit:
         return Enqueue(**(defaults | fields))
 
     def enqueue(self, **fields: Any) -> Job:
-        """A new job, queued."""
+        """Enqueue a new job."""
         reply = self.reply(self.new(**fields))
         assert reply.is_ok, reply
         assert reply.job is not None
         return reply.job
 
     def cancel(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
-        """Cancel softly, or as `mode` says."""
+        """Cancel a job: softly, unless `mode` is given."""
         return self.reply(self.cancellation(job, request_id=request_id, **fields))
 
     def cancellation(
@@ -327,22 +328,22 @@ class Kit:
         return Cancel(job_id=job.id, request_id=asked, mode=mode, **({"actor": CLIENT} | fields))
 
     def cancel_hard(self, job: Job) -> Reply:
-        """Cancel at once."""
+        """Cancel a job with a hard cancel."""
         return self.cancel(job, mode=CancelMode.HARD)
 
     def requeue(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
-        """Let a held job go."""
+        """Requeue a held job."""
         asked = RequestId(request_id or self.request_id())
         return self.reply(Requeue(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
 
     def dead_letter(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
-        """Take a live job out of circulation."""
+        """Dead-letter a live job."""
         fields = {"reason_code": ReasonCode.POLICY_VIOLATION} | fields
         asked = RequestId(request_id or self.request_id())
         return self.reply(DeadLetter(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
 
     def redrive(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
-        """Make a new job out of a finished one."""
+        """Redrive a finished job: make a new one from it."""
         return self.reply(self.redriving(job, request_id=request_id, **fields))
 
     def redriving(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Redrive:
@@ -351,7 +352,7 @@ class Kit:
         return Redrive(job_id=job.id, actor=OPERATOR, request_id=asked, **fields)
 
     def discard(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
-        """Close the file on a dead letter."""
+        """Discard a dead letter."""
         return self.reply(self.discarding(job, request_id=request_id, **fields))
 
     def discarding(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Discard:
@@ -368,11 +369,11 @@ class Kit:
         return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None)
 
     def limit(self, limit: int, queue: QueueName = QUEUE) -> QueueState:
-        """Limit a queue's live leases; 0 takes the limit away."""
+        """Limit a queue's live leases; 0 removes the limit."""
         return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=limit)
 
     def sweep(self, job: Job, *outages: Outage) -> Reply:
-        """Record what time has revoked of this job."""
+        """Record the expiry of this job's lease and deadlines."""
         return self.reply(Sweep(job_id=job.id, outages=outages))
 
     # --- workers -------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ class Kit:
         return ClaimRequest(**({"claim_seq": self._seqs[session]} | merged))
 
     def claim(self, limit: int = 1, **fields: Any) -> ClaimAnswer:
-        """Claim as the kit's worker, or as another one."""
+        """Claim as the kit's worker, or as the one in `fields`."""
         request = self.claim_request(limit, **fields)
         answer = self.coordinator.claim(request)
         self._acks += grant_lines(request, answer.grants, at=self.store.now())
@@ -404,7 +405,7 @@ class Kit:
         return [grant.job for grant in self.claim(limit, **fields).grants]
 
     def claimed_job(self, **fields: Any) -> Job:
-        """A new job in the hands of the kit's worker, not yet started."""
+        """A new job that the kit's worker has claimed but not started."""
         enqueued = self.enqueue(**fields)
         (job,) = self.claimed(queues=(enqueued.queue,), namespace=enqueued.namespace)
         assert job.id == enqueued.id, "another job was ready before this one"
@@ -417,20 +418,20 @@ class Kit:
         return self.reload(job)
 
     def stalled_job(self, **fields: Any) -> Job:
-        """A new job that was lost and waits in `stalled`; its policy decides for what."""
+        """A new job whose lease expired and that is now `stalled`."""
         job = self.running_job(**fields)
         self.advance_to(job.due_at)
         self.sweep(job)
         return self.reload(job)
 
     def succeeded_job(self, **fields: Any) -> Job:
-        """A new job that was done."""
+        """A new job that succeeded."""
         job = self.running_job(**fields)
         self.complete(job)
         return self.reload(job)
 
     def dead_letter_job(self, **fields: Any) -> Job:
-        """A new job that was taken out of circulation."""
+        """A new job that was dead-lettered."""
         job = self.enqueue(**fields)
         self.dead_letter(job)
         return self.reload(job)
@@ -442,13 +443,13 @@ class Kit:
         return answer
 
     def _under(self, job: Job, request_id: str | None, fields: dict[str, Any]) -> dict[str, Any]:
-        """What every report says: job, lease, principal and request id."""
+        """The fields of every report: job, lease, principal and request id."""
         lease: dict[str, Any] = {"job_id": job.id, "lease_id": job.lease_id, "actor": WORKER}
         lease["request_id"] = RequestId(request_id or self.request_id())
         return lease | fields
 
     def start(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Verdict:
-        """The owner begins."""
+        """Start the job as the owner of its lease."""
         return self.verdict(self.starting(job, request_id=request_id, **fields))
 
     def starting(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Start:
@@ -456,7 +457,7 @@ class Kit:
         return Start(**self._under(job, request_id, fields))
 
     def heartbeat(self, job: Job, hb_seq: int = 1, **fields: Any) -> Verdict:
-        """The owner renews its lease."""
+        """Renew the lease as its owner."""
         return self.verdict(self.beat(job, hb_seq, **fields))
 
     def beat(self, job: Job, hb_seq: int = 1, **fields: Any) -> Heartbeat:
@@ -465,7 +466,7 @@ class Kit:
         return Heartbeat(hb_seq=hb_seq, **(lease | fields))
 
     def complete(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Verdict:
-        """The owner reports success."""
+        """Report success as the owner of the lease."""
         return self.verdict(self.completion(job, request_id=request_id, **fields))
 
     def completion(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Complete:
@@ -480,7 +481,7 @@ class Kit:
         request_id: str | None = None,
         **fields: Any,
     ) -> Verdict:
-        """The owner reports a failure."""
+        """Report a failure as the owner of the lease."""
         return self.verdict(self.failure(job, error_class, request_id=request_id, **fields))
 
     def failure(
@@ -496,7 +497,7 @@ class Kit:
         return Fail(**self._under(job, request_id, fields))
 
     def release(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Verdict:
-        """The owner hands the job back."""
+        """Release the job as the owner of the lease."""
         return self.verdict(self.release_of(job, request_id=request_id, **fields))
 
     def release_of(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Release:
@@ -506,7 +507,7 @@ class Kit:
     # --- below the coordinator -----------------------------------------------------------------
 
     def change(self, command: Command, *, job: Job | None = None) -> Change:
-        """What `command` would change now: decided, on `job` or on the stored row, not saved."""
+        """Decide `command` on `job` (default: the stored one) without saving; the change."""
         loaded = self.store.load([command.job_id])
         subject = job or loaded.jobs.get(command.job_id)
         moment = Moment(now=loaded.now, epoch=loaded.epoch, entropy=self._ids(ENTROPY_BYTES))
@@ -518,23 +519,23 @@ class Kit:
         return outcome.change
 
     def save(self, *changes: Change) -> frozenset[JobId]:
-        """Offer changes to the store; which stuck."""
+        """Save changes; the ids of the jobs whose change the store accepted."""
         epoch = self.store.load([]).epoch
         return self.store.save(changes, epoch=epoch).stuck
 
 
 def ids(found: Sequence[Job] | Sequence[Grant] | Sequence[Event]) -> list[JobId]:
-    """The job ids of what was found, in order."""
+    """The job ids of these, in order."""
     return [each.id if isinstance(each, Job) else each.job_id for each in found]
 
 
 @pytest.fixture
 def kit(tenure_store_factory: StoreFactory, tmp_path: Path) -> Iterator[Kit]:
-    """A kit on a fresh store; the history that a test leaves behind is verified."""
+    """A kit on a new store. Verifies the history after the test."""
     made = Kit(tenure_store_factory)
     try:
         yield made
-        with suppress(Closed):  # a test of closing has closed it
+        with suppress(Closed):  # the test closed the store itself
             made.verify(tmp_path)
     finally:
         made.close()

@@ -12,7 +12,7 @@ import pytest
 
 OPTION = "--tenure-store"
 
-# A failing kit must show values, also where it is imported into somebody else's test module.
+# Failing assertions of the kit must show values, also when another project's tests import it.
 pytest.register_assert_rewrite("tenure.conformance.harness", "tenure.conformance.store")
 
 
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "spec(*ids): this test is evidence for these sentences of Tenure's docs/spec"
+        "markers", "spec(*ids): this test is evidence for these rules of Tenure's docs/spec"
     )
 
 

@@ -1,6 +1,6 @@
-"""The worker kit: a scripted coordinator that plays faults, and judges what a worker makes of them.
+"""The worker kit: a scripted coordinator that injects faults and judges how a worker reacts.
 
-It speaks the protocol of `docs/spec/worker-protocol.md` over HTTP, needs no store, and knows a
-worker only by its requests, its output and the side effects it is asked for. `tenure conform
-worker` runs it.
+It speaks the protocol of `docs/spec/worker-protocol.md` over HTTP and needs no store. It sees a
+worker only through its requests, its output and the side effects that the job asks for.
+`tenure conform worker` runs it.
 """

@@ -1,7 +1,7 @@
-"""The scripted coordinator's ears: HTTP on loopback, a thread for each connection.
+"""The HTTP server of the scripted coordinator: on loopback, one thread per connection.
 
-Reads requests by the table of routes, times them, and writes, delays, doubles or loses answers as
-the script says. Judges nothing.
+It decodes requests by the table of routes, records when each arrived, and sends, delays, doubles or
+drops the answer as the script says. It judges nothing.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.conformance.worker.record import Record, Said
+from tenure.conformance.worker.record import Record, WorkerRequest
 from tenure.conformance.worker.scenarios import Scenario
 from tenure.conformance.worker.script import Answer, Script
 from tenure.core.ids import JobId
@@ -52,7 +52,7 @@ _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,16} *(;[^\r\n]*)?\r?\n")
 
 
 class Listener:
-    """A server for one scenario, from construction to `close`."""
+    """The server of one scenario. It serves from construction until `close`."""
 
     def __init__(self, scenario: Scenario, record: Record, *, token: str) -> None:
         self.record = record
@@ -71,7 +71,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer what waits, then hear nothing more."""
+        """Stop serving. Delayed answers are sent at once."""
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
@@ -89,7 +89,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Refused(Exception):
-    """A request that the protocol does not have, in the words of a real coordinator."""
+    """The request is not legal. Becomes the answer that a real coordinator would give."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -102,24 +102,24 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """One connection; a worker may reset it whenever it likes."""
+        """Serve one connection. The worker may reset it at any time."""
         with suppress(ConnectionError):
             super().handle()
 
     def do_GET(self) -> None:
-        """Read something."""
+        """Serve a GET."""
         self._serve()
 
     def do_POST(self) -> None:
-        """Say something."""
+        """Serve a POST."""
         self._serve()
 
     def do_PUT(self) -> None:
-        """Leave an artifact."""
+        """Serve a PUT."""
         self._serve()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Stay quiet: what was asked is in the record."""
+        """Log nothing: the record has every request."""
 
     def _serve(self) -> None:
         at = time.monotonic()
@@ -130,16 +130,16 @@ class _Handler(BaseHTTPRequestHandler):
                 listener.record.add_effect(at)
                 self._write(Answer(status=204, body=b""))
                 return
-            said, answer = self._answer(body, at)
+            requests, answer = self._answer(body, at)
         except _Refused as refused:
             what = f"{self.command} {self.path[:200]}: {refused}"
             listener.record.add_malformed(what)
             problem = Problem(code=refused.code, message=str(refused), verdict=VerdictKind.REJECTED)
-            said, answer = [], Answer(status=refused.status, body=encode(problem))
-        except ConnectionError:  # it hung up while it was speaking
+            requests, answer = [], Answer(status=refused.status, body=encode(problem))
+        except ConnectionError:  # the worker hung up while it sent its request
             self.close_connection = True
             return
-        self._deliver(said, answer)
+        self._deliver(requests, answer)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -149,10 +149,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal():
             self.close_connection = True
-            raise _Refused(400, ProblemCode.MALFORMED, "its Content-Length cannot be")
+            raise _Refused(400, ProblemCode.MALFORMED, "Content-Length is not a number")
         if int(length) > MAX_BODY_BYTES:
             self.close_connection = True
-            raise _Refused(413, ProblemCode.TOO_LARGE, "its body is too large")
+            raise _Refused(413, ProblemCode.TOO_LARGE, "the body is too large")
         return self.rfile.read(int(length))
 
     def _read_chunks(self) -> bytes:
@@ -161,32 +161,34 @@ class _Handler(BaseHTTPRequestHandler):
             line = self.rfile.readline(MAX_CHUNK_LINE_BYTES)
             if not _CHUNK_SIZE.match(line):
                 self.close_connection = True
-                raise _Refused(400, ProblemCode.MALFORMED, "the size of a chunk cannot be")
+                raise _Refused(400, ProblemCode.MALFORMED, "a chunk has no valid size")
             size = int(line.partition(b";")[0], 16)
             body += self.rfile.read(min(size, MAX_BODY_BYTES + 1))
             self.rfile.readline(2)
             if size == 0:
                 return body
         self.close_connection = True
-        raise _Refused(413, ProblemCode.TOO_LARGE, "its body never ends")
+        raise _Refused(413, ProblemCode.TOO_LARGE, "the body is too large")
 
-    def _answer(self, body: bytes, at: float) -> tuple[list[Said], Answer]:
+    def _answer(self, body: bytes, at: float) -> tuple[list[WorkerRequest], Answer]:
         route, parts = _route(self.command, self.path.partition("?")[0])
         listener = self.server.listener
         if not route.is_public and self.headers.get("Authorization") != f"Bearer {listener.token}":
             raise _Refused(
-                401, ProblemCode.UNAUTHENTICATED, "it does not show the token of TENURE_TOKEN"
+                401,
+                ProblemCode.UNAUTHENTICATED,
+                "the request does not carry the token of TENURE_TOKEN",
             )
         if listener.token in self.path:
-            raise _Refused(400, ProblemCode.MALFORMED, "a token never travels in an address")
+            raise _Refused(400, ProblemCode.MALFORMED, "the URL contains the token")
         if not route.is_public and Role.WORKER not in route.roles:
-            raise _Refused(403, ProblemCode.OUT_OF_SCOPE, "this is nothing for a worker's token")
+            raise _Refused(403, ProblemCode.OUT_OF_SCOPE, "this route is not for workers")
         if route.request is None:
-            return [], Answer(body=encode(_aside(route, parts, self.headers, body)))
+            return [], Answer(body=encode(_side_reply(route, parts, self.headers, body)))
         media_type = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":
             raise _Refused(
-                415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "its body is not application/json"
+                415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "the body is not application/json"
             )
         try:
             message = decode(route.request, body)
@@ -196,14 +198,16 @@ class _Handler(BaseHTTPRequestHandler):
         with listener.lock:
             return self._ask_script(route, message, at)
 
-    def _ask_script(self, route: Route, message: Any, at: float) -> tuple[list[Said], Answer]:
+    def _ask_script(
+        self, route: Route, message: Any, at: float
+    ) -> tuple[list[WorkerRequest], Answer]:
         script = self.server.listener.script
         match message:
             case ClaimMessage():
                 return script.claim(message, at)
             case HeartbeatsMessage():
                 return script.report(message.leases, at, is_batch=True)
-            case PeekLeasesMessage():  # may find nothing: the heartbeat tells
+            case PeekLeasesMessage():  # an empty answer is legal: heartbeats bring the verdicts
                 found = PeekLeasesReply(news=(LeaseNews.NONE,) * len(message.leases))
                 return [], Answer(body=encode(found))
             case ReportsMessage():
@@ -211,11 +215,11 @@ class _Handler(BaseHTTPRequestHandler):
             case _ if route.name in ("start", "complete", "fail", "release"):
                 return script.report([message], at, is_batch=False)
             case _:
-                return [], Answer(body=encode(_aside(route, {}, self.headers, b"")))
+                return [], Answer(body=encode(_side_reply(route, {}, self.headers, b"")))
 
     # --- writing -------------------------------------------------------------------------------
 
-    def _deliver(self, said: list[Said], answer: Answer) -> None:
+    def _deliver(self, requests: list[WorkerRequest], answer: Answer) -> None:
         if answer.is_lost:
             self.close_connection = True
             return
@@ -224,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._has_hung_up():
             self.close_connection = True
             return
-        # Before the writing: a worker may act on an answer before our write returns.
+        # Taken before the write: a worker may act on the answer before our write returns.
         answered_at = time.monotonic()
         try:
             self._write(answer)
@@ -233,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ConnectionError:
             self.close_connection = True
             return
-        for each in said:
+        for each in requests:
             each.status = answer.status
             each.answered_at = answered_at
 
@@ -271,14 +275,14 @@ def _route(method: str, path: str) -> tuple[Route, dict[str, str]]:
             return route, {there[1:-1]: here for there, here in pairs if there.startswith("{")}
         is_known = True
     if is_known:
-        raise _Refused(405, ProblemCode.METHOD_NOT_ALLOWED, "not with this method")
-    raise _Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such route")
+        raise _Refused(405, ProblemCode.METHOD_NOT_ALLOWED, "the route does not take this method")
+    raise _Refused(404, ProblemCode.UNKNOWN_ROUTE, "unknown route")
 
 
-def _aside(
+def _side_reply(
     route: Route, parts: dict[str, str], headers: Any, body: bytes
 ) -> msgspec.Struct | dict[str, Any]:
-    """The answer to what is not about an attempt's authority: no faults, nothing to judge."""
+    """Answer a route that plays no part in the scenarios: no faults, nothing to judge."""
     now = datetime.now(UTC)
     match route.name:
         case "time":
@@ -291,7 +295,7 @@ def _aside(
             return HealthReply(status="ok")
         case "upload-artifact":
             if LEASE_HEADER not in headers:
-                raise _Refused(422, InvalidInput.code, f"it has no {LEASE_HEADER}")
+                raise _Refused(422, InvalidInput.code, f"the header {LEASE_HEADER} is missing")
             artifact = ArtifactRecord(
                 job_id=JobId(parts["job_id"]),
                 attempt=1,
@@ -305,4 +309,4 @@ def _aside(
         case "openapi":
             return openapi()
         case _:
-            raise AssertionError(f"{route.name} is for workers and has no answer here")
+            raise AssertionError(f"the worker kit does not answer the route {route.name}")

@@ -1,4 +1,4 @@
-"""The job that the kit asks for, for Tenure's own worker.
+"""The job of the worker kit, implemented for Tenure's own worker.
 
 tenure conform worker -- tenure worker -q conform tenure.conformance.worker.jobs:app
 """
@@ -20,12 +20,12 @@ app = Tenure()
 def run(
     effects: int, every_s: float, effect_url: str, outcome: Literal["succeed", "fail"]
 ) -> dict[str, int]:
-    """So many effects, a pause after each, then an end."""
+    """Cause `effects` side effects, pausing `every_s` after each, then succeed or fail."""
     for _ in range(effects):
         # The address comes from the kit, which listens on loopback.
         with urlopen(Request(effect_url, method="POST"), timeout=EFFECT_WITHIN_S):  # noqa: S310 - see above
             pass
         time.sleep(every_s)
     if outcome == "fail":
-        raise TransientError("told to fail")
+        raise TransientError("the scenario asks for a failure")
     return {"effects": effects}

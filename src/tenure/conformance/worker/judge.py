@@ -1,7 +1,7 @@
-"""What a record says about each obligation: whether it came up, and how it was broken.
+"""Judges a record: for each obligation, whether the scenario tested it and how the worker broke it.
 
-Pure. A worker and this process share a machine but no clock of the wire: what was on its way when
-a verdict was written is forgiven, for so long as the constants here say.
+Pure. We know when we wrote a verdict, not when the worker read it, so requests and effects that
+were already under way are allowed for as long as the constants below say.
 """
 
 from collections import Counter
@@ -11,24 +11,24 @@ import msgspec
 
 from tenure.conformance.worker import obligations
 from tenure.conformance.worker.obligations import Obligation
-from tenure.conformance.worker.record import FINAL, Op, Record, Said
+from tenure.conformance.worker.record import FINAL, Op, Record, WorkerRequest
 from tenure.conformance.worker.scenarios import Scenario
 from tenure.core.vocabulary import VerdictKind
 
 MAX_TRIES = 20
-"""One request is sent at most so often. [WP5]"""
+"""How often a worker may send one request. [WP5]"""
 
 IN_FLIGHT_S = 1.0
-"""A heartbeat that another thread of the worker had already begun."""
+"""Allowance for a heartbeat that another thread of the worker had already begun to send."""
 
 EFFECT_S = 1.5
-"""A side effect that was under way, and the time it takes to stop a handler."""
+"""Allowance for a side effect that was under way, and for stopping the handler."""
 
 RETRY_AFTER_SLACK = 0.95
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What one scenario showed of one obligation."""
+    """The result of one obligation in one scenario."""
 
     obligation: Obligation
     came_up: bool
@@ -39,7 +39,7 @@ Check = Callable[[Scenario, Record], tuple[bool, list[str]]]
 
 
 def judge(scenario: Scenario, record: Record) -> list[Judgement]:
-    """Every obligation, over one scenario."""
+    """Judge every obligation in one scenario."""
     found = []
     for obligation, check in CHECKS.items():
         came_up, complaints = check(scenario, record)
@@ -47,11 +47,11 @@ def judge(scenario: Scenario, record: Record) -> list[Judgement]:
     return found
 
 
-def _name(said: Said) -> str:
-    return f"{said.op.value} {said.request_id!a}" if said.request_id else said.op.value
+def _name(request: WorkerRequest) -> str:
+    return f"{request.op.value} {request.request_id!a}" if request.request_id else request.op.value
 
 
-# --- Speaking and reporting --------------------------------------------------------------------
+# --- Messages and reports ----------------------------------------------------------------------
 
 
 def _speaks(_: Scenario, record: Record) -> tuple[bool, list[str]]:
@@ -62,11 +62,11 @@ def _reports_for(obligation: Obligation) -> Check:
     def check(scenario: Scenario, record: Record) -> tuple[bool, list[str]]:
         if scenario.expects is None or scenario.expects_for is not obligation:
             return False, []
-        reports = [said.op for said in record.reports()]
+        reports = [request.op for request in record.reports()]
         if scenario.expects in reports:
             return True, []
         sent = ", ".join(dict.fromkeys(op.value for op in reports)) or "no report"
-        return True, [f"{scenario.expects.value} was due, {sent} came"]
+        return True, [f"expected {scenario.expects.value}, got {sent}"]
 
     return check
 
@@ -77,22 +77,22 @@ def _heartbeats(scenario: Scenario, record: Record) -> tuple[bool, list[str]]:
     heard = 0
     for beat in beats:
         if beat.sequence < heard or (beat.sequence == heard and heard):
-            complaints.append(f"hb_seq {beat.sequence} came after {heard} had been answered")
+            complaints.append(f"hb_seq {beat.sequence} was sent after {heard} was answered")
         if beat.was_answered:
             heard = max(heard, beat.sequence)
     if scenario.outlives_a_lease and _lost_its_lease(record):
-        complaints.append(f"the lease of {scenario.lease_s:g} s ended without a renewal")
+        complaints.append(f"the worker did not renew its lease of {scenario.lease_s:g} s")
     return bool(beats) or scenario.outlives_a_lease, complaints
 
 
 def _lost_its_lease(record: Record) -> bool:
     reports = record.reports()
-    return any(said.verdict is VerdictKind.CANCELLED for said in record.all()) or (
+    return any(request.verdict is VerdictKind.CANCELLED for request in record.all()) or (
         not reports and not record.all(Op.HEARTBEAT)
     )
 
 
-# --- Repeating ---------------------------------------------------------------------------------
+# --- Retries -----------------------------------------------------------------------------------
 
 
 def _same_id(_: Scenario, record: Record) -> tuple[bool, list[str]]:
@@ -100,23 +100,23 @@ def _same_id(_: Scenario, record: Record) -> tuple[bool, list[str]]:
     repeats = 0
     for before, after in record.repeats():
         if record.signalled_at is not None and after.at > record.signalled_at:
-            continue  # handing a job back is another request than the one that got no answer
+            continue  # SIGTERM: a release is a new request, not a retry
         repeats += 1
         if (after.op, after.request_id) != (before.op, before.request_id):
-            complaints.append(f"{_name(before)} got no answer, then came {_name(after)}")
+            complaints.append(f"{_name(before)} got no answer, then the worker sent {_name(after)}")
         elif after.fingerprint != before.fingerprint:
-            complaints.append(f"{_name(before)} was repeated with another body")
+            complaints.append(f"{_name(before)} was sent again with another body")
     return repeats > 0, complaints
 
 
 def _bounded(_: Scenario, record: Record) -> tuple[bool, list[str]]:
     tries: Counter[tuple[str, str]] = Counter()
     unanswered = 0
-    for said in record.all(Op.START, Op.COMPLETE, Op.FAIL, Op.RELEASE):
-        unanswered += not said.was_answered
-        tries[said.who, said.family] += 1
+    for request in record.all(Op.START, Op.COMPLETE, Op.FAIL, Op.RELEASE):
+        unanswered += not request.was_answered
+        tries[request.who, request.family] += 1
     complaints = [
-        f"a {family} was sent {count} times, at most {MAX_TRIES} are allowed"
+        f"the worker sent a {family} {count} times; the limit is {MAX_TRIES}"
         for (_, family), count in tries.items()
         if count > MAX_TRIES
     ]
@@ -133,7 +133,7 @@ def _retry_after(_: Scenario, record: Record) -> tuple[bool, list[str]]:
         waited_s = after.at - before.answered_at
         if waited_s < before.retry_after_s * RETRY_AFTER_SLACK:
             complaints.append(
-                f"{_name(after)} came after {waited_s:.1f} s, "
+                f"{_name(after)} was sent after {waited_s:.1f} s, "
                 f"Retry-After was {before.retry_after_s:g}"
             )
     return came_up, complaints
@@ -143,18 +143,18 @@ def _retry_after(_: Scenario, record: Record) -> tuple[bool, list[str]]:
 
 
 def _after_verdict(record: Record, kind: VerdictKind) -> Iterator[str]:
-    """Reports and starts under a lease that had its last word. None of them can have crossed it:
-    where a heartbeat hears the verdict, the handler is far from its own end."""
+    """Requests sent under a lease after its final verdict. None can have been under way already: in
+    scenarios where a heartbeat gets the verdict, the handler still has long to run."""
     for verdict in record.heard(kind):
         wrong = _FORBIDDEN[kind] if verdict.op is not Op.CLAIM else (Op.CLAIM,)
-        for said in record.after(verdict, 0.0, *wrong):
-            if said.op is not Op.CLAIM or said.request_id == verdict.request_id:
-                yield f"{_name(verdict)} was {kind.value}, then came {_name(said)}"
+        for request in record.after(verdict, 0.0, *wrong):
+            if request.op is not Op.CLAIM or request.request_id == verdict.request_id:
+                yield f"{_name(verdict)} was {kind.value}, then the worker sent {_name(request)}"
 
 
 _REPORTS = (Op.COMPLETE, Op.FAIL, Op.RELEASE)
 _FORBIDDEN = {
-    # A start is no report: a grant that comes twice may be asked about, and is refused.
+    # A start is allowed: a worker that receives a grant twice may try it, and we refuse it.
     VerdictKind.COMMITTED: _REPORTS,
     VerdictKind.CANCELLED: (Op.START, *_REPORTS),
     VerdictKind.REJECTED: (Op.START, *_REPORTS),
@@ -172,14 +172,14 @@ def _final_for(kind: VerdictKind) -> Check:
 
 
 def _effects_after(record: Record, kind: VerdictKind) -> list[str]:
-    first = next((said for said in record.heard(kind) if said.op is not Op.CLAIM), None)
+    first = next((request for request in record.heard(kind) if request.op is not Op.CLAIM), None)
     if first is None or first.answered_at is None:
         return []
     late = [at for at in record.effects if at > first.answered_at + EFFECT_S]
     if not late:
         return []
     after_s = late[-1] - first.answered_at
-    return [f"{len(late)} effects after {kind.value}, the last {after_s:.1f} s after it"]
+    return [f"{len(late)} side effects after {kind.value}, the last {after_s:.1f} s later"]
 
 
 def _no_effects(_: Scenario, record: Record) -> tuple[bool, list[str]]:
@@ -188,7 +188,7 @@ def _no_effects(_: Scenario, record: Record) -> tuple[bool, list[str]]:
 
 
 def _no_heartbeat(_: Scenario, record: Record) -> tuple[bool, list[str]]:
-    ends = [said for said in record.heard(*FINAL) if said.op is not Op.CLAIM]
+    ends = [request for request in record.heard(*FINAL) if request.op is not Op.CLAIM]
     complaints = []
     for end in ends[:1]:
         late = list(record.after(end, IN_FLIGHT_S, Op.HEARTBEAT))
@@ -198,7 +198,7 @@ def _no_heartbeat(_: Scenario, record: Record) -> tuple[bool, list[str]]:
             after_s = late[-1].at - end.answered_at
             complaints.append(
                 f"{len(late)} heartbeats after {_name(end)} was {end.verdict.value}, "
-                f"the last {after_s:.1f} s after it"
+                f"the last {after_s:.1f} s later"
             )
     return bool(ends), complaints
 
@@ -208,25 +208,25 @@ def _surfaces(_: Scenario, record: Record) -> tuple[bool, list[str]]:
         return False, []
     if "rejected" in record.output.lower() or record.exit_code not in (None, 0):
         return True, []
-    return True, ["it heard REJECTED, printed nothing of it and did not fail"]
+    return True, ["the worker was REJECTED, but did not print it and did not exit with a failure"]
 
 
 # --- The lease and the handler -----------------------------------------------------------------
 
 
 def _fences(scenario: Scenario, record: Record) -> tuple[bool, list[str]]:
-    """Effects past the end of the last renewal that the worker can know of."""
+    """Side effects after the lease ended, counted from the last renewal the worker can know of."""
     heard = record.heard(VerdictKind.OK)
-    renewed_at = [said.answered_at for said in heard if said.op is Op.CLAIM][:1]
-    renewed_at += [said.at for said in heard if said.op is not Op.CLAIM]
-    ends = [said for said in record.heard(*FINAL) if said.op is not Op.CLAIM]
+    renewed_at = [request.answered_at for request in heard if request.op is Op.CLAIM][:1]
+    renewed_at += [request.at for request in heard if request.op is not Op.CLAIM]
+    ends = [request for request in record.heard(*FINAL) if request.op is not Op.CLAIM]
     known = [at for at in renewed_at if at is not None]
     if not known or ends:
         return False, []
     ends_at = max(known) + scenario.lease_s
     late = [at for at in record.effects if at > ends_at + EFFECT_S]
     complaints = (
-        [f"{len(late)} effects after its lease, the last {late[-1] - ends_at:.1f} s after it"]
+        [f"{len(late)} side effects after the lease, the last {late[-1] - ends_at:.1f} s later"]
         if late
         else []
     )
@@ -235,35 +235,39 @@ def _fences(scenario: Scenario, record: Record) -> tuple[bool, list[str]]:
 
 def _heeds(_: Scenario, record: Record) -> tuple[bool, list[str]]:
     asked = next(
-        (said for said in record.all() if said.was_answered and said.cancel_within_s is not None),
+        (
+            request
+            for request in record.all()
+            if request.was_answered and request.cancel_within_s is not None
+        ),
         None,
     )
     if asked is None or asked.answered_at is None or asked.cancel_within_s is None:
         return False, []
-    if any(said.verdict is VerdictKind.COMMITTED for said in record.reports()):
+    if any(request.verdict is VerdictKind.COMMITTED for request in record.reports()):
         return True, []
-    return True, [f"no report within the {asked.cancel_within_s:.0f} s it was given"]
+    return True, [f"no report within the {asked.cancel_within_s:.0f} s of the cancel request"]
 
 
 def _once(scenario: Scenario, record: Record) -> tuple[bool, list[str]]:
     wanted = scenario.work.effects
     if len(record.effects) <= wanted:
         return bool(record.effects), []
-    return True, [f"{len(record.effects)} effects of one grant, {wanted} were asked for"]
+    return True, [f"{len(record.effects)} side effects for one grant, expected {wanted}"]
 
 
 def _claims(_: Scenario, record: Record) -> tuple[bool, list[str]]:
     complaints = []
-    last: dict[str, Said] = {}
+    last: dict[str, WorkerRequest] = {}
     for claim in record.all(Op.CLAIM):
         before = last.get(claim.who)
         last[claim.who] = claim
         if before is None or before.request_id == claim.request_id:
             continue
         if claim.sequence <= before.sequence:
-            complaints.append(f"claim_seq {claim.sequence} came after {before.sequence}")
+            complaints.append(f"claim_seq {claim.sequence} was sent after {before.sequence}")
         if before.answered_at is not None and claim.at < before.answered_at:
-            complaints.append("a claim was sent while another one waited for its answer")
+            complaints.append("the worker sent a claim before the previous one was answered")
     return bool(last), list(dict.fromkeys(complaints))
 
 

@@ -1,4 +1,4 @@
-"""What a worker did in one scenario, in order: its requests with their answers, and its effects.
+"""The record of one scenario: a worker's requests, our answers to them, and its side effects.
 
 Times are seconds of this process's monotonic clock.
 """
@@ -13,7 +13,7 @@ from tenure.core.vocabulary import VerdictKind
 
 
 class Op(StrEnum):
-    """What a worker asks for, by the name of its route."""
+    """The operation that a request asks for, by the name of its route."""
 
     CLAIM = "claim"
     START = "start"
@@ -24,23 +24,23 @@ class Op(StrEnum):
 
     @property
     def settles(self) -> bool:
-        """Whether it ends an attempt."""
+        """Whether this operation ends an attempt."""
         return self in (Op.COMPLETE, Op.FAIL, Op.RELEASE)
 
 
 FINAL = frozenset({VerdictKind.COMMITTED, VerdictKind.CANCELLED, VerdictKind.REJECTED})
 
 
-class Said(msgspec.Struct, kw_only=True):
-    """One thing a worker said, and what it heard. `sequence` is a claim_seq or an hb_seq."""
+class WorkerRequest(msgspec.Struct, kw_only=True):
+    """One request of a worker and the answer to it. `sequence` is a claim_seq or an hb_seq."""
 
     at: float
     op: Op
-    who: str  # the lease, or the worker of a claim
+    who: str  # the lease id, or for a claim the worker id
     request_id: str
     sequence: int
     fingerprint: bytes
-    answered_at: float | None = None  # the answer was written, and somebody was there to read it
+    answered_at: float | None = None  # None if the worker hung up before the answer
     status: int | None = None
     verdict: VerdictKind | None = None
     retry_after_s: float | None = None
@@ -48,25 +48,25 @@ class Said(msgspec.Struct, kw_only=True):
 
     @property
     def was_answered(self) -> bool:
-        """Whether it was decided, and the worker could know."""
+        """Whether the worker received a verdict."""
         return self.answered_at is not None and self.verdict is not None
 
     @property
     def is_final(self) -> bool:
-        """Whether it heard a verdict that ends the attempt."""
+        """Whether the worker received a verdict that ends the attempt."""
         return self.was_answered and self.verdict in FINAL
 
     @property
     def family(self) -> str:
-        """Requests that follow from one another: the reports of a lease, its starts, claims."""
+        """Groups requests that replace each other: the reports of a lease, its starts, claims."""
         return "report" if self.op.settles else self.op.value
 
 
 class Record:
-    """The log of one scenario. Any thread writes; it is read when the scenario is over."""
+    """The log of one scenario. Thread-safe; requests after `close` are ignored."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.requests: list[WorkerRequest] = []
         self.effects: list[float] = []
         self.malformed: list[str] = []
         self.signalled_at: float | None = None
@@ -76,58 +76,62 @@ class Record:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def add(self, said: Said) -> None:
-        """A worker said something."""
+    def add(self, request: WorkerRequest) -> None:
+        """Record a request."""
         with self._lock:
             if not self._is_closed:
-                self.said.append(said)
+                self.requests.append(request)
 
     def add_effect(self, at: float) -> None:
-        """A handler had an effect."""
+        """Record a side effect of the handler."""
         with self._lock:
             if not self._is_closed:
                 self.effects.append(at)
 
     def add_malformed(self, what: str) -> None:
-        """A worker sent what the protocol does not have."""
+        """Record a request that is not legal."""
         with self._lock:
             if not self._is_closed:
                 self.malformed.append(what)
 
     def close(self, at: float) -> None:
-        """What comes now is not judged any more."""
+        """Stop recording."""
         with self._lock:
             self._is_closed = True
             self.closed_at = at
 
     # --- reading -------------------------------------------------------------------------------
 
-    def all(self, *ops: Op) -> list[Said]:
-        """What was said of these kinds, in order."""
+    def all(self, *ops: Op) -> list[WorkerRequest]:
+        """The requests for these operations (default: all), in order."""
         with self._lock:
-            return [said for said in self.said if said.op in ops or not ops]
+            return [request for request in self.requests if request.op in ops or not ops]
 
-    def reports(self) -> list[Said]:
+    def reports(self) -> list[WorkerRequest]:
         """Completions, failures and releases."""
-        return [said for said in self.all() if said.op.settles]
+        return [request for request in self.all() if request.op.settles]
 
-    def heard(self, *kinds: VerdictKind) -> list[Said]:
-        """What was answered with one of these verdicts, and could be heard."""
-        return [said for said in self.all() if said.was_answered and said.verdict in kinds]
+    def heard(self, *kinds: VerdictKind) -> list[WorkerRequest]:
+        """The requests for which the worker received one of these verdicts."""
+        return [
+            request for request in self.all() if request.was_answered and request.verdict in kinds
+        ]
 
-    def after(self, verdict: Said, in_flight_s: float, *ops: Op) -> Iterator[Said]:
-        """What was said under the same lease once the verdict was known."""
+    def after(
+        self, verdict: WorkerRequest, in_flight_s: float, *ops: Op
+    ) -> Iterator[WorkerRequest]:
+        """The requests sent under the same lease after the worker received `verdict`."""
         assert verdict.answered_at is not None
-        for said in self.all(*ops):
-            if said.who == verdict.who and said.at > verdict.answered_at + in_flight_s:
-                yield said
+        for request in self.all(*ops):
+            if request.who == verdict.who and request.at > verdict.answered_at + in_flight_s:
+                yield request
 
-    def repeats(self) -> Iterator[tuple[Said, Said]]:
-        """Each request that got no answer, with the next one of its family."""
-        waiting: dict[tuple[str, str], Said] = {}
-        for said in self.all(Op.CLAIM, Op.START, Op.COMPLETE, Op.FAIL, Op.RELEASE):
-            key = (said.who, said.family)
+    def repeats(self) -> Iterator[tuple[WorkerRequest, WorkerRequest]]:
+        """Each request that got no verdict, with the next one of its family."""
+        waiting: dict[tuple[str, str], WorkerRequest] = {}
+        for request in self.all(Op.CLAIM, Op.START, Op.COMPLETE, Op.FAIL, Op.RELEASE):
+            key = (request.who, request.family)
             before = waiting.get(key)
             if before is not None and not before.was_answered:
-                yield before, said
-            waiting[key] = said
+                yield before, request
+            waiting[key] = request

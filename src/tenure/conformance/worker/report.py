@@ -1,4 +1,4 @@
-"""The result of a run: per obligation, whether it was kept, and where it was broken."""
+"""The result of a run: for each obligation, whether the worker kept it and where it did not."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -11,13 +11,13 @@ from tenure.errors import TenureError
 
 
 class CouldNotJudge(TenureError):
-    """The worker could not be seen at work, so nothing can be said about it."""
+    """The worker did not run the kit's job, so there is nothing to judge."""
 
     code = "could_not_judge"
 
 
 class State(StrEnum):
-    """What became of an obligation."""
+    """The result for one obligation."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -25,14 +25,14 @@ class State(StrEnum):
 
 
 class Breach(msgspec.Struct, frozen=True):
-    """One way in which an obligation was broken."""
+    """One complaint, and the scenario it comes from."""
 
     scenario: str
     what: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One obligation over all scenarios; `seen_in` are those in which it came up."""
+    """One obligation over all scenarios; `seen_in` names those that tested it."""
 
     obligation: str
     sentence: str
@@ -56,7 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(judged: Mapping[str, Sequence[Judgement]]) -> Report:
-    """The judgements of each scenario, by obligation."""
+    """Group the judgements of all scenarios by obligation."""
     findings = []
     for obligation in OBLIGATIONS:
         mine = [

@@ -1,7 +1,7 @@
-"""Runs a worker through scenarios: a process and a scripted coordinator of its own for each.
+"""Runs a worker through the scenarios, each with its own process and scripted coordinator.
 
-The process is told where to ask by `TENURE_URL` and `TENURE_TOKEN`, and is ended, with everything
-it started, when its scenario is over.
+`TENURE_URL` and `TENURE_TOKEN` tell the process where the coordinator is. When the scenario is
+over, the kit ends the process and everything it started.
 """
 
 import os
@@ -29,7 +29,7 @@ POLL_S = 0.02
 MAX_OUTPUT_BYTES = 256 << 10
 SHOWN_OUTPUT = 400
 UNBOUNDED = 3 * MAX_TRIES
-"""Whoever repeats this often will not stop, and need not be watched any longer."""
+"""A worker that retries this often will not stop: the scenario ends."""
 
 
 def conform(
@@ -39,7 +39,7 @@ def conform(
     at_once: int,
     progress: Callable[[Scenario], None] = lambda _: None,
 ) -> Report:
-    """Play the scenarios to the worker that `command` starts. Raises `CouldNotJudge`."""
+    """Run the worker that `command` starts through the scenarios. Raises `CouldNotJudge`."""
 
     def play(scenario: Scenario) -> list[Judgement]:
         judgements = judge(scenario, _play(command, scenario))
@@ -57,7 +57,7 @@ def conform(
 
 
 def _length_s(scenario: Scenario) -> float:
-    """About how long it takes, to fill the time of all the others."""
+    """Estimate how long a scenario takes: the longest start first."""
     work_s = scenario.work.effects * scenario.work.every_s
     return min(
         scenario.patience_s, work_s + scenario.watch_s + scenario.goes_on * scenario.patience_s
@@ -81,15 +81,15 @@ def _play(command: Sequence[str], scenario: Scenario) -> Record:
     finally:
         listener.close()
     if not record.all(Op.CLAIM):
-        ended = "" if record.exit_code is None else f", it ended with code {record.exit_code}"
+        ended = "" if record.exit_code is None else f", it exited with code {record.exit_code}"
         raise CouldNotJudge(
-            f"the worker never asked for work{ended}",
-            hint=f"it has to ask {URL_VARIABLE}; it said: {record.output[-SHOWN_OUTPUT:]!r}",
+            f"the worker never sent a claim{ended}",
+            hint=f"it has to ask {URL_VARIABLE}; its output: {record.output[-SHOWN_OUTPUT:]!r}",
         )
     if listener.script.granted_at is None and listener.script.other_claims:
         asked = "; ".join(sorted(listener.script.other_claims))
         raise CouldNotJudge(
-            f"the worker asks for other jobs: {asked}",
+            f"the worker claims other queues or kinds: {asked}",
             hint=f"it has to run jobs of kind {KIND!r} from the queue {QUEUE!r}",
         )
     return record
@@ -117,7 +117,7 @@ def _start(
 def _watch(
     worker: "subprocess.Popen[bytes]", scenario: Scenario, record: Record, listener: Listener
 ) -> None:
-    """Until the scenario is over, or the worker."""
+    """Wait until the scenario is over or the worker has exited."""
     began_at = time.monotonic()
     while time.monotonic() < _over_at(scenario, record, listener, began_at):
         if worker.poll() is not None:
@@ -134,22 +134,22 @@ def _watch(
 def _over_at(scenario: Scenario, record: Record, listener: Listener, began_at: float) -> float:
     if len(record.reports()) > UNBOUNDED:
         return 0.0
-    for said in record.all():
-        if said.is_final and said.answered_at is not None:
-            return said.answered_at + scenario.watch_s
+    for request in record.all():
+        if request.is_final and request.answered_at is not None:
+            return request.answered_at + scenario.watch_s
     granted_at = listener.script.granted_at
     return began_at + CLAIM_WITHIN_S if granted_at is None else granted_at + scenario.patience_s
 
 
 def _end(worker: "subprocess.Popen[bytes]") -> None:
-    """Ask it to end, then end it and whatever it left behind."""
+    """Send SIGTERM, then kill the worker and every process of its group."""
     if worker.poll() is None:
         worker.send_signal(signal.SIGTERM)
         try:
             worker.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
             worker.kill()
-    with suppress(ProcessLookupError):  # it left nothing behind
+    with suppress(ProcessLookupError):  # no process of the group is left
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
 

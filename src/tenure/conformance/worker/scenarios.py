@@ -1,4 +1,4 @@
-"""The scenarios: which job a worker is given, and what goes wrong. Data, no behaviour."""
+"""The scenarios: the job that a worker gets, and the faults it meets. Data, no behaviour."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -14,42 +14,42 @@ KIND = "conform"
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The request arrives and takes effect; its answer does not come."""
+    """The request takes effect, but the connection is closed without an answer."""
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """503 instead of an answer; nothing took effect."""
+    """The answer is 503; the request has no effect."""
 
     retry_after_s: int | None = None
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """The answer takes its time."""
+    """The answer is sent after `delay_s`."""
 
     delay_s: float
 
 
 class Twice(msgspec.Struct, frozen=True):
-    """The answer is written twice onto its connection."""
+    """The answer is written to the connection twice."""
 
 
 class Says(msgspec.Struct, frozen=True):
-    """This verdict instead of the one that would be right; it ends the lease."""
+    """The answer is this verdict instead of the right one; it ends the lease."""
 
     verdict: VerdictKind
     cause: Cause
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """404: REJECTED by a status instead of a body."""
+    """The answer is REJECTED; outside of a batch with status 404."""
 
 
 class GrantAgain(msgspec.Struct, frozen=True):
-    """The next claim receives the grant of the first one once more."""
+    """The next claim receives the first claim's grant again."""
 
 
 class CancelRequested(msgspec.Struct, frozen=True):
-    """OK, and the handler is to stop within so many seconds."""
+    """The answer is OK and asks the handler to stop within `remaining_s`."""
 
     remaining_s: float
 
@@ -58,7 +58,7 @@ Fault: TypeAlias = Lost | Unavailable | Slow | Twice | Says | Unknown | GrantAga
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the handler is asked to do: so many effects, a pause after each, then an end."""
+    """What the handler must do: `effects` side effects, `every_s` apart, then succeed or fail."""
 
     effects: int = 2
     every_s: float = 0.2
@@ -66,10 +66,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One play. `faults` says what happens to the first requests of a kind, one entry for each;
-    the last entry goes on for ever if `goes_on`.
+    """One scenario. `faults` lists what happens to the first requests of each operation, one entry
+    per request; with `goes_on` the last entry applies to all later ones too.
 
-    It is over `watch_s` after the first final verdict; without one after `patience_s`.
+    A scenario ends `watch_s` after the first final verdict, or `patience_s` after the grant.
     """
 
     name: str
@@ -91,14 +91,14 @@ _EXPIRED = Says(VerdictKind.CANCELLED, Cause.LEASE_EXPIRED)
 _REJECTED = Says(VerdictKind.REJECTED, Cause.INVALID_LEASE)
 _LONG = Work(effects=60, every_s=0.5)
 _FAILING = Work(outcome="fail")
-# Long enough for an effect that was on its way, and for several that should not have been.
+# Covers an effect that was under way, and several more that a wrong worker would cause.
 _EFFECTS_S = 4.0
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(name="success", plays="nothing goes wrong", expects=Op.COMPLETE),
     Scenario(
         name="failure",
-        plays="the handler fails; the job will be retried by the scheduler",
+        plays="the handler fails; the coordinator schedules a retry",
         work=_FAILING,
         expects=Op.FAIL,
         watch_s=3.0,
@@ -113,7 +113,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="quick-beats",
-        plays="short leases, to see whether heartbeats end",
+        plays="short leases, to see whether the worker stops its heartbeats",
         lease_s=6.0,
         watch_s=4.0,
         expects=Op.COMPLETE,

@@ -1,6 +1,6 @@
 """The scripted coordinator: one job, one lease, and the faults of a scenario. No sockets, no clock.
 
-Where no fault is played it answers as the response matrices say; see docs/spec/responses.md.
+A request that meets no fault is answered by the response matrices of docs/spec/responses.md.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from tenure.conformance.worker.record import Op, Record, Said
+from tenure.conformance.worker.record import Op, Record, WorkerRequest
 from tenure.conformance.worker.scenarios import (
     KIND,
     QUEUE,
@@ -69,7 +69,7 @@ Message: TypeAlias = ClaimMessage | HeartbeatsMessage | ReportsMessage | Report
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes back, and how."""
+    """An HTTP answer, and how it is delivered."""
 
     body: bytes
     status: int = 200
@@ -80,7 +80,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script:
-    """Answers one worker through one scenario. Calls must not overlap."""
+    """Answers the requests of one scenario. The caller makes sure that calls do not overlap."""
 
     def __init__(
         self, scenario: Scenario, record: Record, *, effect_url: str, born: Instant
@@ -105,9 +105,9 @@ class Script:
 
     # --- claims --------------------------------------------------------------------------------
 
-    def claim(self, message: ClaimMessage, now: float) -> tuple[list[Said], Answer]:
-        """Grant the one job there is, once."""
-        said = Said(
+    def claim(self, message: ClaimMessage, now: float) -> tuple[list[WorkerRequest], Answer]:
+        """Grant the scenario's only job to the first claim that matches it."""
+        request = WorkerRequest(
             at=now,
             op=Op.CLAIM,
             who=message.worker,
@@ -115,20 +115,20 @@ class Script:
             sequence=message.claim_seq,
             fingerprint=encode(message),
         )
-        self._record.add(said)
+        self._record.add(request)
         fault = self._next(Op.CLAIM)
         if isinstance(fault, Unavailable):
-            return [said], self._unavailable([said], fault)
+            return [request], self._unavailable([request], fault)
         if isinstance(fault, Says):
             self._claimed_by = message.request_id
-            said.verdict = fault.verdict
-            return [said], _answer(ClaimReply(verdict=fault.verdict, cause=fault.cause))
-        said.verdict = VerdictKind.OK
+            request.verdict = fault.verdict
+            return [request], _answer(ClaimReply(verdict=fault.verdict, cause=fault.cause))
+        request.verdict = VerdictKind.OK
         grants, repeated = self._grants(message, now)
         self._gives_again = isinstance(fault, GrantAgain) or (self._gives_again and not grants)
         reply = ClaimReply(verdict=VerdictKind.OK, grants=grants, repeated=repeated)
         delay_s = 0.0 if grants else min(message.wait_s, LONGEST_POLL_S)
-        return [said], self._shaped(reply, fault, delay_s=delay_s)
+        return [request], self._shaped(reply, fault, delay_s=delay_s)
 
     def _grants(self, message: ClaimMessage, now: float) -> tuple[tuple[GrantRecord, ...], bool]:
         wanted = QUEUE in message.queues and (message.kinds is None or KIND in message.kinds)
@@ -181,30 +181,30 @@ class Script:
 
     def report(
         self, messages: Sequence[Report], now: float, *, is_batch: bool
-    ) -> tuple[list[Said], Answer]:
-        """A verdict on each, unless the whole request meets a fault."""
-        said = [_said(message, now) for message in messages]
-        for each in said:
+    ) -> tuple[list[WorkerRequest], Answer]:
+        """Answer each report with a verdict, or the whole request with a fault."""
+        requests = [_request(message, now) for message in messages]
+        for each in requests:
             self._record.add(each)
-        faults = [self._next(each.op) for each in said]
+        faults = [self._next(each.op) for each in requests]
         shape = next((fault for fault in faults if fault is not None), None)
         if isinstance(shape, Unavailable):
-            return said, self._unavailable(said, shape)
+            return requests, self._unavailable(requests, shape)
         verdicts = [
             self._verdict(message, each, fault, now)
-            for message, each, fault in zip(messages, said, faults, strict=True)
+            for message, each, fault in zip(messages, requests, faults, strict=True)
         ]
-        for each, verdict in zip(said, verdicts, strict=True):
+        for each, verdict in zip(requests, verdicts, strict=True):
             each.verdict = verdict.verdict
             each.cancel_within_s = None if verdict.cancel is None else verdict.cancel.remaining_s
         if isinstance(shape, Unknown) and not is_batch:
-            return said, _problem(404, Cause.UNKNOWN_JOB.value, VerdictKind.REJECTED)
+            return requests, _problem(404, Cause.UNKNOWN_JOB.value, VerdictKind.REJECTED)
         if is_batch:
-            return said, self._shaped(VerdictsReply(verdicts=tuple(verdicts)), shape)
-        return said, self._shaped(verdicts[0], shape)
+            return requests, self._shaped(VerdictsReply(verdicts=tuple(verdicts)), shape)
+        return requests, self._shaped(verdicts[0], shape)
 
     def _verdict(
-        self, message: Report, said: Said, fault: Fault | None, now: float
+        self, message: Report, request: WorkerRequest, fault: Fault | None, now: float
     ) -> VerdictReply:
         match fault:
             case Says():
@@ -217,14 +217,14 @@ class Script:
                 self._cancel_at = now + fault.remaining_s
             case _:
                 pass
-        return self._judge(message, said, now)
+        return self._judge(message, request, now)
 
-    def _judge(self, message: Report, said: Said, now: float) -> VerdictReply:
-        """The response matrices, for one lease."""
+    def _judge(self, message: Report, request: WorkerRequest, now: float) -> VerdictReply:
+        """The verdict by the response matrices."""
         if message.lease_id != self.lease_id or message.job_id != self._job_id:
             return _rejected(Cause.INVALID_LEASE)
         if self._settled is not None:
-            return self._judge_settled(said, *self._settled)
+            return self._judge_settled(request, *self._settled)
         if self._ended is None and not self._is_live(now):
             is_cancel = self._cancel_at is not None and now >= self._cancel_at
             cause = Cause.JOB_CANCELLED if is_cancel else Cause.LEASE_EXPIRED
@@ -247,19 +247,19 @@ class Script:
             self._renew(now)
             return self._ok(now)
         reply = _committed(message, is_cancelled=self._cancel_at is not None)
-        self._settled = (message.request_id, said.fingerprint, reply)
+        self._settled = (message.request_id, request.fingerprint, reply)
         return reply
 
     def _judge_settled(
-        self, said: Said, request_id: str, fingerprint: bytes, reply: VerdictReply
+        self, request: WorkerRequest, request_id: str, fingerprint: bytes, reply: VerdictReply
     ) -> VerdictReply:
-        if said.op is Op.HEARTBEAT:
+        if request.op is Op.HEARTBEAT:
             return VerdictReply(verdict=VerdictKind.OK, job_status=reply.job_status, settled=True)
-        if said.op is Op.START:
+        if request.op is Op.START:
             return _rejected(Cause.LEASE_SETTLED)
-        if said.request_id != request_id:
+        if request.request_id != request_id:
             return _rejected(Cause.DUPLICATE_COMPLETION)
-        if said.fingerprint != fingerprint:
+        if request.fingerprint != fingerprint:
             return _rejected(Cause.IDEMPOTENCY_KEY_REUSE)
         return msgspec.structs.replace(reply, replayed=True)
 
@@ -269,7 +269,7 @@ class Script:
         self._expires_at = now + self._scenario.lease_s
 
     def _is_early(self, message: HeartbeatMessage, now: float) -> bool:
-        """Whether a heartbeat comes too soon to be recorded. [L15]"""
+        """Whether a heartbeat is too early to be recorded. [L15]"""
         has_news = message.progress is not None or message.checkpoint is not msgspec.UNSET
         renewed_at = self._expires_at - self._scenario.lease_s
         is_first = self._hb_seq == 0
@@ -287,7 +287,9 @@ class Script:
     def _ok(self, now: float) -> VerdictReply:
         cancel, ends_at = None, self._expires_at
         if self._cancel_at is not None:
-            cancel = CancelRecord(reason="somebody asked", remaining_s=self._cancel_at - now)
+            cancel = CancelRecord(
+                reason="the scenario asks for a cancel", remaining_s=self._cancel_at - now
+            )
             ends_at = min(ends_at, self._cancel_at)
         return VerdictReply(
             verdict=VerdictKind.OK,
@@ -299,7 +301,7 @@ class Script:
     # --- faults --------------------------------------------------------------------------------
 
     def _next(self, op: Op) -> Fault | None:
-        """What happens to this request: the faults of its kind in order, then none."""
+        """The fault for this request: the operation's faults in order, then none."""
         faults = self._scenario.faults.get(op, ())
         number = self._played[op]
         self._played[op] += 1
@@ -307,8 +309,8 @@ class Script:
             return faults[number]
         return faults[-1] if faults and self._scenario.goes_on else None
 
-    def _unavailable(self, said: Sequence[Said], fault: Unavailable) -> Answer:
-        for each in said:
+    def _unavailable(self, requests: Sequence[WorkerRequest], fault: Unavailable) -> Answer:
+        for each in requests:
             each.retry_after_s = fault.retry_after_s
         answer = _problem(503, "store_unavailable", None)
         return msgspec.structs.replace(answer, retry_after_s=fault.retry_after_s)
@@ -316,7 +318,7 @@ class Script:
     def _shaped(
         self, reply: msgspec.Struct, fault: Fault | None, *, delay_s: float = 0.0
     ) -> Answer:
-        """A reply as the fault lets it travel."""
+        """The answer with this reply, delivered as the fault says."""
         match fault:
             case Lost():
                 return _answer(reply, is_lost=True)
@@ -337,7 +339,7 @@ def _answer(
 
 
 def _problem(status: int, code: str, verdict: VerdictKind | None) -> Answer:
-    problem = Problem(code=code, message="as the scenario says", verdict=verdict)
+    problem = Problem(code=code, message="the scenario asks for this answer", verdict=verdict)
     return Answer(body=encode(problem), status=status)
 
 
@@ -367,11 +369,11 @@ _OPS: tuple[tuple[type[msgspec.Struct], Op], ...] = (
 )
 
 
-def _said(message: Report, now: float) -> Said:
+def _request(message: Report, now: float) -> WorkerRequest:
     op = next(op for kind, op in _OPS if isinstance(message, kind))
-    # By its fields, because the same report is tagged with its `op` when it travels in a batch.
+    # Encoded field by field: in a batch the same report carries an extra `op` tag.
     values = [getattr(message, name) for name in message.__struct_fields__]
-    return Said(
+    return WorkerRequest(
         at=now,
         op=op,
         who=message.lease_id,
