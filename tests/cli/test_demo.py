@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli.demo import Screen, bar
+from tenure.cli.demo import Demo
+from tenure.protocol import URL_VARIABLE
+from tenure.settings import LEASE_BOUNDS_VARIABLE
 from tests.e2e.workers import is_gone
 
 pytestmark = pytest.mark.process
@@ -83,40 +85,23 @@ class FakeTerminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_a_frame_is_redrawn_below_lines_that_stay(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("stdout", "line"),
+    [
+        (FakeTerminal(), r"\x1b\[31m    0\.\ds  it happens .{18}…\x1b\[0m\n"),
+        (io.StringIO(), r"    0\.\ds  it happens x{50}\n"),
+    ],
+)
+def test_only_on_a_terminal_lines_are_coloured_and_cut_to_its_width(
+    stdout: io.StringIO, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = FakeTerminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("LINES", "40")
-    screen = Screen()
+    for variable in (URL_VARIABLE, LEASE_BOUNDS_VARIABLE):
+        monkeypatch.setenv(variable, "")  # the demo sets them; they are as before after the test
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setenv("COLUMNS", "40")
 
-    screen.draw(["one", "two", "three"])
-    drawn = terminal.tell()
-    screen.draw(["one", "two", "three"])
-    unchanged = terminal.tell()
-    screen.say("it happened")
-    screen.close()
+    demo = Demo(tmp_path)
+    with demo.acks:
+        demo.tell("it happens " + "x" * 50 + "\nand a second line", "red")
 
-    assert unchanged == drawn  # nothing new, nothing written
-    after = terminal.getvalue()[drawn:]
-    assert "\x1b[3F\x1b[J" in after  # up over the frame, and away with it
-    assert "it happened\none\ntwo\nthree\n" in after
-    assert after.endswith("\x1b[?25h")  # the cursor is back
-
-
-def test_elsewhere_only_the_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen()
-
-    screen.draw(["a frame"])
-    screen.say("a line")
-    screen.close()
-
-    assert capsys.readouterr().out == "a line\n"
-
-
-def test_a_bar_is_full_at_the_end_and_never_longer() -> None:
-    assert "░" not in bar(4, 4)
-    assert bar(9, 4).count("█") == bar(4, 4).count("█")
-    assert bar(3, None) == "step 3"
+    assert re.fullmatch(line, stdout.getvalue())
