@@ -26,6 +26,7 @@ from tenure.app import Tenure
 from tenure.cli.output import print_table, printable, shortened, terminal_columns
 from tenure.client.jobs import Job
 from tenure.core.commands import Cancel, Enqueue
+from tenure.core.observations import Observation
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
 from tenure.errors import TransientError
@@ -255,17 +256,19 @@ def frozen_worker(demo: Demo) -> None:
     demo.until_ended()
     demo.tell(f"{frozen} wakes up: kill -CONT {demo.send(signal.SIGCONT, frozen)}")
 
-    def refusal() -> str | None:
+    def log_line() -> str | None:
         lines = demo.log(frozen).read_text().splitlines()
         return next((line for line in lines if " CANCELLED " in line), None)
 
-    logged = demo.until(refusal, f"the late result of {frozen} was refused")
-    job = demo.jobs["precious"].refresh()
-    logged = logged.partition(" WARNING ")[2].replace(job.id, "precious")
+    def refused() -> Observation | None:
+        seen = store.load_observations(job.id)
+        return next((each for each in seen if each.type is ObservationType.RESULT_DISCARDED), None)
+
+    job, what = demo.jobs["precious"].refresh(), f"the late result of {frozen} was refused"
+    logged = demo.until(log_line, what).partition(" WARNING ")[2].replace(job.id, "precious")
     demo.tell(f"{frozen} logs: {logged}", "yellow")
     with closing(open_store(os.environ[URL_VARIABLE])) as store:
-        seen = store.load_observations(job.id)
-    [late] = [each for each in seen if each.type is ObservationType.RESULT_DISCARDED]
+        late = demo.until(refused, what)
     body = (late.body or b"").decode()
     demo.tell(f"{frozen}'s late result refused ({late.cause}): {body}", "red")
     demo.tell(f"the result of {job.last_owner} stands: {as_json(job.result)}", "green")
