@@ -225,7 +225,7 @@ def test_a_sqlite_file_with_two_hard_links_is_not_served(
     refused = sqlite_house.tenure("serve", "--port", "0")
 
     assert refused.returncode == 2
-    assert "has other names" in refused.stderr
+    assert "has other hard links" in refused.stderr
 
 
 @spec("H27")

@@ -214,7 +214,7 @@ def test_grants_of_a_coordinator_that_is_closed_are_left_to_their_leases(
 
     run(scenario())
 
-    assert "grants could not be taken back" in caplog.text
+    assert "could not take grants back" in caplog.text
 
 
 # --- time ----------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """The ASGI application: the table of routes, mounted.
 
-For each request, in this order: the size of its head, who asks, whether they may, what they say
-and how much of it; then its handler. Whatever goes wrong on the way becomes a problem by
-`problems.response`.
+Each request passes these steps in order: size of the head, authentication, authorisation, body and
+its size, handler. `problems.response` turns every error on the way into a response.
 """
 
 import asyncio
@@ -43,7 +42,8 @@ _log = logging.getLogger("tenure.server")
 HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
 
 COORDINATOR_FIRST_S = 1.0
-"""How much longer than the coordinator's time-out a request may take: its answer says more."""
+"""How much longer than the coordinator's time-out a request may take, so that the coordinator,
+whose error says more, answers first."""
 
 _BRACES = re.compile(r"\{(\w+)\}")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -52,7 +52,7 @@ _NAME = "tenure_name"
 
 
 def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
-    """The application. Without authentication it answers this machine's own names only. [H28]"""
+    """Make the application. Without authentication it only answers requests to localhost. [H28]"""
     register_url_convertor(_NAME, _Name())
     addresses: dict[str, list[Route]] = {}
     for route in ROUTES:
@@ -67,7 +67,8 @@ def make_app(services: Services, *, authenticated: bool) -> ASGIApp:
 
 
 def _mounted(path: str, address: "_Endpoint") -> StarletteRoute:
-    """An endpoint at exactly its path: Starlette's `$` would let a line feed follow. [H1]"""
+    """Mount an endpoint at exactly its path: Starlette's `$` would allow a trailing line feed.
+    [H1]"""
     route = StarletteRoute(_BRACES.sub(_converter, path), address)
     pattern = route.path_regex.pattern
     assert pattern.endswith("$")
@@ -81,7 +82,7 @@ def _converter(found: re.Match[str]) -> str:
 
 
 class _Name(Convertor[str]):
-    """Any text, line breaks too: a wrong name gets a 422, not a 404."""
+    """Matches any text, even line breaks: an illegal name gets a 422, not a 404."""
 
     regex = "(?s:.*)"
 
@@ -97,7 +98,7 @@ class _NotRead(Exception):
 
 
 class _Envelope:
-    """Around every answer: a request id, the headers that all have, and a deadline for sending."""
+    """Gives every answer a request id, the common headers and a deadline for sending."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
@@ -123,18 +124,18 @@ class _Envelope:
             except TimeoutError as late:
                 raise _NotRead from late
 
-        # The parser bounds heads that come in pieces; one that comes at once is bounded here. [H43]
+        # The parser limits heads that arrive in pieces; this limits one that arrives at once. [H43]
         if _head_bytes(scope) > self._settings.max_header_bytes:
             refused = Refused(
-                400, ProblemCode.HEAD_TOO_LARGE, "the head is over its limit", headers=_CLOSE
+                400, ProblemCode.HEAD_TOO_LARGE, "the head is over the limit", headers=_CLOSE
             )
             await problems.response(refused, request_id)(scope, receive, finish)
             return
         try:
             await self._app(scope, receive, finish)
         except _NotRead:
-            # Without an end to its answer, uvicorn closes the connection.
-            _log.info("the answer to request %s was not read in time", request_id)
+            # uvicorn closes the connection because the answer has no end.
+            _log.info("the client did not read the answer to request %s in time", request_id)
 
     def _sent_within_s(self, start: Message) -> float:
         """A client that does not read must not keep its answer in memory for ever. [H13]"""
@@ -158,8 +159,8 @@ def _request_id(given: str | None) -> str:
 
 
 class _Endpoint:
-    """The routes of one path, by method. Starlette would look for another path that fits if it
-    mounted them one by one."""
+    """The routes of one path, by method. If each were mounted by itself, Starlette would try other
+    paths when the method does not match."""
 
     def __init__(self, routes: list[Route], services: Services, *, authenticated: bool) -> None:
         self._path = routes[0].path
@@ -169,7 +170,7 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
-        # Callers can send any method: only known ones may name a span.
+        # Callers can send any method; only known ones become span names.
         method = http.method if http.method in self._routes else "HTTP"
         with self._services.memory.request() as memory:
             with server_span(method, self._path, trace_from_headers(http.headers.getlist)) as asked:
@@ -199,15 +200,16 @@ class _Endpoint:
             memory.answer(len(answer.body), can_refuse=route.only_reads)
             return answer
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the caller has gone
         except Exception as problem:  # every failure becomes a response
             audit.refused(problem)
             return problems.response(problem, request_id)
 
     @asynccontextmanager
     async def _in_time(self, *, is_read: bool, more_s: float = 0.0) -> AsyncIterator[None]:
-        """The coordinator answers within its time-out. This limits what comes before it is asked,
-        such as the wait for a thread while all of them wait for the store. [H31]"""
+        """Limit the whole request. The coordinator keeps its own time-out; this also covers the
+        time before it is asked, such as the wait for a thread while all wait for the store.
+        [H31]"""
         timeout_s = self._services.coordinator.timeout_s
         limit = asyncio.timeout(timeout_s + more_s + COORDINATOR_FIRST_S)
         try:
@@ -290,7 +292,7 @@ def _check_version(declared: str | None) -> None:
 
 
 async def _message(route: Route, services: Services, body: bytes) -> Decoded[Any]:
-    """What the body says. Only a small one is read on the event loop. [H39]"""
+    """Decode the body; a large one on a thread, not on the event loop. [H39]"""
     if route.request is None:
         return Decoded(body, is_ijson=False)
     if len(body) <= SMALL_BYTES:
@@ -305,7 +307,7 @@ async def _body(route: Route, services: Services, http: Request, memory: Request
     if http.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not accepted")
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # A page in a browser cannot send this type without asking first. [H28]
+    # A web page cannot send this type to another site without a CORS preflight. [H28]
     if route.request_shape is Shape.JSON and media_type != "application/json":
         raise Refused(
             415,
@@ -317,7 +319,7 @@ async def _body(route: Route, services: Services, http: Request, memory: Request
 
 
 async def _bytes(http: Request, most: int, within_s: float, memory: RequestMemory) -> bytes:
-    """The body, counted as it comes: what its header says of it is only a hint. [H43] [H13]"""
+    """Read the body, counting its bytes: Content-Length is only a hint. [H43] [H13]"""
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise _too_large(most, http)
@@ -337,9 +339,9 @@ async def _bytes(http: Request, most: int, within_s: float, memory: RequestMemor
 
 
 def _too_large(most: int, http: Request) -> Refused:
-    """Many callers write all of it before they read, and a connection that is closed on them
-    meanwhile is a reset, not an answer: the rest is read and dropped, for as long as a head may
-    take. Whoever asked first has not begun, and need not. [H43]"""
+    """The 413 problem. Many callers write the whole body before they read the answer, and would see
+    a reset instead of it, so the server reads and drops the rest for as long as a head may take.
+    A caller that sent `Expect: 100-continue` has not begun to send. [H43]"""
     has_asked = "expect" in http.headers
     return Refused(
         413,
@@ -351,8 +353,9 @@ def _too_large(most: int, http: Request) -> Refused:
 
 
 def check_local(host: str, origin: str | None) -> None:
-    """Raise unless a request was meant for this machine by name, and comes from no other site: a
-    page in a browser can be made to ask 127.0.0.1, also under a name of its own. [H28]"""
+    """Raise unless the request is addressed to localhost and does not come from another site's
+    page: a web page can make a browser send requests to 127.0.0.1, even under its own name.
+    [H28]"""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     if not is_loopback(name):
         raise Refused(

@@ -34,7 +34,7 @@ class RequestAudit:
             self._note(SecurityEvent.SCOPE_VIOLATION, reason=problem.message, field=problem.field)
 
     def hidden_job(self, job_id: JobId, *, number: int) -> None:
-        """The caller asked about jobs out of its scope; it hears that they are unknown. [H41]"""
+        """The caller asked about jobs out of its scope; the answer says they are unknown. [H41]"""
         reason = "a job of another namespace, queue or kind"
         self._note(SecurityEvent.SCOPE_VIOLATION, reason=reason, job_id=job_id, number=number)
 

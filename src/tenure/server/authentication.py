@@ -1,9 +1,9 @@
 """From the `Authorization` header to a principal. [H20] [H25]
 
-A token that was read is cached for two seconds, so that a busy worker costs the store nothing and
-a revoked token is refused soon. The secret is compared by digest, in constant time; a 401 is the
-same whether the id exists or not. A made-up token costs a read, so unknown tokens are looked up a
-few at a time, and known ones never wait behind them. [H30]
+Tokens are cached for two seconds after they were read, so that a busy worker costs no reads and a
+revoked token is refused soon. The secret is compared by digest, in constant time; a 401 is the same
+whether the id exists or not. A made-up token costs a read, so only a few unknown tokens are looked
+up at a time, and known ones never wait behind them. [H30]
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LAST_USED_EVERY = seconds(60)
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """What was read of a token, and when by this process's clock."""
+    """A cached token, and when this process read it."""
 
     loaded: LoadedToken
     at_s: float
@@ -67,7 +67,7 @@ class Authenticator:
         return Principal(token)
 
     async def check_still_valid(self, principal: Principal) -> None:
-        """Raise a 401 problem once a token that was valid is not: for requests that take long."""
+        """Raise a 401 problem if the token is no longer valid. For requests that take long."""
         token = principal.token
         if (
             token is not None
@@ -115,7 +115,7 @@ class Authenticator:
     async def _load(self, token_id: TokenId) -> _Remembered:
         loaded = await self._blocking(lambda: self._store.load_token(token_id))
         remembered = _Remembered(loaded, asyncio.get_running_loop().time())
-        if loaded.token is not None:  # ids that are made up must not push out those that exist
+        if loaded.token is not None:  # made-up ids must not evict real ones
             self._remembered[token_id] = remembered
             self._remembered.move_to_end(token_id)
             if len(self._remembered) > self._settings.max_remembered_tokens:
@@ -134,4 +134,4 @@ class Authenticator:
         try:
             await self._blocking(lambda: self._store.use_token(token_id))
         except TenureError as failure:
-            _log.warning("could not note the use of token %s: %s", token_id, failure)
+            _log.warning("could not record the use of token %s: %s", token_id, failure)

@@ -38,11 +38,11 @@ milliseconds. A larger one goes to a thread: 60 KiB of empty objects took 31 ms.
 JOBS_AT_ONCE = 100
 JOBS_WITH_BODIES_AT_ONCE = 5
 EVENTS_AT_ONCE = 100
-"""What a reader has in memory before it is known whether there is room for it: bodies of 15 MiB,
-error messages of a few more. [H45]"""
+"""How many rows are read before their memory is counted: bodies of 15 MiB, error messages of a few
+more. [H45]"""
 
 ROW_BYTES = 1 << 10
-"""What a row takes besides its long texts."""
+"""Memory of a row without its long texts."""
 
 _M = TypeVar("_M")
 
@@ -102,12 +102,12 @@ class Call:
         return JobId(self.path["job_id"])
 
     def message(self, kind: type[_M]) -> _M:
-        """The body, which the table says is of this kind."""
+        """The body, which by the table of routes is of this kind."""
         assert isinstance(self._body, kind)
         return self._body
 
     def query(self, kind: type[_M]) -> _M:
-        """The query, likewise."""
+        """The query, which by the table of routes is of this kind."""
         assert isinstance(self._query, kind)
         return self._query
 
@@ -122,13 +122,14 @@ class Call:
         return cast(bytes, self._body)
 
     def check_bodies_wanted(self) -> bool:
-        """Whether payloads and results are to be shown. Raises if they may not be. [H46]"""
+        """Whether the caller wants payloads and results. Raises if it may not see them. [H46]"""
         wanted = bool(getattr(self._query, "bodies", False))
         self.principal.check_bodies(wanted=wanted)
         return wanted
 
     def check_with_bodies(self, field: str, count: int) -> bool:
-        """Whether bodies are wanted, for so many jobs. Raises if they are too many. [H43]"""
+        """Whether the caller wants the bodies of `count` jobs. Raises if those are too many.
+        [H43]"""
         wanted = self.check_bodies_wanted()
         if wanted and count > MAX_WITH_BODIES:
             raise InvalidInput(field, f"with bodies at most {MAX_WITH_BODIES} at a time")
@@ -165,8 +166,8 @@ class Call:
     async def listed_jobs(
         self, wanted: JobFilter, *, bodies: bool
     ) -> tuple[list[Job], JobId | None]:
-        """A page of jobs, and where the next one begins. They are listed without their bodies;
-        those are read after it, a few at a time. [H45]"""
+        """A page of jobs, and where the next one begins. Lists them without their bodies, then
+        reads the bodies a few at a time. [H45]"""
         page: list[Job] = []
         before = wanted.before
         while len(page) < wanted.limit:
@@ -183,7 +184,7 @@ class Call:
         return page, next_before
 
     async def events(self, wanted: EventFilter) -> list[Event]:
-        """A page of events, a few at a time. [H45]"""
+        """A page of events, read a few at a time. [H45]"""
         page: list[Event] = []
         after = wanted.after_seq
         while len(page) < wanted.limit:
@@ -217,11 +218,12 @@ class Call:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     async def work(self, build: Callable[[], _M]) -> _M:
-        """Run work that grows with the request: on a thread, unless the request is small. [H39]"""
+        """Run work whose cost grows with the request: on a thread unless it is small. [H39]"""
         return build() if self.is_small else await self.services.blocking(build)
 
     async def large_answer(self, build: Callable[[], object]) -> Response:
-        """A large message as a response, encoded on a thread: the event loop does not wait."""
+        """A large message as a response, encoded on a thread so that the event loop is not
+        blocked."""
         body = await self.services.blocking(lambda: encode(build()))
         return ResponseInPieces(body, media_type="application/json")
 
@@ -264,8 +266,8 @@ def _located(
 
 
 class ResponseInPieces(Response):
-    """A response that is sent in pieces, each after the last was taken: for a slow reader one piece
-    is buffered, not the whole file."""
+    """A response that is sent piece by piece, waiting for each to be read, so that a slow reader
+    costs the memory of one piece, not of the whole file."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""

@@ -1,11 +1,11 @@
-"""Connections: uvicorn's HTTP/1.1 protocol with the deadlines and limits that it leaves out.
+"""Connections: uvicorn's HTTP/1.1 protocol, plus the deadlines and limits that it lacks.
 
-A head that is not complete in time ends its connection, however slowly it drips [H13]; so does a
-TLS handshake [H44]. Connections are counted when they are accepted; past the limit, of all or of
-its address, a newcomer is refused at once [H43]. What cannot be parsed gets the same kind of answer
-as everything else [H8]. A body that is cut into many tiny chunks is refused, because each chunk
-costs the parser as much as a large one [H39]; and so is one with two lengths, because a proxy in
-front may have believed the other one [H40].
+The server closes a connection whose request head [H13] or TLS handshake [H44] is not complete in
+time, even if bytes keep coming. It counts connections when it accepts them, and refuses new ones
+over the limit for all connections or for one address [H43]. A request that cannot be parsed gets a
+problem as its answer, like every other error [H8]. The server refuses a body of many tiny chunks,
+because a tiny chunk costs the parser as much as a large one [H39], and a body with two lengths,
+because a proxy in front may have used the other one [H40].
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from tenure.protocol.replies import Problem
 from tenure.server.problems import RETRY_AFTER_S, new_request_id
 from tenure.server.settings import ServerSettings
 
-LAST_WORDS_S = 5.0
+CLOSE_WITHIN_S = 5.0
 FREE_CHUNKS = 1024
 BYTES_PER_CHUNK = 256
-"""A chunked body may have so many chunks of any size, and one more for each so many bytes."""
+"""A chunked body may have `FREE_CHUNKS` chunks of any size, and one more per `BYTES_PER_CHUNK`."""
 
-_BUILT_ON = (
+_USED_ATTRIBUTES = (
     *("connection_made", "data_received", "connection_lost"),
     *("send_400_response", "timeout_keep_alive_handler", "timeout_keep_alive_task"),
     *("connections", "client", "conn", "cycle", "loop", "transport"),
@@ -39,8 +39,8 @@ _BUILT_ON = (
 
 _MALFORMED = Problem(
     code=ProblemCode.MALFORMED,
-    message="this is not HTTP/1.1, its head is too large, or its body has two lengths or too many "
-    "small chunks",
+    message="the request is not HTTP/1.1, its head is too large, or its body has two lengths or "
+    "too many small chunks",
     verdict=VerdictKind.REJECTED,
     nothing_changed=True,
 )
@@ -52,7 +52,7 @@ _FULL = Problem(
 
 
 class StrictConnection(h11.Connection):
-    """h11's parser, which refuses two kinds of requests that h11 itself accepts."""
+    """h11's parser, which also refuses bodies with two lengths or too many small chunks."""
 
     def __init__(self, max_incomplete_event_size: int) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size)
@@ -60,7 +60,7 @@ class StrictConnection(h11.Connection):
         self._body_bytes = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """What came next. Raises `RemoteProtocolError`, as h11 does."""
+        """The next event. Raises `RemoteProtocolError`, as h11 does."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._chunks = self._body_bytes = 0
@@ -68,8 +68,8 @@ class StrictConnection(h11.Connection):
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("a body with two lengths")
         elif isinstance(event, h11.Data):
-            # A piece without a chunk's end is as large as what the socket gave: the caller cannot
-            # make many small ones of those without as many packets.
+            # Only whole chunks count. h11 also splits a chunk at the end of what the socket
+            # returned, but many small pieces of that kind cost the caller as many packets.
             self._chunks += event.chunk_end
             self._body_bytes += len(event.data)
             if self._chunks > FREE_CHUNKS + self._body_bytes // BYTES_PER_CHUNK:
@@ -78,32 +78,32 @@ class StrictConnection(h11.Connection):
 
 
 class Connections:
-    """How many connections there are, of all and of each address. [H43]"""
+    """Counts the connections, in all and per address. [H43]"""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._total = 0
-        self._of_address: Counter[str] = Counter()
+        self._per_address: Counter[str] = Counter()
 
     def enter(self, address: str) -> bool:
-        """Count one, and say whether there was room for it."""
+        """Count a new connection. Returns whether it is within the limits."""
         self._total += 1
-        self._of_address[address] += 1
+        self._per_address[address] += 1
         is_full = self._total > self._settings.max_connections
         return not is_full and (
-            self._of_address[address] <= self._settings.max_connections_per_address
+            self._per_address[address] <= self._settings.max_connections_per_address
         )
 
     def leave(self, address: str) -> None:
-        """One that was counted is closed."""
+        """Stop counting a connection that is closed."""
         self._total -= 1
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
 
 
 class GuardedProtocol(H11Protocol):
-    """One connection. `settings`, and the count of all connections, are `guarded`'s."""
+    """One connection. `guarded` makes a subclass with `settings` and the shared `counted`."""
 
     settings: ServerSettings
     counted: Connections
@@ -115,73 +115,74 @@ class GuardedProtocol(H11Protocol):
         self._address: str | None = None
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
-        """Count the connection, and say whether there is room for it."""
+        """Count the connection. Returns whether it is within the limits."""
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if peer else ""
         return self.counted.enter(self._address)
 
     def release(self) -> None:
-        """The connection is closed: count it no longer."""
+        """Stop counting the connection, which is closed."""
         if self._address is not None:
             self.counted.leave(self._address)
             self._address = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Let it in, if there is room; what came through TLS was admitted before."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's signature
+        """Admit the connection or refuse it. `TlsHandshake` has admitted TLS connections before."""
         super().connection_made(transport)
         if self._address is None and not self.admit(transport):
             self._refuse(503, _FULL, [(b"retry-after", str(RETRY_AFTER_S).encode())])
             return
-        self._expect_head()
+        self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; the next head has its own deadline."""
+        """Parse the data; start the deadline of the next head unless a request is being served."""
         super().data_received(data)
         if self.transport.is_closing():
             return
         if self._is_serving():
-            self._forget_timer()
+            self._cancel_head_timer()
         elif self.timeout_keep_alive_task is None:
-            self._expect_head()
+            self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
-        self._forget_timer()
+        """Stop the timer and the counting."""
+        self._cancel_head_timer()
         self.release()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP, in the shape of every other problem."""
+        """Answer a request that cannot be parsed with a problem."""
         self._refuse(400, _MALFORMED, [])
 
     def timeout_keep_alive_handler(self) -> None:
-        """It has been idle for long enough."""
+        """Close an idle connection."""
         self._end()
 
     def _end(self) -> None:
-        """Close, and do not wait for a client that does not read what is left."""
+        """Close; abort after `CLOSE_WITHIN_S` if the client does not read the rest of the
+        answer."""
         self.transport.close()
-        self.loop.call_later(LAST_WORDS_S, self.transport.abort)
+        self.loop.call_later(CLOSE_WITHIN_S, self.transport.abort)
 
     def _is_serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _expect_head(self) -> None:
+    def _start_head_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.settings.head_within_s, self._give_up)
+            self._head_timer = self.loop.call_later(self.settings.head_within_s, self._head_is_late)
 
-    def _forget_timer(self) -> None:
+    def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _give_up(self) -> None:
+    def _head_is_late(self) -> None:
         self._head_timer = None
         if not self._is_serving():
             self._end()
 
     def _refuse(self, status: int, problem: Problem, headers: list[tuple[bytes, bytes]]) -> None:
-        """Answer and close. While an earlier answer is on its way there is only closing."""
+        """Answer and close; only close if an earlier answer is still being sent."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._end()
             return
@@ -203,10 +204,10 @@ class GuardedProtocol(H11Protocol):
 
 
 def check_protocol(base: type[asyncio.Protocol]) -> None:
-    """Raise unless uvicorn's protocol has all that ours is built on: none of it is promised, and
-    without it a deadline would silently not be there."""
-    there = {*dir(base), *base.__init__.__code__.co_names}
-    missing = [name for name in _BUILT_ON if name not in there]
+    """Raise if uvicorn's protocol lacks an attribute that ours uses. None of them is a public API,
+    and without the check a deadline could silently stop working."""
+    known = {*dir(base), *base.__init__.__code__.co_names}
+    missing = [name for name in _USED_ATTRIBUTES if name not in known]
     if missing:
         raise TenureError(
             f"this uvicorn has no {', '.join(missing)} in its protocol",
@@ -215,10 +216,10 @@ def check_protocol(base: type[asyncio.Protocol]) -> None:
 
 
 class TlsHandshake(asyncio.Protocol):
-    """A connection from its acceptance to the end of its TLS handshake; then it is `http`'s.
+    """Handles a connection until its TLS handshake is done, then passes it to `http`.
 
-    asyncio tells a protocol of a TLS connection only after the handshake, for which it gives a
-    minute, so silent connections would be neither counted nor closed. [H44]
+    asyncio calls a protocol only after the handshake, which may take a minute, so silent
+    connections would be neither counted nor closed. [H44]
     """
 
     http: type[GuardedProtocol]
@@ -229,15 +230,15 @@ class TlsHandshake(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it, and begin the handshake if there is room."""
+        """Count the connection, and begin the handshake if it is within the limits."""
         assert isinstance(transport, asyncio.Transport)
         if not self._http.admit(transport):
-            self._give_up(transport)
+            self._abort(transport)
             return
-        transport.pause_reading()  # what has come is the handshake's to read
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+        transport.pause_reading()  # `start_tls` reads the data
+        self._task = asyncio.get_running_loop().create_task(self._handshake(transport))
 
-    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+    async def _handshake(self, transport: asyncio.Transport) -> None:
         settings = self.http.settings
         received = _Received()
         try:
@@ -247,29 +248,29 @@ class TlsHandshake(asyncio.Protocol):
                 self.context,
                 server_side=True,
                 ssl_handshake_timeout=settings.handshake_within_s,
-                ssl_shutdown_timeout=LAST_WORDS_S,
+                ssl_shutdown_timeout=CLOSE_WITHIN_S,
             )
-        except OSError:  # no TLS, no valid certificate, too late, or gone
-            self._give_up(transport)
+        except OSError:  # not TLS, no valid certificate, too slow, or closed
+            self._abort(transport)
             return
         except BaseException:
-            self._give_up(transport)
+            self._abort(transport)
             raise
         if secured is None or received.is_lost:
-            self._give_up(transport)
+            self._abort(transport)
             return
         secured.set_protocol(self._http)
         self._http.connection_made(secured)
         if received.data:
             self._http.data_received(bytes(received.data))
 
-    def _give_up(self, transport: asyncio.Transport) -> None:
+    def _abort(self, transport: asyncio.Transport) -> None:
         transport.abort()
         self._http.release()
 
 
 class _Received(asyncio.Protocol):
-    """Keeps what comes between the end of the handshake and the moment its task goes on."""
+    """Buffers data that arrives after the handshake, before its task resumes."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -285,7 +286,7 @@ class _Received(asyncio.Protocol):
 def guarded(
     settings: ServerSettings, context: ssl.SSLContext | None = None
 ) -> type[asyncio.Protocol]:
-    """The protocol with these settings, within TLS if there is a context."""
+    """The protocol class with these settings; with a `context` it speaks TLS."""
     check_protocol(H11Protocol)
     shared = {"settings": settings, "counted": Connections(settings)}
     http = type("GuardedProtocol", (GuardedProtocol,), shared)

@@ -50,7 +50,7 @@ from tenure.telemetry.tracing import TraceContext
 
 _Id = TypeVar("_Id", bound=str)
 
-# --- Making jobs -------------------------------------------------------------------------------
+# --- Enqueueing jobs ---------------------------------------------------------------------------
 
 
 async def enqueue(call: Call) -> Response:
@@ -113,7 +113,7 @@ def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
 
 
 def _labelled(message: EnqueueMessage, traced: TraceContext) -> EnqueueMessage:
-    """With the ids of the request where it names none. [OB3]"""
+    """The message, with the request's trace and correlation ids where it has none. [OB3]"""
     trace_id, correlation_id = message.trace_id, message.correlation_id
     return msgspec.structs.replace(
         message,
@@ -155,7 +155,7 @@ def _status(call: Call, reply: Reply) -> int:
 
 
 async def decide(call: Call) -> Response:
-    """Carry out a command about one job: which one, the table says."""
+    """Carry out the route's command about one job."""
     bodies = call.check_bodies_wanted()
     job = await call.job()
     undo = job.policy.compensation
@@ -176,11 +176,11 @@ async def decide(call: Call) -> Response:
     return answer(shown, _status(call, reply))
 
 
-# --- Looking at jobs ---------------------------------------------------------------------------
+# --- Reading jobs ------------------------------------------------------------------------------
 
 
 async def job(call: Call) -> Response:
-    """Look at a job."""
+    """Read a job."""
     bodies = call.check_bodies_wanted()
     found = await call.job(bodies=bodies)
     resolution = None
@@ -193,7 +193,7 @@ async def job(call: Call) -> Response:
 
 
 async def lookup(call: Call) -> Response:
-    """Look at several jobs; those that are not the caller's are left out."""
+    """Read several jobs; omits those out of the caller's scope."""
     ids = list(dict.fromkeys(JobId(each.lower()) for each in call.message(LookupMessage).job_ids))
     bodies = call.check_with_bodies("job_ids", len(ids))
     seen = await call.jobs(ids, bodies=bodies)
@@ -283,7 +283,7 @@ async def events(call: Call) -> Response:
 
 
 async def logs(call: Call) -> Response:
-    """Read what its attempts wrote."""
+    """Read the output of a job's attempts."""
     await call.job()
     found = await call.services.blocking(
         lambda: call.coordinator.store.load_attempt_logs(call.job_id)

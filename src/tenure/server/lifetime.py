@@ -1,4 +1,4 @@
-"""Starts a server where that is safe, serves, and stops without losing a grant."""
+"""Starts a server if its address is safe, and stops it without losing a grant."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
-    """Raise unless this address may be served: beyond this machine only with tokens. [H28]"""
+    """Raise if other machines can reach this address and no token protects it. [H28]"""
     if is_loopback(options.host):
         return
     if not options.authenticated:
@@ -64,10 +64,10 @@ def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
 
 
 def warn_without_tls(options: ServeOptions) -> None:
-    """Say that tokens can be read on the way, where other machines can reach a server. [H47]"""
+    """Warn if other machines can reach the server and there is no TLS. [H47]"""
     if options.tls_certificate is None and not is_loopback(options.host):
         _log.warning(
-            "listening on %s without TLS: tokens and payloads can be read on the way; give"
+            "listening on %s without TLS: others on the network can read tokens and payloads; give"
             " --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that speaks TLS",
             options.host,
         )
@@ -81,7 +81,7 @@ def serve(
     metrics: Callable[[Namespace | None], bytes] = no_metrics,
     security: SecurityLog | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `announce` is told the address once it can be reached."""
+    """Serve until SIGTERM or SIGINT. Calls `announce` with the address once it can be reached."""
     check_exposure(options, coordinator)
     _allow_files(options.settings.max_connections + SPARE_FILES)
     listening = listen(options)
@@ -103,7 +103,7 @@ async def _serve(
     security: SecurityLog,
 ) -> None:
     settings = options.settings
-    # Anybody can cause these lines from outside, with a request that is not HTTP for instance.
+    # Any client can cause uvicorn's warnings, for example with a request that is not HTTP.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     services = Services(coordinator, settings, metrics=metrics, security=security)
     app = make_app(services, authenticated=options.authenticated)
@@ -146,8 +146,8 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals end the server; unlike uvicorn, not the process after it: there is more to close.
-        A second one ends the waiting."""
+        """Stop the server on a signal. Unlike uvicorn's, does not raise the signal again
+        afterwards: there is more to close. A second signal ends the waiting."""
         kinds = (signal.SIGTERM, signal.SIGINT)
         before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
         try:
@@ -165,10 +165,10 @@ class _Server(uvicorn.Server):
 
 
 def listen(options: ServeOptions) -> socket.socket:
-    """The socket a server listens on. Raises if the address cannot be had."""
+    """Open the listening socket. Raises if the address is not available."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    # The protocol is named because asyncio turns Nagle's algorithm off only where it is: without,
-    # every answer of two writes waits forty milliseconds for an acknowledgement.
+    # asyncio turns off Nagle's algorithm only for sockets that name IPPROTO_TCP. Otherwise every
+    # answer of two writes waits forty milliseconds for an acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -189,7 +189,7 @@ def _shown(listening: socket.socket) -> str:
 
 
 def _tls(options: ServeOptions) -> ssl.SSLContext | None:
-    """TLS 1.2 and up with this certificate; with a client CA, only for clients that have one."""
+    """The TLS context: 1.2 and up; with a client CA, clients need a certificate of it."""
     if options.tls_certificate is None:
         if options.tls_key is not None or options.tls_client_ca is not None:
             raise InvalidInput("--tls-cert", "is missing", hint="TLS needs a certificate")
@@ -207,10 +207,10 @@ def _tls(options: ServeOptions) -> ssl.SSLContext | None:
 
 
 def _allow_files(wanted: int) -> None:
-    """Every connection is an open file: ask for as many as the system lets this process have."""
+    """Raise the limit of open files, because every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        _log.warning("this process may open %d files, %d connections need more", allowed, wanted)
+        _log.warning("this process may open %d files, too few for %d connections", allowed, wanted)

@@ -1,7 +1,8 @@
 """A limit for the memory that large requests and responses use together. [H45]
 
-Connections are limited and so is each body, but all at their limit together would be more than a
-machine has. Small messages always have room: a heartbeat must not wait for somebody's files.
+The number of connections and the size of each body are limited, but all of them at their limits
+need more memory than a machine has. Small messages are never refused: large files must not keep a
+heartbeat out.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ class MemoryLimit:
             self.held_bytes -= held.in_bytes + held.read_bytes + held.out_bytes
 
     def free(self, amount_bytes: int) -> None:
-        """These bytes are no longer in use."""
+        """Stop counting these bytes."""
         self.held_bytes -= amount_bytes
 
     def take(self, amount_bytes: int, *, is_large: bool) -> None:
@@ -41,7 +42,7 @@ class MemoryLimit:
 
 
 class RequestMemory:
-    """What one request has in memory."""
+    """Counts the memory of one request."""
 
     def __init__(self, memory: MemoryLimit) -> None:
         self._memory = memory
@@ -50,21 +51,21 @@ class RequestMemory:
         self.out_bytes = 0
 
     def receive(self, amount_bytes: int) -> None:
-        """A piece of the request's body came."""
+        """Count a piece of the request's body."""
         is_large = self.in_bytes + amount_bytes > LARGE_BYTES
         self._memory.take(amount_bytes, is_large=is_large)
         self.in_bytes += amount_bytes
 
     def read(self, amount_bytes: int) -> None:
-        """These bytes of what is to be shown were read from the store. Raises a 503 problem if
-        there is no room for them."""
+        """Count bytes that were read from the store for the response. Raises a 503 problem if there
+        is no room for them."""
         is_large = self.read_bytes + amount_bytes > LARGE_BYTES
         self._memory.take(amount_bytes, is_large=is_large)
         self.read_bytes += amount_bytes
 
     def answer(self, amount_bytes: int, *, can_refuse: bool) -> None:
-        """The response takes the place of what was read for it. Only a request that can be sent
-        again (`can_refuse`) is refused for lack of room."""
+        """Count the response instead of what was read for it. Raises a 503 problem for lack of room
+        only if the request can be sent again (`can_refuse`)."""
         self._memory.free(self.read_bytes)
         self.read_bytes = 0
         is_large = can_refuse and amount_bytes > LARGE_BYTES

@@ -1,6 +1,6 @@
-"""Who asks, and what they may do: roles, namespace, queues and kinds. [H21] [H22]
+"""Principals: what a caller may do, by role, namespace, queues and kinds. [H21] [H22]
 
-Its checks pass or raise; nothing is read from the store.
+A check raises or returns nothing. No check reads the store.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def is_limited(self) -> bool:
-        """Whether it may not decide about some jobs of its namespace."""
+        """Whether its token is limited to some queues or kinds of its namespace."""
         return self.token is not None and bool(self.token.queues or self.token.kinds)
 
     @property
@@ -48,7 +48,7 @@ class Principal(msgspec.Struct, frozen=True):
         return Actor(f"{route.roles[0].value}:{ANONYMOUS_NAME}")
 
     def namespace(self, believed: Namespace | None) -> Namespace:
-        """The namespace it is in: the token's, whatever the caller believes. [H21]"""
+        """The token's namespace. Raises if the caller named another one. [H21]"""
         if self.token is None:
             return believed or DEFAULT_NAMESPACE
         if believed is not None and believed != self.token.namespace:
@@ -58,7 +58,7 @@ class Principal(msgspec.Struct, frozen=True):
         return self.token.namespace
 
     def check_bodies(self, *, wanted: bool) -> None:
-        """Raise if payloads and results are wanted by one who may not see them. [H46]"""
+        """Raise if the caller wants payloads and results but may not see them. [H46]"""
         if wanted and not self.sees_bodies:
             assert self.token is not None
             raise out_of_scope(f"a {self.token.role} sees no payloads or results", field="bodies")
@@ -92,14 +92,14 @@ class Principal(msgspec.Struct, frozen=True):
         self.check_kinds([kind])
 
     def check_worker(self, queues: Sequence[QueueName], kinds: Sequence[Kind]) -> None:
-        """Raise unless it may decide about a worker of these; one that names no kinds runs all."""
+        """Raise unless it may decide about a worker of these; a worker without kinds runs all."""
         self.check_queues(queues)
         self.check_kinds(kinds)
         if not kinds and self.token is not None and self.token.kinds:
             raise out_of_scope("this token is limited to some kinds", field="kind")
 
     def claimed_kinds(self, kinds: tuple[Kind, ...] | None) -> tuple[Kind, ...] | None:
-        """The kinds a claim is for: those it names, or all that the token has."""
+        """The kinds a claim is for: those it names, or else the token's."""
         if kinds is not None:
             self.check_kinds(kinds)
             return kinds
@@ -111,13 +111,13 @@ class Principal(msgspec.Struct, frozen=True):
         return _narrowed("queue", queue, given, self.check_queues)
 
     def listed_kind(self, kind: Kind | None) -> Kind | None:
-        """The kind of a listing, likewise."""
+        """The kind of a listing; a token of one kind lists that one."""
         given = self.token.kinds if self.token is not None else ()
         return _narrowed("kind", kind, given, self.check_kinds)
 
     def measured_namespace(self) -> Namespace | None:
-        """The namespace whose metrics it sees, None for all. Numbers are not told apart by queue
-        and kind alike, so a limited token sees none. [OB2]"""
+        """The namespace whose metrics it sees, None for all. Not every metric is split by both
+        queue and kind, so a limited token sees none. [OB2]"""
         if self.token is None:
             return None
         if self.token.queues or self.token.kinds:

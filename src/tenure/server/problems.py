@@ -31,7 +31,7 @@ RETRY_AFTER_S = 1
 
 
 class Refused(TenureError):
-    """A request that is refused before anything is asked of the coordinator."""
+    """The server refuses the request before it asks the coordinator."""
 
     nothing_changed = True
 
@@ -102,7 +102,7 @@ def _unavailable(code: ProblemCode, message: str, **headers: str) -> Refused:
 
 
 def new_request_id() -> str:
-    """An id for a request that brought none. [H9]"""
+    """An id for a request that has none. [H9]"""
     return os.urandom(8).hex()
 
 
@@ -149,7 +149,7 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
 
 
 def wire_field(field: str) -> str:
-    """The name on the wire of a command's field."""
+    """The wire name of a command's field."""
     renamed = {
         "error.error_class": "error.class",
         "error.stage": "stage",
@@ -169,9 +169,12 @@ def _plain(problem: TenureError) -> Problem:
 
 
 def _about_store(problem: StoreError) -> Problem:
-    """What any caller may know of a store that failed. Where it is and what exactly happened is
-    only logged: this response also goes to callers whose token could not be checked. [H33]"""
-    message, hint = "the store did not answer in time or not at all", "send the same request again"
+    """The problem for a store that failed. Its address and the exact error are only logged, because
+    this response also goes to callers whose token could not be checked. [H33]"""
+    message, hint = (
+        "the store cannot be reached or did not answer in time",
+        "send the same request again",
+    )
     if isinstance(problem, OutcomeUnknown):
         message = "the store did not say whether it carried this out"
     elif isinstance(problem, SchemaTooOld | SchemaTooNew):

@@ -1,8 +1,8 @@
 """Limits per token: leases and open long polls. [H26]
 
-Leases are counted in the store, for all servers that share it; each counts its own polls. A count
-is used for a second while it is far from the limit and for one claim when it is near, so what
-several servers grant beyond the limit is what they grant at the same moment.
+The store counts leases, for all servers that share it; each server counts its own polls. A count is
+reused for a second while it is far from the limit, and for one claim only when it is near. So
+several servers exceed the limit at most by what they grant at the same moment.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from tenure.server.threads import Blocking
 
 COUNT_EVERY = seconds(1)
 NEAR = 0.5
-"""The part of its limit from which on a principal's leases are counted for each claim."""
+"""From this part of the limit on, a principal's leases are counted for each claim."""
 
 _PrincipalKey = tuple[Namespace, Actor]
 
 
 class _Count:
-    """The leases of one principal: what the store counted, and what happened here since, so that
-    it is never too few."""
+    """An upper bound of one principal's leases: the store's count plus what this server granted
+    since."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -39,12 +39,12 @@ class _Count:
         self.in_flight = 0
 
     def at_most(self) -> int:
-        """How many there may be."""
+        """The upper bound."""
         return self.leases + self.granted_since + self.in_flight
 
 
 class Quotas:
-    """Counts per token. Lives on the event loop's thread."""
+    """Counts per token. Only the event loop's thread uses it."""
 
     def __init__(self, store: TokenStore, blocking: Blocking, monotonic: Monotonic) -> None:
         self._store = store
@@ -75,7 +75,7 @@ class Quotas:
                 del self._polls[token.id]
 
     async def reserve(self, principal: Principal, leases: int) -> bool:
-        """Whether so many more leases are within the token's limit; if so, they are set aside."""
+        """Reserve `leases` more leases. Returns False if they would exceed the token's limit."""
         token = principal.token
         if token is None:
             return True
@@ -99,11 +99,11 @@ class Quotas:
     async def _count(self, key: _PrincipalKey, count: _Count, *, at_most_old: int) -> None:
         asked_at = self._monotonic()
         async with count.lock:
-            # Whoever waited here while somebody else counted has a number that is new enough.
+            # If another claim counted while this one waited, its count is recent enough.
             if count.counted_at is None or asked_at - count.counted_at >= at_most_old:
                 now = self._monotonic()
                 before = count.granted_since
                 count.leases = await self._blocking(lambda: self._store.count_leases(*key))
-                # What was granted while the store counted may or may not be in its number.
+                # The store's count may or may not include what was granted while it counted.
                 count.granted_since -= before
                 count.counted_at = now

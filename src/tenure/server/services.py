@@ -18,7 +18,7 @@ READ_CLOCK_EVERY = seconds(10)
 
 
 def no_metrics(namespace: Namespace | None) -> bytes:
-    """Nothing is measured."""
+    """The metrics of a server that measures nothing."""
     return b""
 
 
@@ -49,7 +49,7 @@ class Services:
         self._reading: tuple[Instant, int] | None = None
 
     async def now(self) -> Instant:
-        """The store's clock, near enough for display and for ids."""
+        """The store's clock, accurate enough for display and for ids."""
         if self._reading is None or self._monotonic() - self._reading[1] > READ_CLOCK_EVERY:
             read = await self.blocking(self.coordinator.store.now)
             self._reading = (read, self._monotonic())

@@ -1,8 +1,8 @@
 """One server per SQLite file: a second one is refused, with a message that says so. [H27]
 
-A file with several names is refused: each of them has its own lock, and to SQLite its own journal.
-The lock is on a file beside the database, never on the database itself: closing any handle of that
-would drop SQLite's own locks. It ends with the process, however that ends.
+A file with several names is refused, because each name would have its own lock, and in SQLite its
+own journal. The lock is on a file next to the database: closing any handle of the database itself
+would drop SQLite's own locks. The lock ends with the process, even if that is killed.
 """
 
 import fcntl
@@ -18,11 +18,11 @@ SUFFIX = ".serve-lock"
 
 @contextmanager
 def sole_server(database: Path) -> Iterator[None]:
-    """Be the only server of this file. Raises `StoreError` if another one is."""
+    """Lock this file for one server. Raises `StoreError` if another server has locked it."""
     real = database.resolve()
     if real.exists() and real.stat().st_nlink > 1:
         raise StoreError(
-            f"{real} has other names, under which somebody else could serve it",
+            f"{real} has other hard links, under which another server could serve it",
             hint="remove its other hard links; SQLite would keep a journal for each of them",
         )
     try:

@@ -43,7 +43,7 @@ async def queues(call: Call) -> Response:
 
 
 async def put_queue(call: Call) -> Response:
-    """Pause, resume or limit a queue: what is set, the table and the message say."""
+    """Pause, resume or limit a queue, by the route and the message."""
     name, namespace = QueueName(call.path["queue"]), call.namespace()
     call.principal.check_whole_queue(name)
     wanted: dict[str, Any] = {"paused": None, "limit": None, **call.route.sets}
@@ -126,20 +126,20 @@ def _description() -> bytes:
 
 
 async def metrics(call: Call) -> Response:
-    """What Prometheus collects."""
+    """The metrics, for Prometheus."""
     namespace = call.principal.measured_namespace()
     text = await call.services.listing(lambda: call.services.metrics(namespace))
     return Response(text, 200, media_type=CONTENT_TYPE)
 
 
 async def healthz(call: Call) -> Response:
-    """Whether the server lives."""
+    """Say that the server is alive."""
     return answer(HealthReply(status="ok"))
 
 
 async def readyz(call: Call) -> Response:
-    """Whether it is ready for work: the store can be written, and the server is not on its way out.
-    Answered from memory: whoever asks costs the store nothing. [H32]"""
+    """Say whether the server is ready: the store can be written, and the server is not shutting
+    down. Answered from memory, without asking the store. [H32]"""
     if call.services.is_stopping:
         raise shutting_down()
     if not call.coordinator.writability.is_writable:

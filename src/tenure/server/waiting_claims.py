@@ -29,8 +29,8 @@ _log = logging.getLogger("tenure.server")
 
 
 class Waiter:
-    """One claim that waits: what may end the wait, and whether its caller has gone. Made on the
-    event loop when the claim comes."""
+    """One waiting claim: what may end its wait, and whether its caller has gone. Made on the event
+    loop when the claim arrives."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -49,19 +49,19 @@ class Waiter:
 
 
 class Claimer(Protocol):
-    """What a waiting claim has to know of its caller."""
+    """The caller of a waiting claim."""
 
     async def check_token(self) -> None:
         """Raise a 401 problem once the caller's token is no longer valid. [H25]"""
 
     async def reserve(self, leases: int) -> bool:
-        """Whether so many more leases are allowed; if so, they are set aside. [H26]"""
+        """Reserve `leases` more leases. Returns False if they would exceed the limit. [H26]"""
 
     def settle(self, reserved: int, granted: int) -> None:
-        """What came of the leases that were set aside."""
+        """Record how many of the reserved leases were granted."""
 
     async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
-        """The answer to a claim there is no room for: what an equal one received, or a 429."""
+        """The answer to a claim over the limit: what an equal claim received, or a 429."""
 
 
 class _Line:
@@ -81,7 +81,7 @@ class _Line:
             self._tick()
 
     def step_back(self, waiter: Waiter) -> None:
-        """Let the others go first, beginning with the next tick."""
+        """Move a waiter to the end of the line; the next tick wakes another."""
         self._waiters.remove(waiter)
         self._waiters.append(waiter)
 
@@ -109,7 +109,7 @@ class _Line:
 
 
 class WaitingClaims:
-    """Serves claims. Lives on the event loop's thread."""
+    """Serves claims. Only the event loop's thread uses it."""
 
     def __init__(self, coordination: Coordination, settings: ServerSettings) -> None:
         self._coordination = coordination
@@ -138,9 +138,9 @@ class WaitingClaims:
         *,
         wait_s: float,
     ) -> ClaimAnswer:
-        """The answer to a claim, at the latest `wait_s` after it came or when the store has said.
+        """The answer to a claim, after at most `wait_s`, or later if the store is still answering.
 
-        Whatever comes of it, `finish` has to be called.
+        The caller has to call `finish` in any case.
         """
         if self._is_stopping:
             raise shutting_down()
@@ -152,8 +152,8 @@ class WaitingClaims:
         return answer
 
     def finish(self, waiter: Waiter, answer: ClaimAnswer) -> None:
-        """A claim was answered, or its caller has gone: then its grants are taken back, unless
-        the coordinator finds that they may have arrived. [H35] [Q8]"""
+        """End a claim. If its caller has gone, takes the grants back, unless the coordinator finds
+        that they may have arrived. [H35] [Q8]"""
         if waiter.is_gone:
             self._take_back(answer.grants)
 
@@ -184,7 +184,7 @@ class WaitingClaims:
                 if _is_final(answer):
                     break
         finally:
-            # Where one job was found there may be more; an unused turn goes to the next waiter.
+            # There may be more jobs where one was found; an unused turn goes to the next waiter.
             line.drop(waiter, passes_on=bool(answer.grants) or is_my_turn)
             if not line and self._lines.get(request.scope) is line:
                 del self._lines[request.scope]
@@ -194,14 +194,14 @@ class WaitingClaims:
         return self._is_stopping or waiter.is_gone
 
     def _every_s(self) -> float:
-        """How often a line asks: less often when there are many, so that all of them together
-        ask no more than so many times a second."""
+        """How often a line polls: less often the more lines there are, so that all of them together
+        stay below the limit per second."""
         crowded_s = len(self._lines) / self._settings.max_idle_claims_per_s
         return max(self._settings.poll_every_s, crowded_s)
 
     async def _claim(self, request: ClaimRequest, waiter: Waiter, claimer: Claimer) -> ClaimAnswer:
         granted = 0
-        waited_us = seconds(waiter.waited_s)  # until now: from here on a lease may begin [WP12]
+        waited_us = seconds(waiter.waited_s)  # a lease may begin from here on [WP12]
         try:
             future = self._coordination.submit_claim(request)
             answer = await self._heard(future)
@@ -214,7 +214,7 @@ class WaitingClaims:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            # The server gives this request up, but the claim under way may still be granted.
+            # The server abandons this request, but its claim may still be granted.
             future.add_done_callback(lambda done: self._take_back(_granted(done)))
             raise
 
@@ -234,8 +234,8 @@ class WaitingClaims:
         _log.info("taking back %d grants whose callers have gone", len(commands))
         try:
             self._coordination.submit_many(commands).add_done_callback(_note_failure)
-        except TenureError as failure:  # closed meanwhile: their leases run out instead
-            _log.warning("grants could not be taken back: %s", failure)
+        except TenureError as failure:  # closed meanwhile: the leases expire
+            _log.warning("could not take grants back: %s", failure)
 
 
 def _is_final(answer: ClaimAnswer) -> bool:
@@ -243,7 +243,7 @@ def _is_final(answer: ClaimAnswer) -> bool:
 
 
 async def _woken(waiter: Waiter, within_s: float) -> bool:
-    """Whether somebody woke it within the time."""
+    """Whether the waiter was woken within the time."""
     try:
         async with asyncio.timeout(within_s):
             await waiter.wake.wait()
@@ -262,4 +262,4 @@ def _granted(done: "Future[ClaimAnswer]") -> tuple[Grant, ...]:
 def _note_failure(done: "Future[list[Answer]]") -> None:
     failure = done.exception()
     if failure is not None:
-        _log.warning("grants could not be taken back, their leases run out: %s", failure)
+        _log.warning("could not take grants back, their leases will expire: %s", failure)

@@ -1,4 +1,4 @@
-"""Handlers of the routes for workers: claims, reports, output, artifacts, signs of life."""
+"""Handlers of the routes for workers: claims, reports, output, artifacts, `alive`."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ class _TokenClaimer:
         self._call.services.quotas.settle(self._call.principal, reserved, granted)
 
     async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
-        # A claim whose response was lost comes again: its own grants may be what uses up the limit.
+        # This may repeat a claim whose response was lost, and its own grants use up the limit.
         coordinator = self._call.coordinator
         found = await self._call.services.blocking(lambda: coordinator.repeat_claim(request))
         if found.grants or found.cause is not None:
@@ -109,13 +109,13 @@ async def claim(call: Call) -> Response:
         call.asked.about(grant.job for grant in found.grants)
         return _Delivery(await _told(call, found), waiter, finish)
     except BaseException:
-        waiter.leave()  # nobody receives what was granted
+        waiter.leave()  # the caller does not receive the grants
         finish()
         raise
 
 
 async def _told(call: Call, found: ClaimAnswer) -> bytes:
-    """The encoded reply. A large one is made on a thread: the event loop does not wait."""
+    """The encoded reply. A large one is encoded on a thread."""
     jobs = [grant.job for grant in found.grants]
     if sum(len(job.payload) + len(job.checkpoint or b"") for job in jobs) <= LARGE_BYTES:
         return encode(claim_reply(found))
@@ -130,7 +130,7 @@ async def _watch(call: Call, waiter: Waiter) -> None:
 
 
 class _Delivery(ResponseInPieces):
-    """The answer to a claim. Its end is held back until a write that failed would be known."""
+    """The answer to a claim. Its end is held back until a failed write would be known."""
 
     def __init__(self, body: bytes, waiter: Waiter, finish: Callable[[], None]) -> None:
         super().__init__(body, media_type="application/json")
@@ -138,7 +138,8 @@ class _Delivery(ResponseInPieces):
         self._finish = finish
 
     async def last(self, send: Send) -> None:
-        """Whether the caller took it shows within a few turns of the loop, if at all."""
+        """Wait a few turns of the loop, within which a failed write shows, then end the
+        response."""
         for _ in range(TURNS_TO_NOTICE):
             await asyncio.sleep(0)
         self._finish()
@@ -150,14 +151,14 @@ class _Delivery(ResponseInPieces):
         try:
             await super().__call__(scope, receive, send)
         except BaseException:
-            self._waiter.leave()  # it was not read in time, or the server gives up
+            self._waiter.leave()  # the caller did not read it in time, or the server shuts down
             raise
         finally:
             self._finish()
 
 
 def _nothing() -> None:
-    """It was finished before."""
+    """Do nothing: the claim was finished before."""
 
 
 async def report_one(call: Call) -> Response:
@@ -174,7 +175,7 @@ async def heartbeat(call: Call) -> Response:
 
 
 async def report(call: Call) -> Response:
-    """Any reports together. [H42]"""
+    """A batch of reports, of any kinds. [H42]"""
     return await _batch(call, call.message(ReportsMessage).reports, "reports")
 
 
@@ -216,10 +217,9 @@ async def _verdicts(
 
 
 async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId]:
-    """Those of these jobs that have another queue or kind than the token's, each with an id that no
-    job has: whatever is asked about that one is answered as about an unknown job. A lease does not
-    say its queue or kind: for a token that is limited to some, and only then, the jobs are looked
-    up. [H41]"""
+    """The jobs out of the token's queues and kinds, each with a substitute id that no job has, so
+    that questions about them are answered as about an unknown job. A lease does not tell its queue
+    or kind, so the jobs are looked up, but only for tokens limited to some of them. [H41]"""
     if not call.principal.is_limited:
         return {}
     ids = sorted(set(job_ids))
@@ -232,7 +232,7 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
 
 
 def _decidable(asked: _C, hidden: Mapping[JobId, JobId]) -> _C:
-    """What was asked, about an unknown job if its own is hidden."""
+    """The command; about its substitute id if its job is hidden."""
     if asked.job_id not in hidden:
         return asked
     return msgspec.structs.replace(asked, job_id=hidden[asked.job_id])
@@ -241,8 +241,8 @@ def _decidable(asked: _C, hidden: Mapping[JobId, JobId]) -> _C:
 async def _seen_from_here(
     call: Call, heard: Sequence[tuple[JobId, Cause | None]]
 ) -> list[Cause | None]:
-    """The causes as the caller's namespace has them: a lease that is wrong because the job is
-    another namespace's is a job that is unknown. [H21]"""
+    """The causes as the caller may see them: an invalid lease of a job in another namespace becomes
+    an unknown job. [H21]"""
     doubtful = sorted({job_id for job_id, cause in heard if cause is Cause.INVALID_LEASE})
     if not doubtful:
         return [cause for _, cause in heard]
@@ -255,7 +255,7 @@ async def _seen_from_here(
 
 
 async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Cause | None) -> None:
-    """Raise `UnknownJob` if that is what the caller has to hear."""
+    """Raise `UnknownJob` if the job is unknown to the caller's namespace."""
     if cause is Cause.INVALID_LEASE:
         call.audit.foreign_lease(job_id, lease_id, number=1)
     [seen] = await _seen_from_here(call, [(job_id, cause)])
@@ -264,7 +264,7 @@ async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Caus
 
 
 async def upload_artifact(call: Call) -> Response:
-    """Leave a file with the attempt. [B7]"""
+    """Store an artifact of the attempt. [B7]"""
     lease_id = call.http.headers.get(LEASE_HEADER)
     if lease_id is None:
         raise InvalidInput(LEASE_HEADER, "is missing", hint="send the lease_id of the grant")
@@ -283,7 +283,7 @@ async def upload_artifact(call: Call) -> Response:
 
 
 async def output(call: Call) -> Response:
-    """Leave what a handler wrote. [B20]"""
+    """Store the output of a handler. [B20]"""
     sent = attempt_output(call.message(OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
     cause = await call.services.blocking(lambda: call.coordinator.store.put_attempt_log(kept))
@@ -303,7 +303,7 @@ async def peek_leases(call: Call) -> Response:
 
 
 async def alive(call: Call) -> Response:
-    """Give a sign of life. [B12]"""
+    """Record that a worker is alive. [B12]"""
     message = call.message(AliveMessage)
     call.principal.check_queues(message.queues)
     call.principal.check_kinds(message.kinds)
