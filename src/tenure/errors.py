@@ -2,18 +2,18 @@
 
     TenureError
     ├── InvalidInput            a field breaks a limit; nothing was written
-    │   └── MalformedBody       what came is not JSON at all
+    │   └── MalformedBody       the body is not JSON
     ├── StoreError
     │   ├── UnknownStoreUrl     no store understands this URL
     │   ├── StoreUnavailable    the store did not answer; retrying the same request id is safe
-    │   │   ├── OutcomeUnknown  the connection died at commit; the same request id tells
+    │   │   ├── OutcomeUnknown  the connection was lost at commit; retry with the same request id
     │   │   ├── ServerBehind    an old primary that another server has taken over from
     │   │   └── StoreRestored   the database was restored: run `tenure raise-epoch`
     │   ├── SchemaTooOld        run `tenure migrate`
     │   ├── SchemaTooNew        upgrade Tenure
-    │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a foreign hand
+    │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a change by hand
     │   └── UnreadableRow       a row holds what this version cannot read
-    ├── RequestRefused          a server refused it: no valid token, out of scope, or not spoken
+    ├── RequestRefused          a server refused it: no valid token, out of scope, or unsupported
     ├── UnknownJob              no job has this id here
     ├── Conflict                the job is not as the request needs it; its status is in the error
     ├── NoResult                asked for a result that will not come
@@ -74,7 +74,7 @@ class MalformedBody(InvalidInput):
 
 
 class StoreError(TenureError):
-    """Something about the store."""
+    """A problem with the store."""
 
     code = "store_error"
 
@@ -95,7 +95,7 @@ class UnknownStoreUrl(StoreError):
 class StoreUnavailable(StoreError):
     """The store or the server before it could not be reached, or did not answer in time.
 
-    `retry_after_s` is how long whoever answered wants to be left alone.
+    `retry_after_s` is how long the caller should wait before it tries again.
     """
 
     code = "store_unavailable"
@@ -107,14 +107,14 @@ class StoreUnavailable(StoreError):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection was lost while committing: it may or may not have been written."""
+    """The connection was lost while committing: the change may or may not have been written."""
 
     code = "outcome_unknown"
     nothing_changed = False
 
 
 class ServerBehind(StoreUnavailable):
-    """A server that another one has taken over from: what is written there will be lost. [A11]"""
+    """Another server has taken over from this one: what is written here will be lost. [A11]"""
 
     code = "server_behind"
 
@@ -178,7 +178,7 @@ class StoreRefused(StoreError):
 
 
 class UnreadableRow(StoreError):
-    """A row holds what this version cannot read; which job's is in the error."""
+    """A row holds a value that this version cannot read; `job_id` says which."""
 
     code = "unreadable_row"
 
@@ -192,8 +192,8 @@ class UnreadableRow(StoreError):
 
 
 class RequestRefused(TenureError):
-    """A server's last word on a request that it did not look into. `reason` is its word for why,
-    `field` what it objects to."""
+    """A server refused a request before deciding about it. `reason` is the code of the problem,
+    `field` the field it is about."""
 
     code = "request_refused"
 
@@ -218,7 +218,7 @@ class UnknownJob(TenureError):
 
 
 class Conflict(TenureError):
-    """A request about a job that is not, or no longer, as the request needs it."""
+    """The job is not, or no longer, in the state that the request needs."""
 
     code = "conflict"
 
@@ -291,11 +291,11 @@ class WaitTimeout(TenureError, TimeoutError):
         self.status = status
         self.waited_s = waited_s
         self.reason = reason
-        """What is known of why: failed attempts, that it is not due yet, that nobody takes it."""
+        """Why, if known: failed attempts, not due yet, or no worker takes it."""
 
 
 class Contended(TenureError):
-    """A command lost its race too often; nothing was changed by it. [K8]"""
+    """A command lost its race too often and changed nothing. [K8]"""
 
     code = "contended"
     nothing_changed = True
@@ -341,7 +341,7 @@ class ValidationError(HandlerSignal):
 class TransientError(HandlerSignal):
     """Worth another attempt, not before `retry_after_s` if it is given. [F2] [F3]
 
-    `dependency_unavailable` says whose fault it is: an exhausted job then carries that reason.
+    With `dependency_unavailable`, an exhausted job carries that reason.
     """
 
     code = "transient"
@@ -365,7 +365,7 @@ class PermanentError(HandlerSignal):
 
 
 class LeaseConflictError(HandlerSignal):
-    """An outside system saw a newer fence: this attempt has lost. Nothing is reported."""
+    """An outside system saw a newer fence: this attempt lost its lease. Nothing is reported."""
 
     code = "lease_conflict"
 

@@ -1,7 +1,7 @@
-"""Calls by the table of routes: a message out, a message back, sent again after a failure.
+"""Calls by the table of routes: sends a message, reads the answer, retries after a failure.
 
-Every route is safe to send again: a request carries an id of its own, or changes nothing when it
-comes twice. What is sent again is the very same request.
+Every route is safe to retry: a request has its own id, or changes nothing when it arrives twice. A
+retry sends exactly the same request.
 """
 
 import random
@@ -67,26 +67,26 @@ class Caller:
         self._reader = _Reader(address)
         self._closing = threading.Event()
         self._transport = Transport(address, trust, patience, connections=CONNECTIONS)
-        # Connections of their own: calls that wait can be ended, and hold up no others.
+        # Separate connections: waiting calls can be ended, and do not delay other calls.
         self._waiting = Transport(address, trust, patience, connections=WAITING_CONNECTIONS)
 
     # --- asking --------------------------------------------------------------------------------
 
     def ask(self, call: Call, kind: type[_M]) -> _M:
-        """The answer; the request is sent a few times within a minute."""
+        """Send a request and return the answer. Retries a few times within a minute."""
         with _traced(call) as asked:
             response = self._repeated(call, self._request(call, asked))
             return self._message(call, asked, response, kind)
 
     def fetch(self, call: Call) -> bytes:
-        """The body of an answer that is not a message, likewise."""
+        """The same, for an answer that is not a message: returns its body."""
         with _traced(call) as asked:
             response = self._repeated(call, self._request(call, asked))
             asked.answered(response.status)
             return response.body
 
     def ask_once(self, call: Call, kind: type[_M]) -> _M:
-        """The answer to a request that is sent once: the caller repeats it by its own rules."""
+        """Send a request once and return the answer: the caller retries by its own rules."""
         with _traced(call) as asked:
             response = self._checked(call, self._request(call, asked))
             return self._message(call, asked, response, kind)
@@ -94,8 +94,8 @@ class Caller:
     def ask_and_wait(
         self, call: Call, kind: type[_M], *, wait_s: float, since: int | None = None
     ) -> _M:
-        """The answer to a call that the server may hold open for so long; asked once, and not at
-        all if waiting calls were hung up on `since` then."""
+        """Send a call that the server may hold open, and return the answer. Sends it once, and not
+        at all if `hang_up_waiting` was called since `since` was read from `hang_ups`."""
         if self._closing.is_set():
             raise Closed
         with _traced(call) as asked:
@@ -108,15 +108,15 @@ class Caller:
 
     @property
     def hang_ups(self) -> int:
-        """How often waiting calls were ended."""
+        """How often `hang_up_waiting` was called."""
         return self._waiting.hang_ups
 
     def hang_up_waiting(self) -> None:
-        """End waiting calls: they get no answer, and those not sent yet are not sent."""
+        """End the waiting calls: they get no answer, and unsent ones are not sent."""
         self._waiting.hang_up()
 
     def close(self) -> None:
-        """End everything; calls after it fail with `Closed`."""
+        """Close all connections; later calls fail with `Closed`."""
         self._closing.set()
         self._waiting.close()
         self._transport.close()
@@ -186,8 +186,8 @@ def _traced(call: Call) -> AbstractContextManager[RequestSpan]:
 class _Reader:
     """Reads the answers of one server.
 
-    Only a body of the protocol's own can refuse anything. A 5xx, a proxy's page or a body that
-    cannot be read says nothing about the request: that is `StoreUnavailable`, never a verdict. [H8]
+    Only a body that follows the protocol can refuse a request. A 5xx, a proxy's page or an
+    unreadable body becomes `StoreUnavailable`, never a verdict. [H8]
     """
 
     def __init__(self, address: Address) -> None:
@@ -202,7 +202,7 @@ class _Reader:
             raise self._unreadable(response) from wrong
 
     def check(self, route: Route, response: Response) -> None:
-        """Raise unless the answer is what the route promises."""
+        """Raise unless the answer has a status that the route promises."""
         if 200 <= response.status < 300 or (response.status == 409 and route.conflict):
             return
         problem = self._problem(response)
@@ -244,7 +244,7 @@ class _Reader:
 
     def _unreadable(self, response: Response) -> StoreUnavailable:
         return OutcomeUnknown(
-            f"{self._address} answered {response.status}, and not as Tenure answers",
+            f"{self._address} answered {response.status}, but the response is not one of Tenure's",
             hint="check that this is the address of `tenure serve`, not of a proxy",
             retry_after_s=_bounded(response.retry_after_s),
         )

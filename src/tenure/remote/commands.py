@@ -1,7 +1,7 @@
-"""Commands as requests: which route each goes by, and how many go together.
+"""Sends commands as requests, each by its route.
 
-Answers come back in the order of the commands. A worker's reports and new jobs travel in batches
-that stay below the server's limits; what is about one job alone travels alone.
+Returns answers in the order of the commands. Sends a worker's reports and new jobs in batches below
+the server's limits, and every other command in a request of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +54,7 @@ from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
 from tenure.remote.caller import Call, Caller, NotFound
 
 ROOM_BYTES = MAX_BATCH_BYTES - 1024
-"""For the messages of a batch; the rest is for what is around them."""
+"""Room for the messages of a batch; the rest of the limit is for what surrounds them."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -83,7 +83,7 @@ def _follow_up(caller: Caller, command: FollowUp) -> Reply:
 
 
 def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
-    """Send them in order; their answers."""
+    """Send these in order. Returns their answers."""
     answers: list[Answer] = []
     for sort, alike in groupby(commands, key=_sort):
         if sort == "report":
@@ -106,7 +106,7 @@ def _sort(command: Command) -> str:
 
 
 def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
-    """Once: a worker repeats its reports by its own rules."""
+    """Send reports once: a worker retries them by its own rules."""
     for batch in _batches(report_of(command) for command in commands):
         call = Call(name="report", message=ReportsMessage(reports=tuple(batch)))
         heard = caller.ask_once(call, VerdictsReply).verdicts
@@ -123,27 +123,28 @@ def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
         yield from _with_bodies(caller, [_made(next(sent), reply_of(reply)) for reply in heard])
 
 
-class _Made(NamedTuple):
+class _EnqueueReply(NamedTuple):
     """A reply to an enqueue, and whether its job shows all the bodies it has."""
 
     reply: Reply
     is_whole: bool
 
 
-def _made(command: Enqueue, reply: Reply) -> _Made:
-    """The payload of a new job is the one that was sent, and so is that of a repeated request.
-    What else there may be, attempts have added. [D5]"""
+def _made(command: Enqueue, reply: Reply) -> _EnqueueReply:
+    """Fill in the payload, which for a new job or a repeated request is the one that was sent.
+    Other bodies exist only if attempts have added them. [D5]"""
     job = reply.job
     if job is None:
-        return _Made(reply, is_whole=True)
+        return _EnqueueReply(reply, is_whole=True)
     if reply.deduplicated or reply.cause:
-        return _Made(reply, is_whole=False)
+        return _EnqueueReply(reply, is_whole=False)
     sent = replace(reply, job=replace(job, payload=command.payload))
-    return _Made(sent, is_whole=job.attempt == 0)
+    return _EnqueueReply(sent, is_whole=job.attempt == 0)
 
 
-def _with_bodies(caller: Caller, made: Sequence[_Made]) -> Iterator[Reply]:
-    """Together, or a lost answer to a thousand jobs would cost a thousand requests."""
+def _with_bodies(caller: Caller, made: Sequence[_EnqueueReply]) -> Iterator[Reply]:
+    """The replies with all bodies. Loads missing ones together: a lost answer to a thousand jobs
+    would otherwise cost a thousand requests."""
     wanted = {each.reply.job.id for each in made if each.reply.job and not each.is_whole}
     found = load_jobs(caller, sorted(wanted))
     for reply, _ in made:
@@ -167,7 +168,7 @@ def _decide(caller: Caller, command: Command) -> Reply:
 
 
 def load_jobs(caller: Caller, ids: Sequence[JobId]) -> dict[JobId, Job]:
-    """These jobs with their bodies, or without for those who may not see them."""
+    """These jobs, with their bodies if the caller may see them."""
     found: dict[JobId, Job] = {}
     for start in range(0, len(ids), MAX_WITH_BODIES):
         message = LookupMessage(job_ids=tuple(ids[start : start + MAX_WITH_BODIES]))
@@ -187,7 +188,7 @@ def _look_up(caller: Caller, message: LookupMessage) -> list[Job]:
 
 
 def _batches(messages: Iterable[_T]) -> Iterator[list[_T]]:
-    """As few as possible, each within the server's limits."""
+    """Split into as few batches as possible, each within the server's limits."""
     batch: list[_T] = []
     size_bytes = 0
     for message in messages:
@@ -203,4 +204,4 @@ def _batches(messages: Iterable[_T]) -> Iterator[list[_T]]:
 
 def _check_count(heard: int, asked: int) -> None:
     if heard != asked:
-        raise OutcomeUnknown(f"the answer has {heard} parts, the request had {asked}")
+        raise OutcomeUnknown(f"the answer has {heard} parts, but the request has {asked}")

@@ -1,8 +1,8 @@
 """A server's coordinator as workers, clients and operators use it, over HTTP.
 
-A few threads of its own fill the futures. Reports and claims are sent once, because a worker
-repeats them by its own rules; everything else is repeated here. Who acts is the token's holder: the
-actor of a command does not travel. [H21]
+A few threads send the requests and fill the futures. Reports and claims are sent once, because a
+worker retries them by its own rules; everything else is retried here. The actor of a command is not
+sent: the server takes it from the token. [H21]
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from tenure.remote.store import RemoteStore
 THREADS = 8
 CLAIM_THREADS = 2
 
-# How long leases may be is the coordinator's setting, and its answer says so.
+# The server's coordinator sets the bounds of leases, and refuses others.
 _LIMITS = Limits(lease=LeaseBounds(shortest_us=Duration(0), longest_us=Duration(MAX_DURATION)))
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ class RemoteCoordinator:
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, thread_name_prefix="tenure-claims")
 
     def close(self) -> None:
-        """Hang up. What is under way fails, whoever waits for it is told."""
+        """Close the connections. Calls under way fail, and their futures say so."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._claims.shutdown(wait=False, cancel_futures=True)
         self._caller.close()
@@ -71,11 +71,11 @@ class RemoteCoordinator:
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
     ) -> "Future[ClaimAnswer]":
-        """Ask for work; the server waits for some for up to `wait_us`, a minute at most."""
+        """Claim jobs; the server waits for some for up to `wait_us`, a minute at most."""
         check_claim(request, _LIMITS)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, LONGEST_WAIT_S)
         call = Call(name="claim", message=claim_message(request, wait_s=wait_s))
-        since = self._caller.hang_ups  # now: `end_waits` may come before a thread is free
+        since = self._caller.hang_ups  # read now: `end_waits` may be called before a thread is free
 
         def ask() -> ClaimAnswer:
             reply = self._caller.ask_and_wait(call, ClaimReply, wait_s=wait_s, since=since)
@@ -84,13 +84,13 @@ class RemoteCoordinator:
         return _submitted(self._claims, ask)
 
     def end_waits(self) -> None:
-        """Hang up on claims that wait. What one of them was granted meanwhile, its repetition
-        receives or the server takes back. [H35]"""
+        """End the waiting claims. If one was granted jobs meanwhile, its retry receives them or the
+        server takes them back. [H35]"""
         self._caller.hang_up_waiting()
 
 
 def _submitted(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":
-    """On a thread, in the trace of whoever asks. [OB4] [OB6]"""
+    """Run `work` on a thread, in the caller's trace. [OB4] [OB6]"""
     try:
         return threads.submit(copy_context().run, work)
     except RuntimeError as closed:

@@ -1,8 +1,7 @@
-"""Where a server is, how it is trusted, and how patient a caller is with it.
+"""Settings of a client: the server's address, TLS and token, and time-outs.
 
-A token is the right to act as somebody: it is checked here, goes into one header, and appears in
-no error, no log and no repr. It is not sent in the clear to another machine unless that is asked
-for.
+Whoever has a token can act as its principal, so it goes into one header and appears in no error, no
+log and no repr. It is not sent to another machine without TLS unless the user allows that.
 """
 
 import ssl
@@ -43,16 +42,17 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody between can read along: TLS, or this machine's own addresses."""
+        """Whether nobody on the network can read the traffic: TLS, or an address of this
+        machine."""
         return self.scheme == "https" or is_loopback(self.host)
 
 
 def parse_address(url: str) -> Address:
-    """The server that a URL names. Its errors never repeat what the URL holds."""
+    """The server that a URL names. Errors never quote the URL, which may contain a password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as wrong:  # such as a port that is no number
+    except ValueError as wrong:  # such as a port that is not a number
         raise UnknownStoreUrl("a server's URL is http(s)://host:port") from wrong
     if parts.username is not None or parts.password is not None:
         raise UnknownStoreUrl(
@@ -76,7 +76,7 @@ def _is_plain(text: str) -> bool:
 
 
 class Secret:
-    """A token that prints as nothing."""
+    """A token whose repr does not show it."""
 
     __slots__ = ("_text",)
 
@@ -84,7 +84,7 @@ class Secret:
         self._text = text
 
     def header(self) -> str:
-        """What the `Authorization` header says."""
+        """The value of the `Authorization` header."""
         return f"Bearer {self._text}"
 
     def __repr__(self) -> str:
@@ -92,18 +92,18 @@ class Secret:
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
-    """How the two sides know each other."""
+    """How client and server authenticate each other."""
 
     token: Secret | None = None
     ca_file: Path | None = None
     client_certificate: Path | None = None
     client_key: Path | None = None
     is_insecure: bool = False
-    """Whether a token may travel in the clear."""
+    """Whether the token may be sent without TLS."""
 
 
 def trust_from_environment(environment: Mapping[str, str], token: str | None = None) -> Trust:
-    """What the environment says of it; `token` is the application's own."""
+    """Read it from the environment; `token` is the application's own token, if it has one."""
     insecure = environment.get(INSECURE_VARIABLE, "")
     if insecure not in ("", "0", "1"):
         raise InvalidInput(INSECURE_VARIABLE, "is neither 0 nor 1")
@@ -119,7 +119,7 @@ def trust_from_environment(environment: Mapping[str, str], token: str | None = N
 
 
 def _token_file(environment: Mapping[str, str]) -> str | None:
-    """What is in the file that `TENURE_TOKEN_FILE` names, if there is no `TENURE_TOKEN`."""
+    """The content of the file that `TENURE_TOKEN_FILE` names, if `TENURE_TOKEN` is not set."""
     path = _path(environment, TOKEN_FILE_VARIABLE)
     if path is None or environment.get(TOKEN_VARIABLE):
         return None
@@ -128,16 +128,16 @@ def _token_file(environment: Mapping[str, str]) -> str | None:
             text = file.read(MAX_TOKEN_FILE_BYTES).decode("ascii", "replace")
     except OSError as failure:
         raise InvalidInput(TOKEN_FILE_VARIABLE, f"cannot be read: {failure.strerror}") from failure
-    return text.strip() or "empty"  # refused as no token
+    return text.strip() or "empty"  # which is then refused as not a token
 
 
 def _secret(text: str | None, field: str) -> Secret | None:
     if not text:
         return None
     if read_token(text.strip()) is None:
-        # A header that cannot be sent would show its text in somebody else's error.
+        # Checked here: the HTTP library's error about an illegal header would show the token.
         hint = "`tenure tokens create` prints one, as tenure_…"
-        raise InvalidInput(field, "is no token of Tenure's", hint=hint)
+        raise InvalidInput(field, "is not a Tenure token", hint=hint)
     return Secret(text.strip())
 
 
@@ -147,17 +147,18 @@ def _path(environment: Mapping[str, str], name: str) -> Path | None:
 
 
 def check_trust(address: Address, trust: Trust) -> None:
-    """Raise if a token would be readable on its way."""
+    """Raise if the token would be sent to another machine without TLS."""
     if trust.token is not None and not address.is_private and not trust.is_insecure:
         raise InvalidInput(
             TOKEN_VARIABLE,
-            f"would go to {address} in the clear",
+            f"would be sent to {address} without TLS",
             hint=f"use https:, or set {INSECURE_VARIABLE}=1 where the network can be trusted",
         )
 
 
 def tls_context(trust: Trust) -> ssl.SSLContext:
-    """Certificates and host names are always checked; `ca_file` says by whom else."""
+    """The TLS context. It always checks certificates and host names; `ca_file` adds an
+    authority."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -175,13 +176,13 @@ def tls_context(trust: Trust) -> ssl.SSLContext:
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a caller waits and how often it asks again. Every wait has an end."""
+    """How long a caller waits for an answer, and how often it retries."""
 
     connect_s: float = 5.0
     answer_s: float = 15.0
-    """Between two signs of life of an answer."""
+    """Between two pieces of an answer."""
     after_wait_s: float = 5.0
-    """How much later than the wait it was asked for an answer may come."""
+    """How much longer than the requested wait an answer may take."""
     whole_answer_s: float = 120.0
     tries: int = 5
     within_s: float = 60.0

@@ -1,6 +1,6 @@
-"""A server's store over HTTP: everything that decides nothing about a job.
+"""A server's store over HTTP: reads, and writes that decide nothing about a job.
 
-The calling thread waits for the answer. Lists never ask for bodies.
+The calling thread waits for the answer. Lists never request bodies.
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,8 @@ class RemoteStore:
         return [artifact_of(record) for record in found]
 
     def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
-        """One of them with its body: those of an ended job do not change between two looks."""
+        """One artifact with its body. Two requests: artifacts of an ended job do not change
+        between."""
         check_name("name", name)
         for artifact in self.list_artifacts(job_id):
             if artifact.name == name:
@@ -122,7 +123,7 @@ class RemoteStore:
             return []
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        """Leave a file with the attempt; the same name again replaces it."""
+        """Store an artifact of the attempt; the same name again replaces it."""
         call = Call(
             name="upload-artifact",
             parts={"job_id": upload.job_id, "name": upload.name},
@@ -135,7 +136,7 @@ class RemoteStore:
             return Staging(cause=Cause.UNKNOWN_JOB)
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Keep what a handler wrote. Returns None, or why it was not kept."""
+        """Store the output of a handler. Returns None, or why it was not stored."""
         call = Call(name="output", message=output_message(output))
         try:
             return self._caller.ask(call, KeptReply).cause
@@ -143,7 +144,7 @@ class RemoteStore:
             return Cause.UNKNOWN_JOB
 
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """Which of this worker's leases deserve a heartbeat now, in this order."""
+        """For each of these leases, whether it needs a heartbeat now."""
         found: list[LeaseNews] = []
         for message in peek_leases_messages(leases):
             found += self._caller.ask(
@@ -152,7 +153,7 @@ class RemoteStore:
         return found
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """A worker's sign of life. Returns whether it is to drain."""
+        """Record that a worker is alive. Returns whether it should drain."""
         call = Call(name="alive", parts={"worker": process.worker}, message=alive_message(process))
         return self._caller.ask(call, AliveReply).drain
 
@@ -185,7 +186,7 @@ class RemoteStore:
         """A page of dead letters, newest first, without their bodies."""
         is_more = wanted.correlation_id is not None or wanted.id_prefix is not None
         if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
-            raise InvalidInput("status", "a server lists these filters for dead letters only")
+            raise InvalidInput("status", "a server takes these filters for dead letters only")
         query = DeadLettersQuery(
             queue=wanted.queue,
             kind=wanted.kind,
@@ -219,7 +220,7 @@ class RemoteStore:
     def put_queue(
         self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
     ) -> QueueState:
-        """Pause, resume or limit a queue: one request for each of the two that is given."""
+        """Pause or resume a queue, or limit it; with both, sends two requests."""
         query = NamespaceQuery(namespace=namespace)
         parts = {"queue": str(name)}
         calls = []
@@ -230,7 +231,7 @@ class RemoteStore:
             message = LimitMessage(limit=limit)
             calls.append(Call(name="limit", parts=parts, query=query, message=message))
         if not calls:
-            raise InvalidInput("queue", "nothing is to be set")
+            raise InvalidInput("queue", "there is nothing to set")
         return [self._caller.ask(call, QueueState) for call in calls][-1]
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:

@@ -1,8 +1,8 @@
-"""One exchange with a server: bytes out, an answer or the lack of one back.
+"""Sends one request to a server and reads the answer.
 
-The only module that knows urllib3. Connections are kept alive and counted; nothing is repeated,
-no redirect is followed (it would carry the token elsewhere) and no proxy is taken from the
-environment. `hang_up` ends what waits, from any thread.
+The only module that uses urllib3. It keeps connections alive and limits their number. It does not
+retry, does not follow redirects (they would send the token elsewhere) and ignores the proxies of
+the environment. `hang_up` ends waiting exchanges, from any thread.
 """
 
 import socket
@@ -36,7 +36,7 @@ POOL_WITHIN_S = 15
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent. It may hold payloads: it is never logged."""
+    """A request. Never logged, because it may contain payloads."""
 
     method: str
     path: str
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back, whole."""
+    """A complete answer."""
 
     status: int
     body: bytes
@@ -64,7 +64,7 @@ class NotTrusted(StoreUnavailable):
 
 
 class Transport:
-    """Connections to one server, for calls of one sort."""
+    """A pool of connections to one server."""
 
     def __init__(
         self, address: Address, trust: Trust, patience: Patience, *, connections: int
@@ -105,8 +105,8 @@ class Transport:
         return Tracked
 
     def _note(self, connection: HTTPConnection) -> None:
-        """Remember a connection that was just opened. A hang-up ends the open ones: after opening
-        another, check whether there was a hang-up meanwhile."""
+        """Remember a new connection. `hang_up` ends only those that it knows, so check whether it
+        was called while this one was being opened."""
         with self._lock:
             self._opened.add(connection)
         self._check_nobody_hung_up(self._under_way.since)
@@ -117,14 +117,14 @@ class Transport:
 
     @property
     def hang_ups(self) -> int:
-        """How many there were. `exchange` takes it from whoever waits before it can begin."""
+        """How often `hang_up` was called. A caller that starts later passes it to `exchange`."""
         with self._lock:
             return self._hang_ups
 
     def exchange(
         self, request: Request, *, answer_within_s: float, since: int | None = None
     ) -> Response:
-        """Send it once, unless there was a hang-up `since` then (else: since now). Raises
+        """Send a request once, unless `hang_up` was called since `since` (default: now). Raises
         `StoreUnavailable` if nothing was sent, `OutcomeUnknown` if it may have been carried out."""
         self._under_way.since = self.hang_ups if since is None else since
         self._check_nobody_hung_up(self._under_way.since)
@@ -149,7 +149,7 @@ class Transport:
             EmptyPoolError,
             ClosedPoolError,
         ) as failure:
-            problem = f"{self._address} cannot be reached: {_said(failure)}"
+            problem = f"{self._address} cannot be reached: {_message_of(failure)}"
             raise StoreUnavailable(problem) from failure
         except (HTTPError, OSError) as failure:
             raise self._lost(failure) from failure
@@ -162,12 +162,12 @@ class Transport:
                 hint=f"name the file of its authority in {CA_VARIABLE}",
             )
         return OutcomeUnknown(
-            f"{self._address} gave no answer: {_said(failure)}",
-            hint="it may have been carried out; send it again under the same request id",
+            f"{self._address} gave no answer: {_message_of(failure)}",
+            hint="the request may have been carried out; send it again under the same request id",
         )
 
     def _whole(self, response: urllib3.BaseHTTPResponse) -> Response:
-        """All of an answer, within a time and a size."""
+        """Read the whole answer. Raises if it is too large or takes too long."""
         ends_at_s = time.monotonic() + self._patience.whole_answer_s
         body = bytearray()
         try:
@@ -189,9 +189,8 @@ class Transport:
         )
 
     def hang_up(self) -> None:
-        """End every exchange that is under way: whoever waits for one hears that it got no
-        answer, or that it was not sent. Connections that are idle are opened anew when they are
-        needed."""
+        """End every exchange under way: its caller gets `OutcomeUnknown`, or `StoreUnavailable` if
+        it was not sent. Idle connections are closed too, and opened again when needed."""
         with self._lock:
             self._hang_ups += 1
             opened = list(self._opened)
@@ -207,7 +206,7 @@ class Transport:
         self._pool.close()
 
 
-def _said(failure: BaseException) -> str:
+def _message_of(failure: BaseException) -> str:
     """The operating system's message where there is one, else the library's."""
     cause = failure.__cause__
     return str(cause if isinstance(cause, OSError) else failure)[:300]

@@ -58,15 +58,15 @@ class FakeContext(Context):
         self._is_lost = False
 
     def cancel(self, reason: str = "cancelled by the test") -> None:
-        """From now on `check` raises."""
+        """Cancel the job: from now on `check` raises."""
         self._reason = reason
 
     def lose(self) -> None:
-        """From now on the lease is lost."""
+        """Lose the lease: from now on `check` raises and `still_mine` is False."""
         self._is_lost = True
 
     def check(self) -> None:
-        """Raise `Cancelled` once told to."""
+        """Raise `Cancelled` after `cancel` or `lose`."""
         if self._reason is not None:
             raise Cancelled(self._reason)
         if self._is_lost:
@@ -77,12 +77,12 @@ class FakeContext(Context):
         return not self._is_lost
 
     def save(self, checkpoint: Any) -> None:
-        """Remember a checkpoint; refuses what a job could not carry."""
+        """Remember a checkpoint. Raises for one that a real job would refuse."""
         encode(checkpoint, what="checkpoint")
         self.saved.append(checkpoint)
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Remember how far it is."""
+        """Remember the progress."""
         self.progressed.append(Progress(done=done, total=total, note=note))
 
     def log(self, message: str) -> None:
@@ -94,7 +94,7 @@ class FakeContext(Context):
         self.artifacts[name] = file_of(data, media_type)[0]
 
     def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
-        """Remember a call; a job id as a worker would give it."""
+        """Remember a call. Returns the job id that a worker would give it."""
         self._refuse_if_lost()
         spec, step = checked_call(call, step)
         job_id = follow_up_id(self.job_id, kind=spec.kind, step=step)
@@ -105,7 +105,7 @@ class FakeContext(Context):
         return Enqueued(job_id, is_new=True)
 
     def transaction(self, connection: Any) -> TransactionScope:
-        """A real transaction on the connection, which remembers its result once committed."""
+        """A real transaction on the connection. Remembers its result once it is committed."""
         return TransactionScope(lambda: self._within(connection), lambda: self._awithin(connection))
 
     @contextmanager

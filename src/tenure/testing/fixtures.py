@@ -1,6 +1,6 @@
-"""A pytest fixture, for those who opt in: `pytest_plugins = ["tenure.testing.fixtures"]`.
+"""A pytest fixture. Enable it with `pytest_plugins = ["tenure.testing.fixtures"]`.
 
-It needs to know the application: define a fixture `tenure_app` that returns it.
+Define a fixture `tenure_app` that returns your application.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,6 @@ from tenure.testing.inline import Inline, inline
 
 @pytest.fixture
 def tenure_inline(tenure_app: Application) -> Iterator[Inline]:
-    """The application's jobs run in this process, for one test."""
+    """Run the application's jobs in this process, for one test."""
     with inline(tenure_app) as jobs:
         yield jobs

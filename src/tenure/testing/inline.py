@@ -56,7 +56,7 @@ ACTOR = worker_actor(WORKER)
 
 
 class FakeClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only by `advance` and `advance_to`."""
 
     def __init__(self, beginning: Instant = BEGINNING) -> None:
         self._now = beginning
@@ -144,7 +144,8 @@ class Inline:
         return sorted(found, key=lambda job: job.id)
 
     def run_ready(self) -> list[Job[object]]:
-        """Run what is ready now, and what becomes ready by it, without moving the clock."""
+        """Run the jobs that are ready now, and those that they make ready, without moving the
+        clock."""
         ran: list[Job[object]] = []
         while (grant := self._claim()) is not None:
             self._attempt(grant)
@@ -153,7 +154,7 @@ class Inline:
         return ran
 
     def drain(self) -> list[Job[object]]:
-        """Run everything there is, moving the clock to whatever waits: delays, retries, leases."""
+        """Run all jobs. Moves the clock past delays, retries and leases."""
         ran = self.run_ready()
         while (instant := self._next_instant()) is not None:
             self.clock.advance_to(instant)
@@ -165,17 +166,17 @@ class Inline:
     def _limit(self, attempts: int) -> None:
         if attempts > self._max_attempts:
             raise TenureError(
-                f"{attempts} attempts were run and jobs are still waiting",
+                f"{attempts} attempts have run and jobs are still waiting",
                 hint="raise max_attempts, or run a job that enqueues or snoozes itself for ever "
                 "step by step, with run_ready or advance",
             )
 
     async def adrain(self) -> list[Job[object]]:
-        """Run everything there is, in a thread, while the loop goes on."""
+        """Run all jobs in a thread, without blocking the event loop."""
         return await asyncio.to_thread(self.drain)
 
     def advance(self, span: Span) -> list[Job[object]]:
-        """Let time pass, and run what became ready by then."""
+        """Move the clock, then run the jobs that are ready."""
         self.clock.advance(span)
         self._sweep()
         return self.run_ready()
@@ -315,7 +316,8 @@ class Inline:
 
 
 def _perform(execution: Execution) -> FromChild:
-    """Run the handler; in another thread if a loop runs here, because a coroutine needs its own."""
+    """Run the handler; on a thread if an event loop runs here, because a coroutine needs its
+    own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
