@@ -28,7 +28,7 @@ SWEEP_MARGIN = seconds(5)
 
 UNWATCHED = frozenset(
     {
-        # Slow on a large store that is perfectly well.
+        # Slow on a large store, even a healthy one.
         *(
             "list_jobs",
             "list_dead_letters",
@@ -48,7 +48,7 @@ UNWATCHED = frozenset(
 
 
 class OutageWatch:
-    """Since when the store fails calls of this process, on the store's own clock. Thread-safe."""
+    """Tracks since when the store fails this process's calls, by the store's clock. Thread-safe."""
 
     def __init__(self, monotonic: Monotonic, *, shortest_us: Duration = SHORTEST_OUTAGE) -> None:
         self._monotonic = monotonic

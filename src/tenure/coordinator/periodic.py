@@ -1,4 +1,4 @@
-"""A thread that does something again and again, and survives whatever goes wrong in one run."""
+"""A thread that runs something periodically, and continues after a run that failed."""
 
 import logging
 import threading
@@ -39,7 +39,7 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=f"tenure-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin; once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     def stop(self, *, within_s: float = STOP_WITHIN_S) -> bool:

@@ -196,7 +196,7 @@ class OverdueCalls:
             self._has_some.set()
 
     def close(self) -> None:
-        """End; what is open now is answered by nobody."""
+        """Stop. Calls that are still open get no answer."""
         self._closed = True
         self._has_some.set()
         self._thread.join()

@@ -17,7 +17,7 @@ request. [L8]"""
 
 
 class StoreClock:
-    """What this process last heard of the store's clock and epoch."""
+    """The last reading of the store's clock and epoch."""
 
     def __init__(self, monotonic: Monotonic) -> None:
         self._monotonic = monotonic

@@ -1,4 +1,4 @@
-"""The contract as pure functions: what a job is, how it may change, what a caller hears.
+"""The contract as pure functions: what a job is, how it may change, what a caller is told.
 
 Nothing here reads a clock, draws a random number, opens a file or starts a thread; those arrive
 as arguments. Import the modules, not this package: it re-exports nothing.

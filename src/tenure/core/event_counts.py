@@ -49,7 +49,7 @@ class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grouping(StrEnum):
-    """What totals can be told apart by."""
+    """What totals can be grouped by."""
 
     TYPE = "type"
     KIND = "kind"

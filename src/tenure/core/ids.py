@@ -67,7 +67,7 @@ def role_of(actor: Actor) -> str:
 
 
 def is_worker(actor: Actor) -> bool:
-    """Whether it is a worker who acts."""
+    """Whether the actor is a worker."""
     return actor.partition(":")[0] == "worker"
 
 

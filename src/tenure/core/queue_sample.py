@@ -1,4 +1,4 @@
-"""Which queues are measured when there are more than can be. Pure."""
+"""Chooses which queues are measured when there are too many. Pure."""
 
 from collections.abc import Iterable
 
@@ -16,8 +16,8 @@ class KnownQueue(msgspec.Struct, frozen=True, order=True):
 
 
 def fair_share(queues: Iterable[KnownQueue], most: int) -> list[KnownQueue]:
-    """At most so many: those with jobs before empty ones, and one of each namespace in turn, so
-    that the many queues of one namespace leave room for the few of another. [B27]"""
+    """At most `most` queues: those with jobs before empty ones, and one of each namespace in turn,
+    so that a namespace with many queues leaves room for others. [B27]"""
     places: dict[tuple[bool, Namespace], int] = {}
     in_turn: list[tuple[bool, int, KnownQueue]] = []
     for queue in sorted(queues):

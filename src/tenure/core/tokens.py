@@ -1,7 +1,7 @@
 """Tokens: what a holder may do, how the secret is made and how it is recognised. Pure.
 
 A token is `tenure_ID_SECRET`. The id finds the row; of the secret only a digest is kept, so that
-who reads the store cannot act as anybody. Randomness is an argument. [H20]
+a reader of the store cannot use any token. Randomness is an argument. [H20]
 """
 
 import hashlib
@@ -91,7 +91,7 @@ class LoadedToken(msgspec.Struct, frozen=True):
 
 
 class Presented(msgspec.Struct, frozen=True):
-    """What a caller showed: which token it claims to be, and the digest of the secret."""
+    """A token as a caller sent it: its id, and the digest of the secret."""
 
     id: TokenId
     digest: str
@@ -109,7 +109,7 @@ def mint(entropy: bytes) -> tuple[TokenId, str, str]:
 
 
 def read_token(text: str) -> Presented | None:
-    """What a token's text says, or None if it is none."""
+    """Parse a token; None if the text is not one."""
     found = TOKEN_PATTERN.fullmatch(text)
     if found is None:
         return None

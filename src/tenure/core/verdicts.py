@@ -10,7 +10,7 @@ from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
 
 
 class CancelDirective(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Stop soon: how long the handler still has, and why."""
+    """Asks a handler to stop: how long it still has, and why."""
 
     reason: str
     remaining_us: Duration

@@ -105,7 +105,7 @@ class EventCause(StrEnum):
 
 
 class VerdictKind(StrEnum):
-    """The coordinator's word to a worker."""
+    """The coordinator's verdict on a worker's report."""
 
     OK = "OK"
     COMMITTED = "COMMITTED"
@@ -178,7 +178,7 @@ class ResolutionKind(StrEnum):
 
 
 class HealthState(StrEnum):
-    """How a fact about a store is to be taken."""
+    """How serious a fact about a store is."""
 
     OK = "ok"
     WARNING = "warning"
@@ -196,7 +196,7 @@ class Stage(StrEnum):
 
 
 class ErrorClass(StrEnum):
-    """How a handler's exception wants to be treated; the core maps it, the worker reports it."""
+    """The class of a handler's exception. The worker reports it; the core decides what follows."""
 
     VALIDATION = "validation"
     TRANSIENT = "transient"

@@ -95,7 +95,7 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at
 
     def state(self, now: Instant) -> WorkerState:
-        """How it is at `now`, as far as its signs of life tell."""
+        """Its state at `now`, by its last sign of life."""
         if now - self.seen_at > SILENT_AFTER:
             return WorkerState.SILENT
         return WorkerState.DRAINING if self.draining else WorkerState.ALIVE
