@@ -83,6 +83,36 @@ def test_a_shortened_id_is_looked_up_in_one_namespace(run: Run, ids: list[str]) 
     assert whole["job"]["id"] == other
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "jobs show",
+        "jobs cancel",
+        "jobs rerun",
+        "jobs retry",
+        "jobs requeue",
+        "jobs dead-letter",
+        "dlq show",
+        "dlq redrive",
+        "dlq discard",
+    ],
+)
+def test_a_whole_id_beside_a_namespace_must_be_of_a_job_in_it(
+    run: Run, ids: list[str], words: str
+) -> None:
+    refused = run(*words.split(), FIRST, "--namespace", "lab")
+
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == f"tenure: there is no job {FIRST} in namespace lab\n"
+    assert json.loads(run("jobs", "show", FIRST, "--json").stdout)["job"]["status"] == "queued"
+
+
+def test_a_whole_id_in_the_namespace_beside_it_is_taken(run: Run, ids: list[str]) -> None:
+    cancelled = run("jobs", "cancel", FIRST, "--namespace", "default")
+
+    assert cancelled.stdout == f"{FIRST}: cancelled\n"
+
+
 def test_dead_letters_are_named_by_shortened_ids_too(run: Run, ids: list[str]) -> None:
     run("jobs", "dead-letter", LATER)
 

@@ -4,7 +4,7 @@ import json
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -283,6 +283,39 @@ def test_what_was_done_before_a_failure_is_reported(
     )
     assert "the store is gone; 2 of 3 jobs were answered" in stopped.stderr
     assert "again with --request-id c1" in stopped.stderr
+
+
+def interrupt(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_an_interrupt_while_the_report_prints_says_how_many_were_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    ids = [enqueued(run, "mail") for _ in range(3)]
+    monkeypatch.setattr(jobs, "_status_line", interrupt)
+    monkeypatch.setattr(bulk, "print_json", interrupt)
+
+    stopped = run("jobs", "cancel", *ids, "--request-id", "c1", *words)
+
+    assert stopped.exit_code == 130
+    assert stopped.stderr == (
+        "tenure: interrupted; 3 of 3 jobs were answered. Run the same command again with"
+        " --request-id c1: what is done is not done twice\n"
+    )
+
+
+def test_an_interrupt_before_the_answer_says_that_none_was_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = enqueued(run, "mail")
+    monkeypatch.setattr(Coordinator, "submit_many", interrupt)
+
+    stopped = run("jobs", "cancel", job_id)
+
+    assert (stopped.exit_code, stopped.stdout) == (130, "")
+    assert "interrupted; 0 of 1 jobs were answered" in stopped.stderr
 
 
 def test_more_jobs_than_one_batch_are_all_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@
 that was refused is named with the reason. Running such a command again is safe: it takes what is
 left, and a request that is repeated under its id is done once.
 
-Exit codes: 0 all done, 1 some jobs were refused or the user said no, 2 it could not be done.
+Exit codes: 0 all done, 1 some jobs were refused or the user said no, 2 it could not be done,
+130 the user pressed Ctrl-C.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tenure.cli.common import REFUSED, CouldNotRun, find_job_id
+from tenure.cli.common import REFUSED, CouldNotRun, Interrupted, find_job_id
 from tenure.cli.output import ProgressLine, print_json, say
 from tenure.cli.refusals import refusal
 from tenure.core.commands import Command, Discard, Redrive
@@ -128,17 +129,40 @@ def execute_all(
 ) -> None:
     """Send the commands and report each: what was done on stdout, what was refused on stderr.
 
-    If the store fails on the way, what was done so far is reported before the error.
+    If the store fails on the way or the user presses Ctrl-C, what was done so far is reported
+    before the error. Ctrl-C during the report ends it.
     """
     answered: list[tuple[Command, Reply]] = []
     problem: TenureError | KeyboardInterrupt | None = None
     try:
         for pair in _answers(serving, commands):
             answered.append(pair)
-    except (TenureError, KeyboardInterrupt) as stopped:
+    except TenureError as failure:
         if len(commands) == 1:
             raise
-        problem = stopped
+        problem = failure
+    except KeyboardInterrupt as interrupt:
+        problem = interrupt
+    try:
+        refused = _report(answered, as_json=as_json, line=line, hint=hint)
+    except KeyboardInterrupt as interrupt:
+        raise _stopped(interrupt, commands, len(answered)) from interrupt
+    if problem is not None:
+        raise _stopped(problem, commands, len(answered)) from problem
+    if refused and len(answered) > 1:
+        say(f"{refused:,} of {len(answered):,} jobs were refused")
+    if refused:
+        raise click.exceptions.Exit(REFUSED)
+
+
+def _report(
+    answered: Sequence[tuple[Command, Reply]],
+    *,
+    as_json: bool,
+    line: Callable[[Command, Reply], str],
+    hint: Callable[[Reply], str | None],
+) -> int:
+    """Print what became of each job; returns how many were refused."""
     if as_json:
         print_json([outcome(*pair) for pair in answered])
     refused = 0
@@ -150,12 +174,7 @@ def execute_all(
             say(f"{why}; {more}" if more else why)
         elif not as_json:
             click.echo(line(command, reply))
-    if problem is not None:
-        _stop(problem, commands, len(answered))
-    if refused and len(answered) > 1:
-        say(f"{refused:,} of {len(answered):,} jobs were refused")
-    if refused:
-        raise click.exceptions.Exit(REFUSED)
+    return refused
 
 
 def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tuple[Command, Reply]]:
@@ -171,15 +190,17 @@ def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tup
         progress.done()
 
 
-def _stop(
+def _stopped(
     problem: TenureError | KeyboardInterrupt, commands: Sequence[Command], answered: int
-) -> None:
-    what = str(problem) if isinstance(problem, TenureError) else "interrupted"
+) -> click.ClickException:
+    is_interrupt = isinstance(problem, KeyboardInterrupt)
+    what = "interrupted" if is_interrupt else str(problem)
     request_id = getattr(commands[0], "request_id", "")
-    raise CouldNotRun(
+    message = (
         f"{what}; {answered:,} of {len(commands):,} jobs were answered. Run the same command again"
         f" with --request-id {request_id}: what is done is not done twice"
-    ) from problem
+    )
+    return Interrupted(message) if is_interrupt else CouldNotRun(message)
 
 
 def outcome(command: Command, reply: Reply) -> JobOutcome:

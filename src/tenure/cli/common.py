@@ -1,16 +1,18 @@
 """What the commands share: options, the store, the user who acts, errors, jobs by id.
 
-Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema).
+Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema), 130 Ctrl-C.
 """
 
 import getpass
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tenure.cli.output import ELLIPSIS, ago, printable, say
 from tenure.coordinator.service import Coordinator
@@ -32,6 +34,7 @@ from tenure.settings import is_new, parse_size, shown_url, url_from_environment
 from tenure.wiring import open_coordination, open_coordinator
 
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
+INTERRUPTED = 128 + signal.SIGINT
 
 SHORTEST_PREFIX = 8
 """Of a shortened id: jobs share these characters if they were made within about a minute."""
@@ -187,6 +190,12 @@ class CouldNotRun(Refusal):
     exit_code = COULD_NOT_RUN
 
 
+class Interrupted(Refusal):
+    """The user pressed Ctrl-C: exit code 130, as shells report it."""
+
+    exit_code = INTERRUPTED
+
+
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Errors of Tenure end the command in one line, with exit code 2."""
@@ -263,26 +272,33 @@ def refuse(message: str, details: Sequence[str] = ()) -> NoReturn:
 
 
 def job_argument(function: _F) -> _F:
-    """`ID`, and `--namespace` for shortened ids."""
+    """`ID`, and `--namespace`."""
     function = click.argument("job_id", metavar="ID")(function)
     return click.option(
         "--namespace",
         default="default",
         show_default=True,
-        help="The namespace of a shortened ID.",
+        help="The namespace of the job. A whole ID needs none; if you give both, the job must be in"
+        " this namespace.",
     )(function)
 
 
-def find_job_id(serving: Coordination, text: str, namespace: str, *, field: str = "ID") -> JobId:
+def find_job_id(
+    serving: Coordination, text: str, namespace: str, *, is_before: bool = False
+) -> JobId:
     """The id that was typed, whole or shortened; ends the command unless it means one job.
 
-    A whole id is taken as it is, so that it needs no look-up. A shortened one is looked up in one
+    A whole id is looked up only if the user named a namespace too; that of `--before` never, since
+    the last job of a page may have been deleted by now. A shortened one is looked up in one
     namespace: by a key range, and never more than a few jobs.
     """
+    field = "--before" if is_before else "ID"
     typed = text.lower().removesuffix(ELLIPSIS).removesuffix("...")
-    if len(typed) >= LONGEST_PREFIX or not is_job_id_prefix(typed):
-        check_job_id(field, typed if len(typed) >= LONGEST_PREFIX else text)
-        return JobId(typed)
+    is_whole = len(typed) >= LONGEST_PREFIX
+    if is_whole or not is_job_id_prefix(typed):
+        check_job_id(field, typed if is_whole else text)
+        if is_before or not _is_namespace_given():
+            return JobId(typed)
     if len(typed) < SHORTEST_PREFIX:
         hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
         raise InvalidInput(field, f"{text!a} is too short", hint=hint)
@@ -291,11 +307,19 @@ def find_job_id(serving: Coordination, text: str, namespace: str, *, field: str 
             namespace=Namespace(namespace), id_prefix=typed, limit=MAX_CANDIDATES + 1, bodies=False
         )
     )
+    if not found and is_whole:
+        refuse(f"there is no job {typed} in namespace {namespace}")
     if not found:
         refuse(f"no job in namespace {namespace} has an id that begins with {typed}")
     if len(found) > 1:
         _refuse_ambiguous(typed, found, serving.store.now())
     return found[0].id
+
+
+def _is_namespace_given() -> bool:
+    """Whether the user named a namespace: without that, a whole id may be of any."""
+    source = click.get_current_context().get_parameter_source("namespace")
+    return source is not ParameterSource.DEFAULT
 
 
 def _refuse_ambiguous(typed: str, found: Sequence[Job], now: Instant) -> NoReturn:

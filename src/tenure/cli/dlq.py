@@ -161,7 +161,7 @@ def list_dead_letters(
     wanted = msgspec.structs.replace(_filter(**filters), resolved=resolved)
     with coordination(url) as serving:
         if before is not None:
-            last = find_job_id(serving, before, wanted.namespace, field="--before")
+            last = find_job_id(serving, before, wanted.namespace, is_before=True)
             wanted = msgspec.structs.replace(wanted, before=last)
         if by is not None:
             groups = _by_error(_all_dead_letters(serving, wanted))[:limit]

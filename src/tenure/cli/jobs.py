@@ -176,7 +176,7 @@ def list_jobs(
     wanted = msgspec.structs.replace(_filter(**filters), limit=limit)
     with coordination(url) as serving:
         if before is not None:
-            last = find_job_id(serving, before, wanted.namespace, field="--before")
+            last = find_job_id(serving, before, wanted.namespace, is_before=True)
             wanted = msgspec.structs.replace(wanted, before=last)
         found = serving.store.list_jobs(wanted)
         now = serving.store.now()
