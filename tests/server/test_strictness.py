@@ -50,3 +50,21 @@ def test_a_field_that_is_given_twice_is_refused(stage: Stage, body: bytes, field
 
     assert (refused.status, refused.json["field"]) == (422, field)
     assert "is given twice" in refused.json["message"]
+
+
+@spec("H49")
+@pytest.mark.parametrize("name", ["delay_us", "error.error_class", "error_class"])
+def test_an_unknown_field_is_named_as_the_caller_wrote_it(stage: Stage, name: str) -> None:
+    body = {"queue": "q", "kind": "k", name: 1}
+
+    refused = stage.ask("POST", "/v1/jobs", body, token=stage.of(Role.CLIENT))
+
+    assert (refused.status, refused.json["field"]) == (422, name)
+    assert refused.json["message"].startswith(f"{name}: unknown field")
+
+
+@spec("H49")
+def test_an_unknown_query_parameter_is_named_as_the_caller_wrote_it(stage: Stage) -> None:
+    refused = stage.ask("GET", "/v1/time?wait_us=1", token=stage.of(Role.CLIENT))
+
+    assert (refused.status, refused.json["field"]) == (422, "wait_us")

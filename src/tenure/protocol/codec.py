@@ -24,13 +24,18 @@ _ROOT = re.compile(r"(?:key in )?\$?\.?")
 _NAMED = re.compile(r"field `([^`]*)`")
 
 
+class InvalidMessage(InvalidInput):
+    """A field of a message breaks a rule of the message's type. `field` is its name on the wire,
+    as the sender wrote it."""
+
+
 def encode(message: object) -> bytes:
     """A message as JSON."""
     return _encoder.encode(message)
 
 
 def decode(kind: type[_T], body: bytes) -> _T:
-    """The message that `body` is. Raises `MalformedBody` or `InvalidInput`."""
+    """The message that `body` is. Raises `MalformedBody` or `InvalidMessage`."""
     try:
         decoded: _T = _decoder(cast(Hashable, kind)).decode(body)
     except msgspec.ValidationError as wrong:
@@ -38,7 +43,7 @@ def decode(kind: type[_T], body: bytes) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise MalformedBody(f"is not JSON: {wrong}") from wrong
     except RecursionError as wrong:
-        raise InvalidInput("body", "is nested too deeply") from wrong
+        raise InvalidMessage("body", "is nested too deeply") from wrong
     return decoded
 
 
@@ -64,7 +69,7 @@ def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
     except json.JSONDecodeError as wrong:
         raise MalformedBody(f"is not JSON: {wrong}") from wrong
     except RecursionError as wrong:
-        raise InvalidInput("body", "is nested too deeply") from wrong
+        raise InvalidMessage("body", "is nested too deeply") from wrong
     return Decoded(message, is_ijson=False)
 
 
@@ -73,7 +78,7 @@ def _check_once(pairs: list[tuple[str, object]]) -> None:
     seen = set()
     for name, _ in pairs:
         if name in seen:
-            raise InvalidInput(ascii(name[:40])[1:-1], "is given twice")
+            raise InvalidMessage(ascii(name[:40])[1:-1], "is given twice")
         seen.add(name)
 
 
@@ -92,16 +97,16 @@ def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
 
 
 def convert_text(kind: Any, field: str, text: str) -> Any:
-    """A part of a path as its type. Raises `InvalidInput` that names `field`."""
+    """A part of a path as its type. Raises `InvalidMessage` that names `field`."""
     try:
         return msgspec.convert(text, kind)
     except msgspec.ValidationError as wrong:
         problem, _ = _without_place(str(wrong))
-        raise InvalidInput(field, in_words(problem, kind, "")) from wrong
+        raise InvalidMessage(field, in_words(problem, kind, "")) from wrong
 
 
 def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
-    """The query that the part of a URL after `?` is. Raises `InvalidInput`."""
+    """The query that the part of a URL after `?` is. Raises `InvalidMessage`."""
     found: dict[str, Any] = {}
     lists, moments = _list_fields(cast(Hashable, kind)), _moment_fields(cast(Hashable, kind))
     for name, text in pairs:
@@ -110,7 +115,7 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
         if name in lists:
             found.setdefault(name, []).append(text)
         elif name in found:
-            raise InvalidInput(name[:40], "is given twice")
+            raise InvalidMessage(name[:40], "is given twice")
         else:
             found[name] = text
     try:
@@ -157,7 +162,7 @@ def _without_place(text: str) -> tuple[str, str]:
     return problem, _ROOT.sub("", place[:-1], count=1)
 
 
-def _invalid(text: str, kind: Any) -> InvalidInput:
+def _invalid(text: str, kind: Any) -> InvalidMessage:
     """msgspec's words, `what - at `$.path``, as an error of ours."""
     problem, place = _without_place(text)
     named = _NAMED.search(problem)
@@ -165,4 +170,4 @@ def _invalid(text: str, kind: Any) -> InvalidInput:
     if named is not None:
         parts.append(named[1])
     field = ".".join(parts)
-    return InvalidInput(ascii(field[:200])[1:-1] or "body", in_words(problem, kind, field)[:300])
+    return InvalidMessage(ascii(field[:200])[1:-1] or "body", in_words(problem, kind, field)[:300])

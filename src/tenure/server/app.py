@@ -21,9 +21,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.coordinator.batches import deadline_error
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
-from tenure.errors import InvalidInput
 from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
-from tenure.protocol.codec import Decoded, convert_text, decode_query, decode_request
+from tenure.protocol.codec import (
+    Decoded,
+    InvalidMessage,
+    convert_text,
+    decode_query,
+    decode_request,
+)
 from tenure.protocol.hosts import is_loopback
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
@@ -259,7 +264,7 @@ async def _read(
     pairs = http.query_params.multi_items()
     query = None if route.query is None else decode_query(route.query, pairs)
     if route.query is None and pairs and not route.is_public:
-        raise InvalidInput(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
+        raise InvalidMessage(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
     body = await _body(route, services, http, memory)
     message, is_ijson = await _message(route, services, body)
     return Call(

@@ -20,7 +20,7 @@ from tenure.errors import (
     TenureError,
     UnknownJob,
 )
-from tenure.protocol.codec import encode
+from tenure.protocol.codec import InvalidMessage, encode
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import Problem
 
@@ -129,7 +129,8 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             body = msgspec.structs.replace(_plain(problem), field=problem.field)
             return problem.status, body, problem.headers
         case InvalidInput():
-            field = wire_field(problem.field)
+            is_on_the_wire = isinstance(problem, InvalidMessage)
+            field = problem.field if is_on_the_wire else wire_field(problem.field)
             said = f"{field}: {problem.problem}"
             body = msgspec.structs.replace(_plain(problem), message=said, field=field)
             return 400 if isinstance(problem, MalformedBody) else 422, body, {}
