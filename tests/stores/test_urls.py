@@ -93,6 +93,39 @@ def test_a_store_that_cannot_be_loaded_is_named_with_its_package(
     assert name in refusal.value.hint
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("raise RuntimeError(f'cannot reach {url}')", "cannot reach shelf://ann:[redacted]@host"),
+        ("return None", "its open_store returned NoneType, which is not a store"),
+        ("return {}", "its open_store returned dict, which is not a store"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_named_with_its_package(
+    install: Install, body: str, problem: str, request: pytest.FixtureRequest
+) -> None:
+    name = f"closed_{abs(hash(request.node.name))}"
+    install(f"def open_store(url, options):\n    {body}\n", name=name)
+
+    result = _run("jobs", "ls", "--url", "shelf://ann:hunter2@host")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("tenure: the store for shelf: URLs cannot be used: ")
+    assert problem in result.stderr
+    assert f"registered by the package {name}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_schema_that_cannot_be_read_is_named_with_its_package(install: Install) -> None:
+    install(f"{SHELF}\ndef schema_of(url, name):\n    return 1 / 0\n", name="without_schema")
+
+    result = _run("migrate", "--url", "shelf:x")
+
+    assert result.exit_code == 2
+    assert "ZeroDivisionError" in result.stderr
+    assert "registered by the package without_schema" in result.stderr
+
+
 def test_the_error_about_missing_metadata_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_found(name: str) -> None:
         raise PackageNotFoundError(name)

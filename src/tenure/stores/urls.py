@@ -7,7 +7,8 @@ for it, so that a SQLite user never loads psycopg. Another package cannot take o
 schemes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import (
     EntryPoint,
     PackageNotFoundError,
@@ -21,6 +22,7 @@ import msgspec
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import StoreError, TenureError, UnknownStoreUrl
 from tenure.ports import Store
+from tenure.telemetry.secrets import without_secrets
 
 GROUP = "tenure.stores"
 OWN_DISTRIBUTION = "tenure"
@@ -59,34 +61,59 @@ class StoreModule(Protocol):
 
 def open_url(url: str, options: StoreOptions) -> Store:
     """The store that a URL names."""
-    return store_module(_scheme(url)).open_store(url, options)
+    registered = _registered(_scheme(url))
+    module = _loaded(registered)
+    with _reported(registered):
+        store = module.open_store(url, options)
+    if not callable(getattr(store, "save", None)):
+        what = type(store).__name__
+        raise _unusable(registered, f"its open_store returned {what}, which is not a store")
+    return store
 
 
 def schema_at(url: str, name: str) -> StoreSchema:
     """The schema of the store that a URL names; `name` is the schema's, on PostgreSQL."""
-    scheme = _scheme(url)
-    schema_of = getattr(store_module(scheme), "schema_of", None)
+    registered = _registered(_scheme(url))
+    schema_of = getattr(_loaded(registered), "schema_of", None)
     if schema_of is None:
-        raise UnknownStoreUrl(f"a store with a {scheme}: URL has no schema")
-    schema: StoreSchema = schema_of(url, name)
+        raise UnknownStoreUrl(f"a store with a {registered.name}: URL has no schema")
+    with _reported(registered):
+        schema: StoreSchema = schema_of(url, name)
     return schema
 
 
 def store_module(scheme: str) -> StoreModule:
     """The module that is registered for a scheme."""
+    return _loaded(_registered(scheme))
+
+
+def _registered(scheme: str) -> EntryPoint:
     found = _named(scheme, _own_entry_points()) or _named(scheme, entry_points(group=GROUP))
     if found is None:
         # Never the whole URL: it may hold a password.
         raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")
+    return found
+
+
+def _loaded(registered: EntryPoint) -> StoreModule:
+    with _reported(registered):
+        module: StoreModule = registered.load()
+    if not callable(getattr(module, "open_store", None)):
+        raise _unusable(registered, f"{registered.value} has no function open_store")
+    return module
+
+
+@contextmanager
+def _reported(registered: EntryPoint) -> Iterator[None]:
+    """What a package's code raises becomes an error that names the package; its text may have the
+    URL's password."""
     try:
-        module: StoreModule = found.load()
+        yield
     except TenureError:
         raise
     except Exception as failure:
-        raise _unusable(found, f"{type(failure).__name__}: {failure}") from failure
-    if not callable(getattr(module, "open_store", None)):
-        raise _unusable(found, f"{found.value} has no function open_store")
-    return module
+        problem = f"{type(failure).__name__}: {without_secrets(str(failure))}"
+        raise _unusable(registered, problem) from failure
 
 
 def _scheme(url: str) -> str:
