@@ -110,6 +110,9 @@ class DedupeKey(msgspec.Struct, frozen=True):
 EventPosition = NewType("EventPosition", str)
 """Where an event comes in the tail of its store. Only that store can read it."""
 
+MAX_TAILED = 10_000
+"""How many events one call of `tail_events` returns at most."""
+
 
 class TailedEvent(msgspec.Struct, frozen=True):
     """An event with its position in the tail, from which reading can go on later."""
@@ -526,7 +529,8 @@ class Store(
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events of all jobs in the order in which they were committed, each job's in
         order of seq. Whoever goes on from the last position misses none: an event is not shown
-        while one that comes before it may still be committed. [E5]"""
+        while one that comes before it may still be committed. `limit` is at most `MAX_TAILED`.
+        [E5]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full it is, or this namespace of it: so many queues, chosen by `core.queue_sample`,

@@ -1,6 +1,7 @@
 """The tail: the events of all jobs in commit order, read on from where a reader was."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tenure.core.events import Event
 from tenure.core.instants import seconds
 from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
-from tenure.ports import EventPosition, Locked
+from tenure.ports import MAX_TAILED, EventPosition, Locked
 
 PAGE = 3
 DAY_S = 86_400
@@ -104,6 +105,15 @@ def test_positions_of_purged_events_are_not_used_again(kit: Kit) -> None:
     new = kit.enqueue()
 
     assert reader.read() == kit.events(new)
+
+
+@spec("E5")
+@pytest.mark.parametrize("limit", [-1, 0, MAX_TAILED + 1, 10**30, 1.5, None])
+def test_a_page_of_the_tail_has_a_limit(kit: Kit, limit: Any) -> None:
+    kit.enqueue()
+
+    with pytest.raises(InvalidInput, match=r"^limit: "):
+        kit.store.tail_events(after=None, limit=limit)
 
 
 @spec("E5")

@@ -12,6 +12,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
+from tenure.core.checks import check_integer
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -33,6 +34,7 @@ from tenure.core.outcomes import Change
 from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
+    MAX_TAILED,
     Clock,
     DeadLetter,
     DedupeKey,
@@ -581,6 +583,7 @@ class MemoryStore(
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were written: one lock, one order. [E5]"""
+        check_integer("limit", limit, low=1, high=MAX_TAILED)
         if after is not None and not after.isdecimal():
             raise InvalidInput(
                 "after",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+from tenure.core.checks import check_integer
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.events import Event
 from tenure.core.ids import JobId, job_id_range
@@ -16,6 +17,7 @@ from tenure.core.observations import Observation
 from tenure.core.vocabulary import EventType, JobStatus
 from tenure.errors import InvalidInput, UnreadableRow
 from tenure.ports import (
+    MAX_TAILED,
     DedupeKey,
     EventFilter,
     EventPosition,
@@ -161,6 +163,7 @@ class SqlQueries(Transactional):
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were committed. [E5]"""
+        check_integer("limit", limit, low=1, high=MAX_TAILED)
         position, job_id, seq = _TAIL_BEGINS if after is None else _parts_of(after)
         rows = self._rows(
             self._query("tail_events", position=position, job_id=job_id, seq=seq, limit=limit),
