@@ -1,6 +1,6 @@
-"""An index of acknowledgements by job, in a temporary file: as many as there are, bounded memory.
+"""An index of acknowledgements by job, in a temporary file: any number of them in bounded memory.
 
-The file is SQLite's own private temporary database; it vanishes when the index is closed.
+The file is a temporary SQLite database, which is deleted when the index is closed.
 """
 
 import sqlite3
@@ -26,11 +26,11 @@ class AckIndex:
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute("CREATE TABLE ack (job_id TEXT NOT NULL, body BLOB NOT NULL)")
-        self._database.execute("CREATE TABLE met (job_id TEXT PRIMARY KEY) WITHOUT ROWID")
+        self._database.execute("CREATE TABLE found (job_id TEXT PRIMARY KEY) WITHOUT ROWID")
         self._database.execute("BEGIN")
 
     def load(self, paths: Iterable[Path]) -> list[int]:
-        """Read these files; how many lines each of them has."""
+        """Read these files. Returns how many lines each of them has."""
         lines = [self._load(path) for path in paths]
         self._database.execute("CREATE INDEX ack_by_job ON ack (job_id)")
         return lines
@@ -51,10 +51,10 @@ class AckIndex:
             yield ack.target, body
 
     def of(self, job_id: JobId) -> list[Ack]:
-        """What callers wrote about this job, in the order of their files. The job has a record."""
+        """What callers wrote about a job that has a record, in the order of their files."""
         found = self._of(job_id)
         if found:
-            self._database.execute("INSERT OR IGNORE INTO met VALUES (?)", (job_id,))
+            self._database.execute("INSERT OR IGNORE INTO found VALUES (?)", (job_id,))
         return found
 
     def _of(self, job_id: JobId) -> list[Ack]:
@@ -67,7 +67,7 @@ class AckIndex:
         """The jobs that callers wrote about and that have no record."""
         ids = self._database.execute(
             "SELECT DISTINCT job_id FROM ack"
-            " WHERE NOT EXISTS (SELECT 1 FROM met WHERE met.job_id = ack.job_id)"
+            " WHERE NOT EXISTS (SELECT 1 FROM found WHERE found.job_id = ack.job_id)"
         )
         for (job_id,) in ids:
             yield job_id, self._of(job_id)

@@ -1,6 +1,7 @@
-"""Lines of an ack file, made from commands and answers of the core.
+"""Makes lines of an ack file from commands and answers of the core.
 
-For callers that hold core commands (tests, the store kit, chaos clients); others fill in `Ack`.
+For callers that have such commands (tests, the store kit, the demo); others fill in `Ack`
+themselves.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,9 @@
-"""Rules that compare what callers were told with the log. Each takes a record and its acks.
+"""Rules that compare the answers that callers received with the log. Each takes a record and its
+acks.
 
-An accepted answer binds for ever, an unanswered request may or may not have happened, a refusal
-must have left no trace. A job that is gone is judged by its age, see `missing_job_violations`.
+What was accepted must be in the log, a request without an answer may be there, and what was refused
+must not. A missing job is a violation unless it is old enough to have been purged, see
+`may_be_purged`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,7 +59,7 @@ def _is_late(record: Record, settled: Event) -> bool:
 def cancels_hold(record: Record, acks: Acks) -> Iterator[Violation]:
     """No grant follows an acknowledged cancel of a job that was not yet running. [I14]
 
-    A pending answer says that the job was running.
+    A pending answer means that the job was running.
     """
     for ack in acks:
         if ack.op is not Op.CANCEL or not ack.is_accepted or ack.pending:
@@ -142,7 +144,8 @@ def _is_kept(record: Record, ack: Ack) -> bool:
 
 
 def _is_cancel_kept(record: Record, ack: Ack) -> bool:
-    """Its own event; or another's, for a cancel of a cancelled job and a second soft one. [Q5]"""
+    """Whether the log has its event. A cancel of a cancelled job and a second soft cancel have none
+    of their own: another cancel's will do. [Q5]"""
     cancels = [
         event
         for event in record.events
@@ -161,20 +164,21 @@ def _has(record: Record, wanted: EventType, *, lease_id: LeaseId | None = None) 
 
 
 def _last_hb_seq(record: Record, ack: Ack) -> int:
-    """The highest hb_seq the log knows of a lease; pruned ones are in the attempt's end. [G1]"""
+    """The highest hb_seq of a lease in the log; the attempt's last event keeps that of pruned
+    renewals. [G1]"""
     return max(
         (event.payload.hb_seq or 0 for event in record.events if event.lease_id == ack.lease_id),
         default=0,
     )
 
 
-def refusals_left_no_trace(record: Record, acks: Acks) -> Iterator[Violation]:
-    """A worker's report that heard CANCELLED was not applied: one report, one decision. [P3]"""
+def refusals_changed_nothing(record: Record, acks: Acks) -> Iterator[Violation]:
+    """A worker's report that was answered CANCELLED changed nothing. [P3]"""
     for ack in acks:
         if ack.op in SETTLING and ack.answer is VerdictKind.CANCELLED:
             for event in _settle_events(record, ack):
                 if event.is_by_worker:
-                    what = f"{ack.op} {ack.request_id} heard CANCELLED and was applied"
+                    what = f"{ack.op} {ack.request_id} was answered CANCELLED, and was applied"
                     yield broken("P3", record, event.seq, what)
 
 
@@ -184,8 +188,8 @@ def must_exist(acks: Acks, job_id: JobId) -> bool:
 
 
 def may_be_purged(acks: Acks, now: Instant, retention_us: Duration) -> bool:
-    """Whether a job that is gone may have been purged: its retention, counted from the first that
-    was heard of it, is over. A job ends after that, so a younger one was lost for certain."""
+    """Whether a missing job may have been purged: the retention has passed since the first line
+    about it. Retention begins later, at the job's end, so a younger job was certainly lost."""
     return now >= min(ack.at for ack in acks) + retention_us
 
 

@@ -1,8 +1,8 @@
 """Acknowledgements: the callers' own log of their requests and the answers they received.
 
-JSON lines, one per request and one per answer; docs/reference/acks.md is the format.
-Only the caller can know what was acknowledged to it: a store that lost a job has also lost the
-memory of it.
+JSON lines, one per request and one per answer; docs/reference/acks.md describes the format.
+Only callers can know what was acknowledged to them: a store that lost a job also lost every record
+of it.
 """
 
 import os
@@ -52,16 +52,16 @@ _ANSWERS: dict[Op, frozenset[VerdictKind]] = {
 }
 """The answers that each request can get."""
 
-EARLIEST = Instant(10**14)  # 1973: whoever counts seconds or milliseconds is far below
-LATEST = Instant(10**16)  # 2286: whoever counts nanoseconds is far above
+EARLIEST = Instant(10**14)  # the year 1973: a time in seconds or milliseconds is far below
+LATEST = Instant(10**16)  # the year 2286: a time in nanoseconds is far above
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line: a request that was sent (`answer` is None), or the answer that was heard."""
+    """One line: a request that was sent (`answer` is None), or the answer that came."""
 
     op: Op
     job_id: JobId
-    at: Instant  # on the caller's clock
+    at: Instant  # by the caller's clock
     answer: VerdictKind | None = None
     request_id: RequestId | None = None
     lease_id: LeaseId | None = None
@@ -74,8 +74,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a line that verify could not compare with a log, or an answer that nobody gets:
-        it would be compared with nothing, and the rule would seem to hold."""
+        """Refuse a line that verify cannot compare with a log, and an answer that such a request
+        never gets: no rule would look at it, and the rules would seem to hold."""
         for problem in self._problems():
             raise ValueError(problem)
 
@@ -107,7 +107,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the caller was told that what it asked is done. Such an answer binds."""
+        """Whether the caller was told that its request was carried out."""
         return self.answer in (VerdictKind.OK, VerdictKind.COMMITTED)
 
     @property
@@ -147,7 +147,7 @@ class AckWriter:
 
 
 def _cut_torn_tail(path: Path) -> None:
-    """Remove a last line that an earlier process did not live to finish."""
+    """Remove a last line that an earlier process did not finish before it died."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         start = max(0, size - MAX_LINE_BYTES)
@@ -158,7 +158,8 @@ def _cut_torn_tail(path: Path) -> None:
 
 
 def read_acks(path: Path) -> Iterator[Ack]:
-    """The lines of a file, one at a time. A torn last line is skipped, it was never finished."""
+    """The lines of a file, one at a time. A last line without a line feed is skipped: it was never
+    finished."""
     decode = msgspec.json.Decoder(Ack).decode
     with path.open("rb") as file:
         number = 0

@@ -1,7 +1,7 @@
-"""Attempts: a job's log cut into its attempts, and when each lease's authority ended.
+"""Attempts: splits a job's log into its attempts, and computes when each lease ended.
 
-Works on broken logs too: it cuts at each claim and at each end of an attempt, and leaves judging
-to the invariants.
+Works on broken logs too: it splits at each claim and at each end of an attempt, and reports nothing
+itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,8 +57,8 @@ def attempts_of(events: Sequence[Event]) -> list[Attempt]:
 def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
     """Each event after the claim, with the end of the lease just before it. [L9]
 
-    Pruned renewals leave a gap in the seqs. The expiry that they led to is then taken from the
-    next event; if that event set a new expiry itself, the latest possible one is assumed.
+    Pruned renewals leave a gap in the seqs. The next event then tells the expiry that they set; if
+    that event set a new expiry itself, the latest possible one is assumed.
     """
     claimed = attempt.claimed
     expires_at = claimed.lease_expires_at or claimed.ts
@@ -69,8 +69,8 @@ def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instan
     for event in attempt.events[1:]:
         if event.seq > before.seq + 1:
             renewals += event.seq - before.seq - 1
-            met = None if event.type in EXTENDING else event.lease_expires_at
-            expires_at = max(expires_at, met or Instant(event.ts + policy.lease_us))
+            known = None if event.type in EXTENDING else event.lease_expires_at
+            expires_at = max(expires_at, known or Instant(event.ts + policy.lease_us))
         yield (
             event,
             due_at(

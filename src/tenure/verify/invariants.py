@@ -19,7 +19,7 @@ OfStore = Callable[[RecordSource], Iterator[Violation]]
 
 
 class Invariant(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule: its id, its sentence in short, and what checks it."""
+    """One rule: its id, a short form of its sentence, and the functions that check it."""
 
     id: str
     title: str
@@ -47,14 +47,14 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(id="I2", title="the first event is enqueued", of_record=order.first_is_enqueued),
     Invariant(
         id="I3",
-        title="each event begins where the last one ended",
+        title="each event starts from the status before it",
         of_record=order.statuses_connect,
     ),
     Invariant(
         id="I4", title="every change is in the transition table", of_record=order.edges_are_lawful
     ),
     Invariant(id="I5", title="a job ends once, and nothing follows", of_record=order.ends_once),
-    Invariant(id="I6", title="only requeue and reclaim go back", of_record=order.rank_rises),
+    Invariant(id="I6", title="only a requeue or a reclaim goes back", of_record=order.rank_rises),
     Invariant(id="I7", title="each claim adds one attempt", of_record=order.attempts_are_counted),
     Invariant(
         id="I8", title="each row has the fields of its status", of_record=rows.row_fits_its_status
@@ -66,7 +66,9 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_store=shared_keys.leases_are_not_shared,
     ),
     Invariant(
-        id="I10", title="leases do not overlap or come back", of_record=leases.leases_are_disjoint
+        id="I10",
+        title="leases do not overlap or act after their end",
+        of_record=leases.leases_are_disjoint,
     ),
     Invariant(
         id="I11",
@@ -85,7 +87,9 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I14", title="no job starts after an acknowledged cancel", of_acks=ack_rules.cancels_hold
     ),
     Invariant(
-        id="I15", title="a cancel request is never undone", of_record=order.cancel_requests_stick
+        id="I15",
+        title="no job is queued again after a cancel request",
+        of_record=order.cancel_requests_stay,
     ),
     Invariant(
         id="I16",
@@ -97,12 +101,14 @@ INVARIANTS: tuple[Invariant, ...] = (
         title="one live job per dedupe key",
         of_store=shared_keys.dedupe_keys_are_not_shared,
     ),
-    Invariant(id="I18", title="limits of attempts are kept", of_record=leases.budget_is_kept),
+    Invariant(id="I18", title="failures stay within max_attempts", of_record=leases.budget_is_kept),
     Invariant(
         id="I19", title="finished rows do not change", of_record=rows.terminal_rows_never_change
     ),
     Invariant(
-        id="I20", title="dead letters are complete", of_record=rows.dead_letters_are_complete
+        id="I20",
+        title="each dead letter has a reason and a last error",
+        of_record=rows.dead_letters_are_complete,
     ),
     Invariant(
         id="I21",
@@ -111,22 +117,30 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(id="I23", title="counters equal what their process committed"),
     Invariant(
-        id="I24", title="every stored value is a known one", of_record=rows.everything_can_be_read
+        id="I24",
+        title="every stored word and document can be read",
+        of_record=rows.everything_can_be_read,
     ),
     Invariant(
-        id="P1", title="fits document A, the invariants", of_record=projections.projects_onto_a
+        id="P1",
+        title="one owner while running; an end is final",
+        of_record=projections.running_has_one_owner,
     ),
     Invariant(
-        id="P2", title="fits document B, the state machine", of_record=projections.projects_onto_b
+        id="P2",
+        title="within an attempt, states only move forward",
+        of_record=projections.attempts_move_forward,
     ),
     Invariant(
         id="P3",
-        title="fits document C, the worker contract",
-        of_record=projections.projects_onto_c,
-        of_acks=ack_rules.refusals_left_no_trace,
+        title="each attempt ends once; each report counts once",
+        of_record=projections.attempts_end_once,
+        of_acks=ack_rules.refusals_changed_nothing,
     ),
     Invariant(
-        id="P4", title="fits document D, the lifecycle plan", of_record=projections.projects_onto_d
+        id="P4",
+        title="claimed before started, started before ended",
+        of_record=projections.steps_are_in_order,
     ),
 )
 
@@ -136,9 +150,10 @@ _OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not N
 
 
 def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation]:
-    """Everything that is wrong with one job, in its own log and against what callers heard.
+    """Everything that is wrong with one job: in its own log, and against the answers that callers
+    received.
 
-    Where something could not be read, only that is said: the other rules would see gaps.
+    If something could not be read, only that is reported: the other rules would see gaps.
     """
     if record.unreadable:
         yield from rows.everything_can_be_read(record)

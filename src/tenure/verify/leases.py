@@ -1,7 +1,7 @@
-"""Leases and budgets of one job: who held it when, until when, and what each loss cost.
+"""Leases and budgets of one job: who held it when, until when, and what each lost attempt cost.
 
-One function per invariant; see `attempts` for how a log is cut. Sharing between jobs is checked
-in `shared_keys`.
+One function per invariant; `attempts` splits the log. `shared_keys` checks that jobs share no
+lease.
 """
 
 from collections.abc import Iterator
@@ -56,13 +56,13 @@ def leases_are_disjoint(record: Record) -> Iterator[Violation]:
             what = f"the lease begins before lease {shown_lease(before.lease_id)} has ended"
             yield broken("I10", record, attempt.claimed.seq, what)
         if policy is not None:
-            yield from _acts_within(record, attempt, policy)
+            yield from _events_within(record, attempt, policy)
         known.add(lease_id or "")
         before = attempt
-    yield from _acts_under_no_lease(record)
+    yield from _events_under_no_lease(record)
 
 
-def _acts_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[Violation]:
+def _events_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[Violation]:
     ts = attempt.claimed.ts
     for event, end in lease_ends(attempt, policy):
         if event.lease_id != attempt.lease_id:
@@ -80,17 +80,17 @@ def _acts_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[V
 
 
 def _needs_authority(event: Event) -> bool:
-    """Whether an event was made by right of the lease.
+    """Whether only the holder of a live lease may cause this event.
 
-    What ends an attempt from outside (the sweep, a cancel, a dead letter) may come after the
-    lease's end; a soft cancel is a request to the owner and needs no lease.
+    The sweeper, a cancel and a dead letter may end an attempt after its lease has ended; a soft
+    cancel is a request to the owner and needs no lease.
     """
     if event.type in ATTEMPT_ENDS:
         return event.is_by_worker
     return event.type in EXTENDING
 
 
-def _acts_under_no_lease(record: Record) -> Iterator[Violation]:
+def _events_under_no_lease(record: Record) -> Iterator[Violation]:
     is_open = False
     for event in record.events:
         if event.type is EventType.CLAIMED:
@@ -111,7 +111,7 @@ def expiries_are_bounded(record: Record) -> Iterator[Violation]:
         renewed_at, expires_at, seq = attempt.claimed.ts, 0, attempt.claimed.seq - 1
         for event in attempt.events:
             if event.type in EXTENDING or event.seq > seq + 1:
-                renewed_at = event.ts  # where renewals were pruned, the latest they can have been
+                renewed_at = event.ts  # pruned renewals were made at this time at the latest
             seq = event.seq
             if event.lease_expires_at is None:
                 yield broken("I11", record, seq, f"{event.type} under a lease without an expiry")
@@ -138,24 +138,24 @@ _COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED})
 
 
 def budget_is_kept(record: Record) -> Iterator[Violation]:
-    """failures stays within max_attempts, and every attempt that did not end its job was paid for,
-    released or excused. [I18]"""
+    """`failures` stays within `max_attempts`. Every attempt that did not end its job cost a
+    failure, was released, or was excused by an outage or a new epoch. [I18]"""
     policy = policy_of(record)
     if policy is None:
         return
     spent = (0, 0, 0)
-    excused: LeaseId | None = None  # by a new epoch: all credits were used
+    excused: LeaseId | None = None  # the lease that ended free although all credits were used
     for event in record.events:
         if event.type is EventType.CLAIMED and excused is not None:
             if event.lease_id is not None and epoch_of(event.lease_id) <= epoch_of(excused):
-                what = f"lease {shown_lease(excused)} ended free, without a credit or a new epoch"
+                what = f"lease {shown_lease(excused)} cost nothing, without a credit or a new epoch"
                 yield broken("I18", record, event.seq, what)
             excused = None
         if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:
             yield broken("I18", record, event.seq, f"granted after {spent[0]} failures")
         stated = _stated(event, spent)
-        lawful = _lawful(event, spent, policy)
-        if stated not in lawful:
+        allowed = _allowed(event, spent, policy)
+        if stated not in allowed:
             what = f"{event.type} ({event.cause}) after {_budget(spent)} states {_budget(stated)}"
             yield broken("I18", record, event.seq, what)
         if stated[0] > policy.max_attempts or stated[2] > MAX_OUTAGE_CREDITS:
@@ -187,7 +187,7 @@ def _stated(event: Event, spent: _Spent) -> _Spent:
     )
 
 
-def _lawful(event: Event, spent: _Spent, policy: Policy) -> tuple[_Spent, ...]:
+def _allowed(event: Event, spent: _Spent, policy: Policy) -> tuple[_Spent, ...]:
     """What the budget may be after `event`."""
     failures, releases, credits = spent
     if event.type in (EventType.FAILED, EventType.DEAD_LETTERED):

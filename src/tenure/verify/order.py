@@ -1,4 +1,4 @@
-"""The order of a log: numbered without gaps, along the table, never out of a terminal status.
+"""The order of a log: numbers without gaps, only transitions of the table, one end.
 
 One function per invariant. Each reads the whole record and yields what is wrong; none of them
 assumes that another one holds.
@@ -26,7 +26,7 @@ RANK = {
 def seqs_are_complete(record: Record) -> Iterator[Violation]:
     """The seqs of a job's events and of its pruned renewals together are 1 to rev. [I1]
 
-    Only an ended attempt can have lost renewals, and its end says how many it had.
+    Only the renewals of an ended attempt are pruned, and its last event says how many it had.
     """
     expected = 1
     is_open, seen, missing, first_missing = False, 0, 0, 0
@@ -124,7 +124,7 @@ def rank_rises(record: Record) -> Iterator[Violation]:
 
 
 def attempts_are_counted(record: Record) -> Iterator[Violation]:
-    """attempt is the number of claimed events, each one higher than the one before. [I7]"""
+    """`attempt` counts the claimed events. [I7]"""
     claims = 0
     for event in record.events:
         claims += event.type is EventType.CLAIMED
@@ -136,7 +136,7 @@ def attempts_are_counted(record: Record) -> Iterator[Violation]:
         yield broken("I7", record, rev_of(record), what)
 
 
-def cancel_requests_stick(record: Record) -> Iterator[Violation]:
+def cancel_requests_stay(record: Record) -> Iterator[Violation]:
     """A job with a cancel request is never queued again. [I15]"""
     was_requested = False
     for event in record.events:

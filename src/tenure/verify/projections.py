@@ -1,7 +1,8 @@
-"""The four documents Tenure joins, each with its own states and transitions, seen in one history.
+"""Checks a history against the four simpler models of a job's life that Tenure combines.
 
-The sets below are copied from the documents and say nothing else; the functions translate a
-history into each document's words and check that it stays inside. One function per projection.
+Each model (A, B, C, D) has its own states and transitions; the sets below are copied from it. A
+function per model translates the history into the model's words, and checks that the model allows
+every step. docs/spec/invariants.md describes the models under [P1] to [P4].
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, JobStatu
 from tenure.ports import Record
 from tenure.verify.violations import Violation, broken, rev_of
 
-# --- A, the invariants document ------------------------------------------------------------------
+# --- A, ownership --------------------------------------------------------------------------------
 
 
 class AState(StrEnum):
@@ -39,8 +40,9 @@ A_STATE = {
 A_TERMINAL = frozenset({AState.SUCCEEDED, AState.FAILED, AState.CANCELLED})
 
 
-def projects_onto_a(record: Record) -> Iterator[Violation]:
-    """One owner while RUNNING, no run after a cancel while QUEUED, no way out of the end. [P1]"""
+def running_has_one_owner(record: Record) -> Iterator[Violation]:
+    """A RUNNING job has one owner, a job cancelled while QUEUED never runs, and no job leaves a
+    terminal state. [P1]"""
     here: AState | None = None
     owner: str | None = None
     cancelled_while_queued = False
@@ -56,7 +58,9 @@ def projects_onto_a(record: Record) -> Iterator[Violation]:
                 yield broken("P1", record, event.seq, what)
             owner = event.owner
         if here in A_TERMINAL:
-            yield broken("P1", record, event.seq, f"{here} is left for {there}")
+            yield broken(
+                "P1", record, event.seq, f"goes from {here}, which is terminal, to {there}"
+            )
         if there is AState.CANCELLED and here is AState.QUEUED:
             cancelled_while_queued = True
         here = there
@@ -70,7 +74,7 @@ def projects_onto_a(record: Record) -> Iterator[Violation]:
         yield broken("P1", record, rev_of(record), what)
 
 
-# --- B, the state machine ------------------------------------------------------------------------
+# --- B, attempts as a state machine --------------------------------------------------------------
 
 
 class BState(StrEnum):
@@ -126,7 +130,7 @@ B_EVENTS = {
     "job_cancelled": BState.CANCELLED,
     "job_dead_lettered": BState.DEAD_LETTERED,
 }
-"""B's events that are transitions, and where they lead; the others change no state of B's."""
+"""The events that change B's state, and the state they lead to."""
 
 _B_STATE = {
     JobStatus.QUEUED: BState.QUEUED,
@@ -144,11 +148,12 @@ def _splits(event: Event) -> bool:
     return event.type is EventType.REQUEUED or is_reclaim
 
 
-def projects_onto_b(record: Record) -> Iterator[Violation]:
-    """Per attempt: along B1 or B2, the rank strictly rising, one event per change. [P2]
+def attempts_move_forward(record: Record) -> Iterator[Violation]:
+    """Within an attempt every transition is one of B1 or B2, the rank rises with each, and each
+    change has one event. [P2]
 
-    A stall flags the state it met as orphaned and changes nothing. Only an orphaned job comes
-    back for another attempt, which begins queued; a reclaim claims it in the same breath.
+    In B a stall does not change the state: it marks the job as orphaned. Only an orphaned job gets
+    another attempt, which begins queued; a reclaim claims it with the same event.
     """
     here: BState | None = None
     is_orphaned = False
@@ -158,13 +163,15 @@ def projects_onto_b(record: Record) -> Iterator[Violation]:
             continue
         if _splits(event):
             if not is_orphaned:
-                yield broken("P2", record, event.seq, f"{here} goes back and is not orphaned")
+                yield broken(
+                    "P2", record, event.seq, f"{here} goes back to queued and is not orphaned"
+                )
             here = BState.QUEUED
         is_orphaned = event.type is EventType.STALLED
         name = f"job_{event.type}"
         there = _B_STATE.get(event.to_status, here)
         if here is None or there is None:
-            yield broken("P2", record, event.seq, f"{name} of a job B never saw queued")
+            yield broken("P2", record, event.seq, f"{name} of a job that was never queued")
         elif B_EVENTS.get(name, here) is not there:
             yield broken("P2", record, event.seq, f"{here} becomes {there} by {name}")
         elif name in B_EVENTS and not _rises(here, there):
@@ -176,7 +183,7 @@ def _rises(here: BState, there: BState) -> bool:
     return (here, there) in B_TRANSITIONS and B_RANK[there] > B_RANK[here]
 
 
-# --- C, the worker contract ----------------------------------------------------------------------
+# --- C, leases and reports -----------------------------------------------------------------------
 
 
 class CState(StrEnum):
@@ -199,7 +206,7 @@ C_TRANSITIONS = frozenset(
 
 
 def _c_state(event: Event) -> CState:
-    """What an event makes of its attempt: the worker's own accepted report, or a loss."""
+    """The state of an attempt after an event. An end that its worker did not report is a loss."""
     if event.type not in ATTEMPT_ENDS:
         return CState.LEASED
     if not event.is_by_worker:
@@ -207,7 +214,7 @@ def _c_state(event: Event) -> CState:
     return CState.COMPLETED if event.type is EventType.SUCCEEDED else CState.FAILED
 
 
-def projects_onto_c(record: Record) -> Iterator[Violation]:
+def attempts_end_once(record: Record) -> Iterator[Violation]:
     """Each attempt ends once, and each report has one decision. [P3]"""
     attempts: dict[str, CState] = {}
     decided: set[tuple[str, str]] = set()
@@ -247,7 +254,7 @@ def projects_onto_c(record: Record) -> Iterator[Violation]:
         yield broken("P3", record, rev_of(record), what)
 
 
-# --- D, the lifecycle plan -----------------------------------------------------------------------
+# --- D, the order of operations ------------------------------------------------------------------
 
 D_TRANSITIONS: frozenset[tuple[JobStatus | None, str, JobStatus]] = frozenset(
     {
@@ -278,8 +285,8 @@ D_OPERATION = {
 D_UNKNOWN = frozenset({JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 
 
-def projects_onto_d(record: Record) -> Iterator[Violation]:
-    """Every transition is one of D's, up to what D does not know. [P4]"""
+def steps_are_in_order(record: Record) -> Iterator[Violation]:
+    """Every transition is one of D's, up to a cancel or a dead letter: D has neither. [P4]"""
     here: JobStatus | None = None
     for event in record.events:
         if event.to_status in D_UNKNOWN:

@@ -1,7 +1,7 @@
 """The report of a verification: what holds, what is violated, what was not checked and why.
 
-A long log can break a rule a million times; only the first few violations of each are kept, all
-of them are counted.
+A long log can break a rule a million times: all violations are counted, only the first few of each
+rule are kept.
 """
 
 from enum import StrEnum
@@ -17,7 +17,7 @@ WITHOUT_METRICS = "needs the metrics of every process that wrote"
 
 
 class State(StrEnum):
-    """What became of one invariant."""
+    """The result of checking one invariant."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -36,9 +36,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read and what was found. `purged` counts acknowledged jobs that are gone and old
-    enough to have been purged. `empty` counts acknowledgement files without a line, `torn` those
-    whose last line was never finished. Nothing can be said about any of them."""
+    """What was read and what was found. `purged` counts acknowledged jobs that are missing and old
+    enough to have been purged: they are not checked. `empty` counts acknowledgement files without a
+    line, `torn` those whose last line was never finished."""
 
     findings: tuple[Finding, ...]
     jobs: int
@@ -60,12 +60,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_checked(self) -> list[str]:
-        """The ids of the invariants that nothing can be said about. [X3]"""
+        """The ids of the invariants that were not checked. [X3]"""
         return [each.id for each in self.findings if each.state is State.NOT_CHECKED]
 
 
-class Tally:
-    """Counts violations by invariant and keeps the first few of each."""
+class ReportBuilder:
+    """Counts violations by invariant, keeps the first few of each, and makes the report."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
@@ -85,8 +85,8 @@ class Tally:
         if len(first) < self._limit:
             first.append(violation)
 
-    def report(self, *, acks: int | None) -> Report:
-        """The result; `acks` is None where callers' acknowledgements were not given."""
+    def build(self, *, acks: int | None) -> Report:
+        """The report; `acks` is None if no acknowledgements were given."""
         findings = []
         for rule in INVARIANTS:
             count = self._counts.get(rule.id, 0)

@@ -1,4 +1,4 @@
-"""Rows against their logs: the per-status table, the fold, and what an end leaves behind.
+"""Compares rows with their logs, and with the table that says which fields a status has.
 
 One function per invariant. A report names fields, and shows their contents only if they are
 counters or statuses: it must not contain payloads or texts of errors.
@@ -30,7 +30,7 @@ def row_fits_its_status(record: Record) -> Iterator[Violation]:
 
 
 def everything_can_be_read(record: Record) -> Iterator[Violation]:
-    """Every word is one of its set, every document has the shape of its column. [I24]"""
+    """Every word belongs to its closed set, every document has the shape of its column. [I24]"""
     for each in record.unreadable:
         yield broken("I24", record, each.seq, each.problem)
 
@@ -74,9 +74,9 @@ def terminal_rows_never_change(record: Record) -> Iterator[Violation]:
 
 
 def dead_letters_are_complete(record: Record) -> Iterator[Violation]:
-    """A dead letter carries its seven keys, with words of the closed sets. [I20]
+    """A dead letter has its seven keys, with words of the closed sets. [I20]
 
-    Keys that nothing could fill stay null: no owner where nobody ever claimed the job.
+    A key without a possible value is null: a job that nobody claimed has no last owner.
     """
     job = record.job
     if job is None or job.status is not JobStatus.DEAD_LETTERED:

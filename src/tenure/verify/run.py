@@ -1,7 +1,7 @@
-"""Verifying a whole store: one pass over its records, one over what jobs must not share.
+"""Verifies a whole store: one pass over its records, one over what jobs must not share.
 
-Reads only, in bounded memory however many jobs there are. Acknowledgements are read first: what
-was acknowledged before the pass began must be found by it, whatever happens meanwhile.
+Reads only, in bounded memory however many jobs there are. Acknowledgements are read first: the pass
+must find everything that was acknowledged before it began, whatever is written meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from tenure.verify.ack_index import AckIndex
 from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
 from tenure.verify.acks import is_torn
 from tenure.verify.invariants import check_across, check_record
-from tenure.verify.report import Report, Tally
+from tenure.verify.report import Report, ReportBuilder
 
 DEFAULT_LIMIT = 10
 PAGE_SIZE = 200
@@ -31,41 +31,41 @@ def verify(
     retention_us: Duration = SHORTEST_RETENTION,
     progress: Progress | None = None,
 ) -> Report:
-    """Check every invariant over rows, log and, where given, callers' acknowledgements."""
-    tally = Tally(limit=limit)
+    """Check every invariant on rows, log and the callers' acknowledgements, if there are any."""
+    report = ReportBuilder(limit=limit)
     with AckIndex() as index:
         lines = None
         if acks is not None:
             by_file = index.load(acks)
             lines = sum(by_file)
-            tally.empty = by_file.count(0)
-            tally.torn = sum(map(is_torn, acks))
+            report.empty = by_file.count(0)
+            report.torn = sum(map(is_torn, acks))
         for record in store.records(page_size=PAGE_SIZE):
-            tally.jobs += 1
-            tally.events += len(record.events)
+            report.jobs += 1
+            report.events += len(record.events)
             job_acks = index.of(record.job_id) if lines else ()
             for violation in check_record(record, job_acks):
-                tally.add(violation)
+                report.add(violation)
             if progress is not None:
-                progress(tally.jobs, tally.events)
-        _judge_missing(store, index, tally, retention_us)
+                progress(report.jobs, report.events)
+        _check_missing(store, index, report, retention_us)
     for violation in check_across(store):
-        tally.add(violation)
-    return tally.report(acks=lines)
+        report.add(violation)
+    return report.build(acks=lines)
 
 
-def _judge_missing(
-    store: RecordSource, index: AckIndex, tally: Tally, retention_us: Duration
+def _check_missing(
+    store: RecordSource, index: AckIndex, report: ReportBuilder, retention_us: Duration
 ) -> None:
     now = store.now()
     for job_id, job_acks in index.without_record():
         if not must_exist(job_acks, job_id):
             continue
         if may_be_purged(job_acks, now, retention_us):
-            tally.purged += 1
+            report.purged += 1
             continue
         for violation in missing_job_violations(job_id, job_acks):
-            tally.add(violation)
+            report.add(violation)
 
 
 def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> Report:

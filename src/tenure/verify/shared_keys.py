@@ -1,7 +1,8 @@
-"""No two jobs share a live lease or a live dedupe key. Ordered streams, constant memory.
+"""Checks that no two jobs share a live lease or a live dedupe key, in constant memory.
 
-A stream may be paged, so equal neighbours can be one job that ended and its successor, read a
-moment apart. Both rows are therefore read again, together, before anything is reported.
+The store may read a stream page by page, so two equal neighbours can be a job that has just ended
+and the one that took its key. Both rows are therefore read again, together, before anything is
+reported.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Violations: one broken rule of one job, said in one line. Nothing here judges."""
+"""Violations: one broken rule of one job, in one line. The rules are in the other modules."""
 
 import msgspec
 
@@ -8,9 +8,9 @@ from tenure.ports import Record
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which invariant, which job, the first offending seq, and what is wrong there. [X2]
+    """Which invariant, which job, the first seq that breaks it, and what is wrong there. [X2]
 
-    Where the row offends and no event does, `seq` is the row's rev; 1 where the job is missing.
+    If only the row breaks it, `seq` is the row's rev; if the job is missing, it is 1.
     """
 
     invariant: str
@@ -25,15 +25,15 @@ def broken(invariant: str, record: Record, seq: int, message: str) -> Violation:
 
 
 def rev_of(record: Record) -> int:
-    """The seq to name when the row is at fault: its rev, or the last seq where there is no row."""
+    """The seq for a violation of the row: its rev, or the last seq if there is no row."""
     if record.job is not None:
         return record.job.rev
     return record.events[-1].seq if record.events else 1
 
 
 def policy_of(record: Record) -> Policy | None:
-    """The policy fixed at enqueue: as the log states it, so that a changed row cannot excuse
-    itself; as the row states it where the log does not."""
+    """The policy fixed at enqueue: the log's, because the row may have been changed; the row's if
+    the log has none."""
     if record.events and record.events[0].payload.policy is not None:
         return record.events[0].payload.policy
     return record.job.policy if record.job is not None else None
