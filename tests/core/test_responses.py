@@ -1,13 +1,15 @@
 """Every cell of both response matrices, against tables written from docs/spec/responses.md."""
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
 from tenure.core.outcomes import Applied, Refused, Replayed
 from tenure.core.verdicts import Verdict
 from tests.support.jobs import verdict
 from tools.driver import Driver
-from tools.vectors.exchanges import Exchange, exchanges
+from tools.lives import claimed
+from tools.vectors.exchanges import ANOTHER_REV, CURRENT_REV, Exchange, exchanges
 from tools.vectors.situations import SITUATIONS, Situation
 
 Cell = tuple[Situation, Exchange]
@@ -17,6 +19,7 @@ CELLS: list[Cell] = [
     for exchange in exchanges(situation, situation.build())
 ]
 LIVING = ("heartbeat", "start")
+REVS = (CURRENT_REV, ANOTHER_REV)
 
 
 def cells(*rows: str, living: bool = False) -> pytest.MarkDecorator:
@@ -25,6 +28,7 @@ def cells(*rows: str, living: bool = False) -> pytest.MarkDecorator:
         (situation, exchange)
         for situation, exchange in CELLS
         if (exchange.operation in LIVING) == living
+        and exchange.column not in REVS
         and (situation.live_row if living else situation.settle_row) in rows
     ]
     names = [f"{one.name}: {two.operation}, {two.column}" for one, two in chosen]
@@ -319,6 +323,88 @@ def test_a_lease_of_an_earlier_epoch_is_neither_started_nor_extended(
     check_living(situation, exchange)
 
 
+# --- A request that states a rev -----------------------------------------------------------------
+
+WITHOUT_REV = {"heartbeat": "newer hb_seq"}
+
+
+def without_rev(situation: Situation, exchange: Exchange) -> Exchange:
+    column = WITHOUT_REV.get(exchange.operation, "new id")
+    return next(
+        each
+        for one, each in CELLS
+        if one is situation and (each.operation, each.column) == (exchange.operation, column)
+    )
+
+
+def is_live(situation: Situation, exchange: Exchange) -> bool:
+    """Whether the request would be carried out."""
+    if exchange.operation == "start":
+        return situation.live_row == "R17"
+    return situation.live_row in ("R17", "R18", "R19")
+
+
+@pytest.mark.parametrize(
+    ("situation", "exchange"),
+    [(one, two) for one, two in CELLS if two.column in REVS],
+    ids=[f"{one.name}: {two.operation}, {two.column}" for one, two in CELLS if two.column in REVS],
+)
+@spec("K10")
+def test_a_request_for_another_rev_is_rejected_where_it_would_be_carried_out(
+    situation: Situation, exchange: Exchange
+) -> None:
+    driver, other = situation.build(), situation.build()
+    before = driver.job_or_none, list(driver.events)
+
+    outcome = send(driver, exchange)
+    plain = send(other, without_rev(situation, exchange))
+
+    if exchange.column == ANOTHER_REV and is_live(situation, exchange):
+        assert isinstance(outcome, Refused)
+        assert words(verdict(outcome)) == ("REJECTED", "revision_mismatch")
+        assert outcome.observation is None
+        assert (driver.job_or_none, driver.events) == before
+    else:
+        assert verdict(outcome) == verdict(plain)
+        assert driver.job_or_none == other.job_or_none
+
+
+@spec("K10")
+def test_a_repeat_of_a_request_that_was_carried_out_states_the_rev_from_before_it() -> None:
+    driver = claimed()
+    start = replace(driver.start(), expected_rev=driver.job.rev)
+    driver.do(start)
+    beat = replace(driver.heartbeat(), expected_rev=driver.job.rev)
+    driver.do(beat)
+    complete = replace(driver.complete(), expected_rev=driver.job.rev)
+
+    answers = [verdict(driver.do(each)) for each in (start, beat, complete, complete)]
+
+    assert [words(each) for each in answers] == [OK, OK, *[("COMMITTED", None)] * 2]
+    assert answers[-1].replayed
+
+
+@spec("K10", "R15")
+def test_a_repeat_that_states_another_rev_than_the_first_is_another_request() -> None:
+    driver = claimed()
+    complete = replace(driver.complete(), expected_rev=driver.job.rev)
+    driver.do(complete)
+
+    answer = verdict(driver.do(replace(complete, expected_rev=None)))
+
+    assert words(answer) == ("REJECTED", "idempotency_key_reuse")
+
+
+@spec("K10")
+def test_grants_and_oks_carry_the_rev_that_the_next_request_may_state() -> None:
+    driver = claimed()
+    rev = driver.job.rev
+
+    started, renewed = (verdict(driver.do(each())) for each in (driver.start, driver.heartbeat))
+
+    assert (started.rev, renewed.rev) == (rev + 1, rev + 2)
+
+
 def test_every_row_and_every_column_of_the_matrices_is_tested() -> None:
     settle_rows = {situation.settle_row for situation, _ in CELLS}
     live_rows = {situation.live_row for situation, _ in CELLS}
@@ -332,5 +418,10 @@ def test_every_row_and_every_column_of_the_matrices_is_tested() -> None:
             (operation, column)
             for operation in ("complete", "fail", "release")
             for column in ("new id", "same body", "other body")
+        ),
+        *(
+            (operation, column)
+            for operation in ("complete", "fail", "release", *LIVING)
+            for column in REVS
         ),
     }

@@ -25,6 +25,8 @@ from tools.vectors.situations import (
 NEW_ID = "new-request"
 REPEATED_ID = "repeated-request"
 NEWER_HB_SEQ = SEEN_HB_SEQ + 1
+CURRENT_REV = "new, current expected_rev"
+ANOTHER_REV = "new, another expected_rev"
 
 Make = Callable[[str], Settle]
 
@@ -83,12 +85,21 @@ def other_body(command: Settle) -> Settle:
             return replace(command, delay_us=command.delay_us + 1)
 
 
+def _with_rev(operation: str, command: WorkerCommand, driver: Driver) -> Iterator[Exchange]:
+    """The same request, made for the job's current `rev` and for another one. [K10]"""
+    rev = driver.job_or_none.rev if driver.job_or_none else 1
+    for column, expected in ((CURRENT_REV, rev), (ANOTHER_REV, rev + 1)):
+        asked = replace(command, expected_rev=expected)
+        yield Exchange(operation=operation, column=column, requests=(asked,))
+
+
 def _settling(situation: Situation, driver: Driver, lease_id: LeaseId) -> Iterator[Exchange]:
     settled = settled_by(driver, lease_id) if situation.settle_row == "R15" else None
     if settled is not None:
         yield Exchange(operation=_name(settled), column="same body", requests=(settled,))
     for operation, make in _makers(situation, driver, lease_id).items():
         yield Exchange(operation=operation, column="new id", requests=(make(NEW_ID),))
+        yield from _with_rev(operation, make(NEW_ID), driver)
         if settled is not None:
             other = replace(other_body(make(NEW_ID)), request_id=settled.request_id)
             yield Exchange(operation=operation, column="other body", requests=(other,))
@@ -109,8 +120,11 @@ def _living(situation: Situation, driver: Driver, lease_id: LeaseId) -> Iterator
     for column, hb_seq in (("newer hb_seq", NEWER_HB_SEQ), ("hb_seq not newer", SEEN_HB_SEQ)):
         beat = driver.heartbeat(hb_seq=hb_seq, lease_id=lease_id, actor=asker)
         yield Exchange(operation="heartbeat", column=column, requests=(beat,))
+        if hb_seq == NEWER_HB_SEQ:
+            yield from _with_rev("heartbeat", beat, driver)
     start = driver.start(request_id=NEW_ID, lease_id=lease_id, actor=asker)
     yield Exchange(operation="start", column="new id", requests=(start,))
+    yield from _with_rev("start", start, driver)
     if situation.live_row == "R17":
         return
     started_before = any(

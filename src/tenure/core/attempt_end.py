@@ -15,7 +15,13 @@ from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
 from tenure.core.lateness import revocation, time_limit_of
-from tenure.core.leases import CLAIMED, LeaseJudgement, Situation, judge_lease
+from tenure.core.leases import (
+    CLAIMED,
+    LeaseJudgement,
+    Situation,
+    judge_lease,
+    states_another_rev,
+)
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
 from tenure.core.retry import backoff_us, spread
@@ -53,6 +59,8 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
     if command.actor == SYSTEM and judgement is not CLAIMED:
         # Its worker has started it: the grant did arrive, and is not the system's to take back.
         return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
+    if states_another_rev(job, command):
+        return another_rev(job)
     match command:
         case Complete():
             return _complete(job, command, at)
@@ -101,6 +109,13 @@ def refusal(judgement: LeaseJudgement, job: Job | None) -> Verdict:
         cause=judgement.cause,
         job_status=job.status if job is not None and was_lost else None,
     )
+
+
+def another_rev(job: Job) -> Refused:
+    """The answer to a request that states another `rev` than the job has. Nothing is kept of
+    it: its lease is still valid. [K10]"""
+    cause = Cause.REVISION_MISMATCH
+    return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause, job_status=job.status))
 
 
 def _settled_before(command: Settle, judgement: LeaseJudgement, at: Moment) -> Outcome:

@@ -6,7 +6,7 @@ bounds every field.
 """
 
 import hashlib
-from typing import TypeAlias, cast
+from typing import TypeAlias, cast, get_args
 
 import msgspec
 
@@ -81,6 +81,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_id: LeaseId
     actor: Actor
     request_id: RequestId
+    expected_rev: int | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -92,6 +93,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hb_seq: int
     progress: Progress | None = None
     checkpoint: bytes | None = None
+    expected_rev: int | None = None
 
     @property
     def request_id(self) -> RequestId:
@@ -107,6 +109,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     actor: Actor
     request_id: RequestId
     result: bytes = b"null"
+    expected_rev: int | None = None
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -118,6 +121,7 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request_id: RequestId
     error: JobError
     retry_after_us: Duration = Duration(0)
+    expected_rev: int | None = None
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -130,6 +134,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request_id: RequestId
     kind: ReleaseKind = ReleaseKind.DEPLOY
     delay_us: Duration = Duration(0)
+    expected_rev: int | None = None
 
 
 class Outage(msgspec.Struct, frozen=True):
@@ -224,6 +229,7 @@ OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
 Command: TypeAlias = Enqueue | FollowUp | Claim | WorkerCommand | Sweep | OperatorCommand | Discard
 
 _encode = msgspec.msgpack.Encoder().encode
+_REPORTS = frozenset(get_args(Settle))
 
 
 def fingerprint(command: Command) -> Fingerprint:
@@ -235,6 +241,8 @@ def fingerprint(command: Command) -> Fingerprint:
     is a follow-up's parent: nobody compares such a job with what was asked. [D9]
     """
     kind = type(command)
+    if kind in _REPORTS and cast(Settle, command).expected_rev is None:
+        return _digest(kind, _without_rev(cast(Settle, command)))
     if kind is Redrive:
         return _digest(kind, _redrive_as_asked(cast(Redrive, command)))
     if kind is Discard:
@@ -242,6 +250,13 @@ def fingerprint(command: Command) -> Fingerprint:
     elif isinstance(command, Enqueue):
         command = _without_context(command)
     return _digest(kind, command)
+
+
+def _without_rev(command: Settle) -> dict[str, object]:
+    """A report that states no `rev`: those that were recorded before that field replay."""
+    asked = msgspec.structs.asdict(command)
+    del asked["expected_rev"]
+    return asked
 
 
 def _redrive_as_asked(command: Redrive) -> dict[str, object]:

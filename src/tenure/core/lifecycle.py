@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.core.attempt_end import refusal, settle, sweep
+from tenure.core.attempt_end import another_rev, refusal, settle, sweep
 from tenure.core.changes import Draft, Origin, apply
 from tenure.core.commands import (
     Cancel,
@@ -35,7 +35,13 @@ from tenure.core.events import Facts, digest
 from tenure.core.ids import epoch_of, fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
-from tenure.core.leases import CLAIMED, LeaseJudgement, Situation, judge_lease
+from tenure.core.leases import (
+    CLAIMED,
+    LeaseJudgement,
+    Situation,
+    judge_lease,
+    states_another_rev,
+)
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
@@ -125,6 +131,7 @@ def _authority(job: Job, at: Moment) -> Verdict:
     return Verdict(
         kind=_OK,
         job_status=job.status,
+        rev=job.rev,
         ttl_us=remaining(job.due_at, at.now),
         cancel=directive,
     )
@@ -146,6 +153,8 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
     assert job is not None
     if judgement is not CLAIMED:
         return _start_again(job, command, at, history)
+    if states_another_rev(job, command):
+        return another_rev(job)
     ts = later(at.now, job.updated_at)
     draft = Draft(
         type=_STARTED,
@@ -191,6 +200,8 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
     assert job is not None
     if command.hb_seq <= job.hb_seq:
         return Replayed(answer=_authority(job, at))
+    if states_another_rev(job, command):
+        return another_rev(job)
     carries_news = command.progress is not None or command.checkpoint is not None
     if not carries_news and _is_early(job, at.now):
         return Replayed(answer=replace(_authority(job, at), replayed=True))

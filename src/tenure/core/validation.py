@@ -273,6 +273,8 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
     check_lease_id("lease_id", command.lease_id)
     if before is None or command.actor is not before.actor:
         check_actor(command.actor)
+    if command.expected_rev is not None:
+        _check_expected_rev(command.expected_rev)
     match command:  # the frequent ones first: cases are tried in order
         case Start():
             pass
@@ -294,6 +296,10 @@ def _check_worker_command(command: WorkerCommand, limits: Limits, before: Comman
         case _:
             assert_never(command)
     check_name("request_id", command.request_id)
+
+
+def _check_expected_rev(rev: int) -> None:
+    check_integer("expected_rev", rev, low=1, high=MAX_COUNT)
 
 
 def _check_progress(progress: Progress) -> None:
@@ -348,7 +354,7 @@ def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) 
         )
     check_name("request_id", command.request_id)
     if command.expected_rev is not None:
-        check_integer("expected_rev", command.expected_rev, low=1, high=MAX_COUNT)
+        _check_expected_rev(command.expected_rev)
     if command.expected_status is not None:
         check_word("expected_status", command.expected_status, JobStatus)
     match command:

@@ -54,6 +54,32 @@ def _lease(job: Job) -> HeldLease:
     return HeldLease(job.id, job.lease_id)
 
 
+@spec("K10")
+def test_a_report_for_another_rev_is_rejected_and_changes_nothing(kit: Kit) -> None:
+    job = kit.claimed_job()
+    started = kit.start(job, expected_rev=job.rev)
+    assert started.rev == job.rev + 1
+    kit.cancel(job)  # raises the rev and leaves the lease valid
+    before = kit.reload(job), kit.events(job)
+
+    answers = [
+        kit.complete(job, expected_rev=started.rev),
+        kit.fail(job, expected_rev=started.rev),
+        kit.release(job, expected_rev=started.rev),
+        kit.heartbeat(job, expected_rev=started.rev),
+    ]
+
+    refused = (VerdictKind.REJECTED, Cause.REVISION_MISMATCH)
+    assert [(each.kind, each.cause) for each in answers] == [refused] * 4
+    assert (kit.reload(job), kit.events(job)) == before
+    assert kit.observations(job) == []
+    renewed = kit.heartbeat(job, expected_rev=before[0].rev)
+    settled = kit.complete(job, request_id="done", expected_rev=renewed.rev)
+    again = kit.complete(job, request_id="done", expected_rev=renewed.rev)
+    assert (settled.kind, again.kind) == (VerdictKind.COMMITTED, VerdictKind.COMMITTED)
+    assert again.replayed
+
+
 @spec("R10", "L9")
 def test_a_report_after_expiry_is_cancelled_and_changes_nothing(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
