@@ -323,10 +323,11 @@ LIVES: dict[str, tuple[str, Callable[[], Driver]]] = {
     "clock-stepped-back": ("events that share the latest instant", _clock_stepped_back),
 }
 
-WRITTEN_OTHERWISE = frozenset({"released"})
+WRITTEN_OTHERWISE = frozenset({"compensation", "released"})
 """Lives whose log was another one when its file was written. A job that was released without a
-delay went behind the backlog then, and goes back to its place now [Z5]: no field has changed, so
-that the logs are of the same version, and the old ones fold as ever."""
+delay went behind the backlog then, and goes back to its place now [Z5]; the end of a compensation
+had no cause [M2]. No field has changed, so that the logs are of the same version, and the old ones
+fold as ever."""
 
 
 def log_of(name: str) -> GoldenLog:

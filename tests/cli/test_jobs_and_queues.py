@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.conformance.spec import spec
 from tenure.core.vocabulary import JobStatus
 from tests.cli.harness import Run, enqueued
 
@@ -25,6 +26,26 @@ def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None
     assert [(event["seq"], event["type"], event["class"]) for event in events] == [
         (1, "enqueued", "transition")
     ]
+    assert [(event["id"], event["name"], event["cause"]) for event in events] == [
+        (f"{job_id}:1", "job_enqueued", "enqueue")
+    ]
+
+
+@spec("S9")
+def test_commands_accept_the_status_words_of_older_documents(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    queued = json.loads(run("jobs", "ls", "-s", "assigned", "-s", "queued", "--json").stdout)
+    done = json.loads(run("jobs", "ls", "--status", "COMPLETED", "--json").stdout)
+    claimed = run("jobs", "cancel", "--all", "--status", "assigned", "--yes")
+    finished = run("jobs", "cancel", "--all", "--status", "COMPLETED", "--yes")
+    wrong = run("jobs", "ls", "--status", "completed")
+
+    assert [job["id"] for job in queued] == [job_id]
+    assert (done, claimed.stdout) == ([], "")
+    assert (finished.exit_code, wrong.exit_code) == (2, 2)
+    assert "a finished job cannot be cancelled" in finished.stderr
+    assert "no such status" in wrong.stderr
 
 
 def test_the_help_of_a_list_names_every_status(run: Run) -> None:

@@ -143,6 +143,8 @@ def test_jobs_are_listed_newest_first_and_by_filters(scene: Scene, app: Applicat
     assert ids(queue="far") == [other.id]
     assert ids(status="succeeded") == [old.id]
     assert ids(status=["succeeded", JobStatus.QUEUED]) == [other.id, new.id, old.id]
+    assert ids(status="COMPLETED") == [old.id]  # [S9]
+    assert ids(status=["assigned", "COMPLETED"]) == [old.id]
     assert ids(correlation_id="order-7") == [new.id]
     assert ids(limit=1) == [other.id]
     assert ids(before=new.id) == [old.id]
@@ -167,6 +169,7 @@ def test_events_and_artifacts_have_datetimes(scene: Scene, app: Application) -> 
     job = app.enqueue("work", {})
 
     [event] = job.events()
+    assert (event.id, event.name, event.cause) == (f"{job.id}:1", "job_enqueued", "enqueue")
 
     assert event.ts == moment(scene.world.clock())
     assert isinstance(event.ts, datetime)

@@ -297,7 +297,10 @@ def test_a_compensation_that_succeeds_is_observed_on_the_original() -> None:
     outcome = applied(driver.do(driver.complete()))
 
     (observed,) = outcome.change.observations
+    (event,) = outcome.change.events
     assert observed.type is ObservationType.COMPENSATED
+    assert event.cause is EventCause.COMPENSATION
+    assert lives.succeeded().events[-1].cause is None
     assert observed.job_id == driver.job.origin_id
     assert (observed.ts, observed.actor) == (driver.now, "system")
     assert lives.succeeded().observations == []

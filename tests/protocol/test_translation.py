@@ -1,5 +1,6 @@
 """What goes over the wire comes back as it was, and gives its reader no right it has not."""
 
+import json
 from typing import Any, get_args
 
 import msgspec
@@ -47,6 +48,7 @@ from tenure.core.vocabulary import (
     Disposition,
     ErrorClass,
     EventCause,
+    EventType,
     JobStatus,
     OnExhausted,
     OnLost,
@@ -58,6 +60,7 @@ from tenure.core.vocabulary import (
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, records, replies, requests
 from tenure.protocol.routes import ROUTES, route_of
+from tools import lives
 
 WORKER = worker_actor("w")
 CLIENT = client_actor("c")
@@ -104,6 +107,63 @@ def test_no_record_of_a_job_or_event_carries_a_lease_that_could_be_used(log: Gol
     shown += [codec.encode(records.event_record(event)) for event in events]
 
     assert not any(lease.encode() in text for lease in leases for text in shown)
+
+
+EVENT_NAMES = {
+    "enqueued": "job_enqueued",
+    "claimed": "job_claimed",
+    "started": "job_started",
+    "lease_renewed": "job_lease_renewed",
+    "heartbeat": "job_heartbeat",
+    "cancel_requested": "job_cancel_requested",
+    "stalled": "job_stalled",
+    "requeued": "job_requeued",
+    "succeeded": "job_succeeded",
+    "failed": "job_failed",
+    "cancelled": "job_cancelled",
+    "dead_lettered": "job_dead_lettered",
+}
+OPERATIONS = {
+    "enqueued": "enqueue",
+    "claimed": "claim",
+    "started": "start",
+    "lease_renewed": "heartbeat",
+    "heartbeat": "heartbeat",
+    "requeued": "requeue",
+    "succeeded": "complete",
+    "failed": "fail",
+    "cancelled": "cancel",
+}
+"""What made an event that nothing special caused, written by hand; see also dead letters below."""
+
+
+@spec("E1", "E6", "E7")
+@pytest.mark.parametrize("log", LOGS, ids=name_of)
+def test_an_event_shows_its_id_its_name_and_why_it_happened(log: GoldenLog) -> None:
+    for event in log.read_events():
+        shown = json.loads(codec.encode(records.event_record(event)))
+
+        assert shown["id"] == f"{event.job_id}:{event.seq}"
+        assert shown["name"] == EVENT_NAMES[shown["type"]]
+        if event.cause is not None:
+            assert shown["cause"] == event.cause.value
+        elif event.type is EventType.DEAD_LETTERED:
+            assert shown["cause"] == (
+                "fail" if shown["from_status"] == "running" else "dead_letter"
+            )
+        else:
+            assert shown["cause"] == OPERATIONS[shown["type"]]
+
+
+@spec("E6", "M2")
+def test_the_end_of_a_compensation_is_named_after_what_it_did() -> None:
+    driver = lives.running_compensation()
+    driver.do(driver.complete())
+
+    shown = records.event_record(driver.events[-1])
+
+    assert (shown.type, shown.name) == ("succeeded", "job_compensated")
+    assert shown.cause == "compensation"
 
 
 @pytest.mark.parametrize("log", LOGS, ids=name_of)

@@ -21,6 +21,7 @@ from tests.server.test_roles import send
 C, W, V = Role.CLIENT, Role.WORKER, Role.VIEWER
 
 
+@spec("E1", "E6", "E7")
 def test_a_job_is_read_by_every_route(stage: Stage) -> None:
     lease = stage.leased(payload={"secret": 1})
     job_id = lease["job_id"]
@@ -44,7 +45,12 @@ def test_a_job_is_read_by_every_route(stage: Stage) -> None:
 
     assert (upload.json["verdict"], kept.json["verdict"]) == ("OK", "OK")
     assert "payload" not in plain.json["job"]
-    assert [event["seq"] for event in events] == [1, 2, 3, 4]
+    assert [(event["id"], event["name"], event["cause"]) for event in events] == [
+        (f"{job_id}:1", "job_enqueued", "enqueue"),
+        (f"{job_id}:2", "job_claimed", "claim"),
+        (f"{job_id}:3", "job_started", "implicit"),
+        (f"{job_id}:4", "job_succeeded", "complete"),
+    ]
     assert logs[0]["text"] == "printed"
     assert [each["name"] for each in listed] == ["reports/a.txt"]
     assert (file.body, file.headers["content-type"]) == (b"hello", "text/plain; charset=utf-8")
@@ -63,6 +69,32 @@ def test_lists_come_in_pages(stage: Stage) -> None:
     assert [job["id"] for job in first["jobs"]] == [JOB.format(3), JOB.format(2)]
     assert [job["id"] for job in rest["jobs"]] == [JOB.format(1)]
     assert rest["next_before"] is None
+
+
+@spec("S9")
+def test_requests_may_use_the_status_words_of_older_documents(stage: Stage) -> None:
+    lease = stage.leased()
+    job_id = lease["job_id"]
+    path = f"/v1/jobs/{job_id}/cancel"
+    stage.enqueue(7)
+
+    claimed = stage.ask("GET", "/v1/jobs?status=assigned", token=stage.of(V)).json["jobs"]
+    done = stage.ask("GET", "/v1/jobs?status=COMPLETED", token=stage.of(V)).json["jobs"]
+    both = "/v1/jobs?status=assigned&status=COMPLETED&status=queued"
+    three = stage.ask("GET", both, token=stage.of(V)).json["jobs"]
+    stale = stage.ask(
+        "POST", path, {"request_id": "a", "expected_status": "COMPLETED"}, token=stage.of(C)
+    )
+    fresh = stage.ask(
+        "POST", path, {"request_id": "b", "expected_status": "assigned"}, token=stage.of(C)
+    )
+    unknown = stage.ask("GET", "/v1/jobs?status=completed", token=stage.of(V))
+
+    assert [(job["id"], job["status"]) for job in claimed] == [(job_id, "claimed")]
+    assert (done, len(three)) == ([], 2)
+    assert (stale.status, stale.json["cause"]) == (409, "revision_mismatch")
+    assert (fresh.status, fresh.json["job"]["status"]) == (200, "cancelled")
+    assert (unknown.status, unknown.json["field"]) == (422, "status[0]")
 
 
 def test_jobs_are_listed_by_the_beginning_of_their_id(stage: Stage) -> None:

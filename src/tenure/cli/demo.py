@@ -41,7 +41,7 @@ STEP_S, POLL_EVERY_S, STOP_WITHIN_S, GIVE_UP_AFTER_S = 0.4, 0.1, 10.0, 90.0
 LOG_COLUMNS = 120
 SOON = Retry(max_attempts=3, initial="200ms", cap="500ms")
 
-TOLD: dict[EventType | EventCause, tuple[str, str | None]] = {
+TOLD: dict[str, tuple[str, str | None]] = {
     EventType.CLAIMED: ("{event.owner} takes{over} {name} (attempt {event.attempt})", None),
     EventCause.LEASE_EXPIRED: ("the lease of {event.owner} on {name} has expired", "yellow"),
     EventCause.ATTEMPT_FAILED: ("{name} fails in attempt {event.attempt}: {error.message}", None),
@@ -111,7 +111,7 @@ class Demo:
         self.jobs: dict[str, Job[Any]] = {}
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self._told: set[str] = set()
-        self._last_told: dict[str, EventType | EventCause] = {}
+        self._last_told: dict[str, str] = {}
         self._began = datetime.now(UTC)
 
     def start_worker(self, name: str) -> None:
@@ -200,7 +200,7 @@ class Demo:
             key = event.cause if event.type is EventType.STALLED else event.type
             if key not in TOLD:
                 continue
-            over = " over" if self._last_told.get(name) is EventCause.LEASE_EXPIRED else ""
+            over = " over" if self._last_told.get(name) == EventCause.LEASE_EXPIRED else ""
             self._last_told[name], (text, colour) = key, TOLD[key]
             facts = {"event": event, "name": name, "over": over, "error": event.payload.error}
             self.tell(text.format(**facts), colour, at=event.ts)

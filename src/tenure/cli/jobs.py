@@ -51,7 +51,6 @@ from tenure.core.vocabulary import (
     JobStatus,
     ReasonCode,
     Stage,
-    parse_status,
 )
 from tenure.ports import Coordination, JobFilter
 from tenure.protocol.records import (
@@ -111,7 +110,7 @@ def _filter(
     correlation_id: str | None,
 ) -> JobFilter:
     try:
-        statuses = tuple(parse_status(word) for word in status)
+        statuses = tuple(JobStatus(word) for word in status)
     except ValueError as wrong:
         raise click.BadParameter(
             f"no such status; one of {_STATUSES}", param_hint="--status"

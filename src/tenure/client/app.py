@@ -36,7 +36,7 @@ from tenure.core.commands import Complete, Enqueue
 from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import JobStatus, parse_status
+from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, JobSpec
 from tenure.handlers.options import (
@@ -290,7 +290,7 @@ class Application:
 def _statuses(given: JobStatus | str | Iterable[JobStatus | str]) -> tuple[JobStatus, ...]:
     words = [given] if isinstance(given, str) else list(given)
     try:
-        return tuple(parse_status(str(word)) for word in words)
+        return tuple(JobStatus(str(word)) for word in words)
     except ValueError as wrong:
         allowed = ", ".join(JobStatus)
         raise InvalidInput("status", f"{str(given)[:40]!a} is not one of {allowed}") from wrong

@@ -215,6 +215,7 @@ def _complete(job: Job, command: Complete, at: Moment) -> Applied:
     draft = Draft(
         type=_SUCCEEDED,
         to=_TO_SUCCEEDED,
+        cause=None if job.compensates is None else EventCause.COMPENSATION,
         facts=attempt_summary(job, facts),
         body=command.result,
     )

@@ -29,9 +29,14 @@ from tenure.core.vocabulary import (
     EventClass,
     EventType,
     JobStatus,
+    Operation,
     ReasonCode,
     Stage,
 )
+
+NAME_PREFIX = "job_"
+COMPENSATED_NAME = "job_compensated"
+"""The name of the event that ends a compensation well. [M2]"""
 
 EVENT_VERSION = 1
 MAX_DECISION_EVENTS = 10_000
@@ -137,6 +142,22 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     cause: EventCause | None = None
     payload: Facts = Facts()
     version: int = EVENT_VERSION
+
+    @property
+    def name(self) -> str:
+        """Its name in the older vocabulary. [E6]"""
+        if self.type is EventType.SUCCEEDED and self.cause is EventCause.COMPENSATION:
+            return COMPENSATED_NAME
+        return f"{NAME_PREFIX}{self.type}"
+
+    @property
+    def reason(self) -> EventCause | Operation:
+        """Why it happened: what caused it, or else the operation that made it. [E7]"""
+        if self.cause is not None:
+            return self.cause
+        if self.type is EventType.DEAD_LETTERED and self.from_status is JobStatus.RUNNING:
+            return Operation.FAIL
+        return self.type.operation
 
     @property
     def event_class(self) -> EventClass:

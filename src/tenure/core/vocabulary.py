@@ -18,6 +18,11 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
     DEAD_LETTERED = "dead_lettered"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "JobStatus | None":
+        """Input may use the words of older documents, wherever it has a status. [S9]"""
+        return STATUS_ALIASES.get(value) if isinstance(value, str) else None
+
     @property
     def is_terminal(self) -> bool:
         """Whether nothing may follow."""
@@ -35,11 +40,6 @@ TERMINAL = frozenset(
 STATUS_ALIASES = {"assigned": JobStatus.CLAIMED, "COMPLETED": JobStatus.SUCCEEDED}
 
 
-def parse_status(word: str) -> JobStatus:
-    """A status from its name or from an alias older documents use. [S9]"""
-    return STATUS_ALIASES.get(word) or JobStatus(word)
-
-
 class EventType(StrEnum):
     """What happened to a job."""
 
@@ -55,6 +55,42 @@ class EventType(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     DEAD_LETTERED = "dead_lettered"
+
+    @property
+    def operation(self) -> "Operation":
+        """What makes events of this type, where nothing special caused one."""
+        return OPERATION_OF[self]
+
+
+class Operation(StrEnum):
+    """What is asked of a job, or done to it by the system."""
+
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    START = "start"
+    HEARTBEAT = "heartbeat"
+    CANCEL = "cancel"
+    STALL = "stall"
+    REQUEUE = "requeue"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    DEAD_LETTER = "dead_letter"
+
+
+OPERATION_OF = {
+    EventType.ENQUEUED: Operation.ENQUEUE,
+    EventType.CLAIMED: Operation.CLAIM,
+    EventType.STARTED: Operation.START,
+    EventType.LEASE_RENEWED: Operation.HEARTBEAT,
+    EventType.HEARTBEAT: Operation.HEARTBEAT,
+    EventType.CANCEL_REQUESTED: Operation.CANCEL,
+    EventType.STALLED: Operation.STALL,
+    EventType.REQUEUED: Operation.REQUEUE,
+    EventType.SUCCEEDED: Operation.COMPLETE,
+    EventType.FAILED: Operation.FAIL,
+    EventType.CANCELLED: Operation.CANCEL,
+    EventType.DEAD_LETTERED: Operation.DEAD_LETTER,
+}
 
 
 class EventClass(StrEnum):

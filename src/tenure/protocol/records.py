@@ -18,7 +18,7 @@ from tenure.core.job import HIDDEN, Job, JobError, not_before
 from tenure.core.lateness import is_suspect
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.resolutions import Resolution
-from tenure.core.vocabulary import ErrorClass, EventClass, WorkerState
+from tenure.core.vocabulary import ErrorClass, EventCause, EventClass, WorkerState
 from tenure.core.workers import WorkerSeen
 from tenure.protocol.fields import optional_instant
 from tenure.protocol.translation import derived, to_core, to_wire
@@ -131,15 +131,25 @@ class FactsRecord(DerivedRecord, frozen=True, kw_only=True, omit_defaults=True):
 
 @derived(Event)
 class EventRecord(DerivedRecord, frozen=True, kw_only=True):
-    """One event of a job's log; its `id` is `job_id:seq`. [E1]"""
+    """One event of a job's log; its `id` is `job_id:seq`. [E1] `name` is its type in the older
+    vocabulary. [E6] `cause` is what caused it, or else the operation that made it. [E7]"""
 
     id: str
+    name: str
+    cause: str
     event_class: EventClass = msgspec.field(name="class")
 
 
-_event_record = to_wire(Event, EventRecord, given=("id", "lease_id", "request_id"))
-event_of = to_core(EventRecord, Event)
-"""The event behind a record; its lease id is only what may be shown of it."""
+_event_record = to_wire(
+    Event, EventRecord, given=("id", "lease_id", "request_id"), names={"reason": "cause"}
+)
+_event = to_core(EventRecord, Event, given=("cause",))
+_CAUSES = {cause.value: cause for cause in EventCause}
+
+
+def event_of(record: EventRecord) -> Event:
+    """The event behind a record; its lease id is only what may be shown of it."""
+    return _event(record, cause=_CAUSES.get(record.cause))
 
 
 def event_record(event: Event, *, digests: bool = True) -> EventRecord:
