@@ -235,7 +235,12 @@ class Driver:
         )
 
     def claim(
-        self, *, actor: Actor = WORKER, owner: WorkerId = OWNER, request_id: str | None = None
+        self,
+        *,
+        actor: Actor = WORKER,
+        owner: WorkerId = OWNER,
+        request_id: str | None = None,
+        start: bool = False,
     ) -> Claim:
         """A grant as the planner asks for it."""
         return Claim(
@@ -244,6 +249,7 @@ class Driver:
             owner=owner,
             request_id=self._request("claim", request_id),
             fingerprint=Fingerprint("f" * 32),
+            start=start,
         )
 
     @property

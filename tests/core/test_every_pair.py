@@ -130,6 +130,7 @@ COMMANDS: dict[str, Callable[[Driver], Command]] = {
     "enqueue": lambda d: d.enqueue(),
     "enqueue, other body": lambda d: d.enqueue(payload=b"[]"),
     "claim": lambda d: d.claim(),
+    "claim and start": lambda d: d.claim(start=True),
     "start": lambda d: d.start(),
     "heartbeat": lambda d: d.heartbeat(),
     "heartbeat, progress": lambda d: d.heartbeat(progress=Progress(done=1)),
@@ -164,6 +165,7 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     # code: (row, events and where they lead, attempt, failures)
     "T1": ("T1", "enqueued>queued", 0, 0),
     "T2": ("T2", "claimed>claimed", 1, 0),
+    "T2+T3": ("T2", "claimed>claimed started>running", 1, 0),
     "T3": ("T3", "started>running", 0, 0),
     "T4c": ("T4", "lease_renewed>claimed", 0, 0),
     "T4c news": ("T4", "heartbeat>claimed", 0, 0),
@@ -205,6 +207,7 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     "T20": ("T20", "cancelled>cancelled", 0, 0),
     "T21": ("T21", "dead_lettered>dead_lettered", 0, 0),
     "T22": ("T22", "claimed>claimed", 1, 0),
+    "T22+T3": ("T22", "claimed>claimed started>running", 1, 0),
     "T27": ("T27", "enqueued>queued", 0, 0),  # of the new job; the old one stays
 }
 
@@ -292,7 +295,7 @@ OF_TERMINAL = {"redrive": "T27", "rerun": "T27"}
 
 EXPECTED: dict[str, dict[str, str]] = {
     "no job": {"enqueue": "T1", "enqueue, other body": "T1"},
-    "queued": {"claim": "T2", **cancels("T17"), "dead-letter": "T21"},
+    "queued": {"claim": "T2", "claim and start": "T2+T3", **cancels("T17"), "dead-letter": "T21"},
     "queued, not ready": {**cancels("T17"), "dead-letter": "T21"},
     "claimed": OF_CLAIMED,
     "claimed, last attempt": OF_CLAIMED | retryable("T6+T9"),
@@ -325,7 +328,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "running compensation": OF_COMPENSATION,
     "running compensation, last attempt": OF_COMPENSATION | retryable("T9"),
     "stalled, held": OF_STALLED,
-    "stalled, reclaim ready": OF_STALLED | {"claim": "T22"},
+    "stalled, reclaim ready": OF_STALLED | {"claim": "T22", "claim and start": "T22+T3"},
     "stalled, reclaim waiting": OF_STALLED,
     "succeeded": OF_TERMINAL,
     "failed": OF_TERMINAL,

@@ -7,7 +7,7 @@ so each configuration is wide in one direction and narrow in the others.
 from typing import Any
 
 from tenure.core.vocabulary import OnExhausted, OnLost
-from tests.model.world import ASKED, Bounds, tiny_policy
+from tests.model.world import ASKED, START_AS_CLAIMED, Bounds, tiny_policy
 
 NARROW: dict[str, Any] = {
     "reports": ("complete", "fail"),
@@ -15,6 +15,11 @@ NARROW: dict[str, Any] = {
     "renews": ("heartbeat 1",),
 }
 BARE: dict[str, Any] = {"reports": ("complete",), "starts": ("start",), "renews": ()}
+CLAIMS_START: dict[str, Any] = {
+    "reports": ("complete", "fail"),
+    "starts": ("start", START_AS_CLAIMED),
+    "renews": ("heartbeat 1",),
+}
 
 EVERYTHING = Bounds(name="open network, requeue")
 
@@ -63,6 +68,14 @@ SMALL = (
         **NARROW,
     ),
     Bounds(name="1 in flight, 1 crash", in_flight=1, crashes=1, asked=(), **BARE),
+    Bounds(name="claims that start", claims_start=True, asked=("soft cancel",), **CLAIMS_START),
+    Bounds(
+        name="claims that start, taken back",
+        claims_start=True,
+        undelivered=1,
+        asked=(),
+        **CLAIMS_START,
+    ),
 )
 
 SMALL_AND_LATE = (Bounds(name="late writes", is_racy=True, asked=("soft cancel",), **NARROW),)
@@ -119,6 +132,29 @@ FULL = (
     ),
     Bounds(name="compensated", policy=tiny_policy(compensated=True)),
     Bounds(name="compensation", policy=tiny_policy(compensated=True), is_compensation=True),
+    Bounds(
+        name="claims that start, taken back",
+        claims_start=True,
+        undelivered=1,
+        asked=("soft cancel", "hard cancel"),
+        **CLAIMS_START,
+    ),
+    Bounds(
+        name="claims that start, reclaim, late writes",
+        policy=tiny_policy(on_lost=OnLost.RECLAIM),
+        claims_start=True,
+        is_racy=True,
+        asked=("soft cancel",),
+        **CLAIMS_START,
+    ),
+    Bounds(
+        name="claims that start, 2 in flight, 1 crash",
+        claims_start=True,
+        in_flight=2,
+        crashes=1,
+        asked=("soft cancel",),
+        **BARE,
+    ),
     Bounds(name="3 in flight", in_flight=3, asked=(), **BARE),
     Bounds(name="2 in flight, 1 crash", in_flight=2, crashes=1, asked=("soft cancel",), **BARE),
     Bounds(

@@ -8,7 +8,7 @@ which the seeded bugs are told apart.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tenure.core.commands import Command, Sweep
+from tenure.core.commands import Claim, Command, Sweep
 from tenure.core.ids import SYSTEM, Actor, fence
 from tenure.core.instants import Instant
 from tenure.core.job import Job, row_violations
@@ -83,6 +83,8 @@ def expected_verdict(state: State, grip: Grip, action: str) -> tuple[VerdictKind
     ended = ended_by(state.job, state.now)
     if ended is not None:
         return VerdictKind.CANCELLED, ended
+    if action == "take back" and state.job.cancel_requested_at is not None:
+        return VerdictKind.REJECTED, Cause.ALREADY_STARTED
     if action in SETTLES or action == "take back":
         return VerdictKind.COMMITTED, None
     if action in STARTS and grip.started_by not in ("", action):
@@ -218,7 +220,7 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
     match action:
         case "claim":
             return JobStatus.CLAIMED
-        case "start" | "start again":
+        case "start" | "start again" | "start as claimed":
             return JobStatus.RUNNING
         case "heartbeat 1" | "heartbeat 2":
             return job.status
@@ -273,7 +275,10 @@ def judge_change(
         yield Violation("row", text)
     yield from _path(before, outcome)
     has_outage = isinstance(command, Sweep) and bool(command.outages)
+    starts = action in STARTS or (isinstance(command, Claim) and command.start)
     wanted = expected_status(state, action, has_outage=has_outage)
+    if action == "claim" and starts:
+        wanted = JobStatus.RUNNING
     if after.status is not wanted:
         yield Violation("target", f"{action} leads to {after.status}, not {wanted}")
     cost = expected_cost(state, action, has_outage=has_outage)
@@ -288,8 +293,8 @@ def judge_change(
     if action == "hard cancel" and (after.lease_id, after.owner, after.due_at) != (None,) * 3:
         yield Violation("hard-cancel", f"lease {after.lease_id} survived a hard cancel")
     yield from _cancelled(state, before, after)
-    yield from _starts(before, action, outcome)
-    yield from _deadlines(state, action, outcome)
+    yield from _starts(before, action, outcome, starts=starts)
+    yield from _deadlines(state, action, outcome, starts=starts)
     yield from _spawns(before, outcome)
 
 
@@ -349,25 +354,25 @@ def _cancelled(state: State, before: Job, after: Job) -> Iterator[Violation]:
         yield Violation("cancel", "a cancel request was moved or forgotten [N3]")
 
 
-def _starts(before: Job, action: str, outcome: Applied) -> Iterator[Violation]:
-    starts = [event for event in outcome.change.events if event.type is EventType.STARTED]
+def _starts(before: Job, action: str, outcome: Applied, *, starts: bool) -> Iterator[Violation]:
+    started = [event for event in outcome.change.events if event.type is EventType.STARTED]
     reports = action in SETTLES and action not in ("release", "snooze")
     is_implicit = reports and before.status is JobStatus.CLAIMED
-    if [event.cause for event in starts] != (
-        [EventCause.IMPLICIT] if is_implicit else [None] if action in STARTS else []
+    if [event.cause for event in started] != (
+        [EventCause.IMPLICIT] if is_implicit else [None] if starts else []
     ):
-        yield Violation("implicit-start", f"{action} while {before.status} recorded {len(starts)}")
+        yield Violation("implicit-start", f"{action} while {before.status} recorded {len(started)}")
 
 
-def _deadlines(state: State, action: str, outcome: Applied) -> Iterator[Violation]:
+def _deadlines(state: State, action: str, outcome: Applied, *, starts: bool) -> Iterator[Violation]:
     """[L15]: claim, start and newer heartbeats set the expiry; nothing else moves it."""
     before, after = state.job, outcome.change.job
     if not after.status.is_leased:
         return
-    renews = action == "claim" or action in STARTS or action.startswith("heartbeat")
+    renews = action == "claim" or starts or action.startswith("heartbeat")
     expiry = state.now + before.policy.lease_us if renews else before.lease_expires_at
     claimed_at = state.now if action == "claim" else before.claimed_at
-    started_at = state.now if action in STARTS else before.started_at
+    started_at = state.now if starts else before.started_at
     if (after.lease_expires_at, after.claimed_at, after.started_at) != (
         expiry,
         claimed_at,

@@ -36,6 +36,7 @@ from tests.model.properties import (
 from tests.model.world import (
     PEOPLE,
     SETTLES,
+    START_AS_CLAIMED,
     STARTS,
     WORKERS,
     Belief,
@@ -149,7 +150,8 @@ class Stepper:
                 yield from self._told(state, grip, "snooze")
         if state.grips:
             grip = state.grips[-1]
-            is_fresh = state.job.lease_id == grip.id and state.job.status is JobStatus.CLAIMED
+            is_unstarted = grip.started_by in ("", START_AS_CLAIMED)
+            is_fresh = state.job.lease_id == grip.id and is_unstarted and state.job.hb_seq == 0
             if state.undelivered < self.bounds.undelivered and is_fresh:
                 yield from self._told(state, grip, "take back")
             intruder = saying("complete", state.job.id, grip.id, stranger_to(grip, WORKERS))
@@ -175,7 +177,8 @@ class Stepper:
     ) -> Iterator[tuple[str, State, int | None, list[Violation]]]:
         """A claim arrives: label, state, what it heard, complaints. It hears a lease's number, 0 if
         it was answered before and its lease has ended, or None: nothing is ready."""
-        request = world.claim_request(actor, worker, claim_seq)
+        starts = self.bounds.claims_start
+        request = world.claim_request(actor, worker, claim_seq, start=starts)
         plan = world.plan(state, request)
         answer = plan.answers[0]
         label = f"{worker} claims ({claim_seq})"
@@ -195,6 +198,7 @@ class Stepper:
             owner=worker,
             request_id=RequestId("claim"),
             fingerprint=Fingerprint(""),
+            start=starts,
         )
         wrong = list(judge_change(state, "claim", command, outcome))
         after = self._applied(state, "claim", 0, outcome)
@@ -320,7 +324,8 @@ class Stepper:
             belief = state.beliefs[message.worker]
             wiser = belief
             if belief.generation == message.generation:
-                wiser = _wiser(belief, message, told)
+                phase = "running" if self.bounds.claims_start else "held"
+                wiser = _wiser(belief, message, told, granted=phase)
             for is_copy in (False, True):
                 there = after if is_copy else _without(after, message)
                 yield self._step(named, there, wrong)
@@ -388,6 +393,7 @@ def _regripped(state: State, action: str, number: int, outcome: Applied) -> tupl
             principal=job.principal,
             owner=job.owner,
             epoch=state.epoch,
+            started_by=START_AS_CLAIMED if answer.is_started else "",
         )
         return (*state.grips, fresh)
     if number and action in SETTLES:
@@ -423,8 +429,11 @@ def _believing(state: State, index: int, belief: Belief) -> State:
     return replace(state, beliefs=beliefs)
 
 
-def _wiser(belief: Belief, message: Message, told: "Verdict | int | None") -> Belief:
-    """What a worker process believes once it has heard an answer it still waits for."""
+def _wiser(
+    belief: Belief, message: Message, told: "Verdict | int | None", *, granted: str
+) -> Belief:
+    """What a worker process believes once it has heard an answer it still waits for. `granted` is
+    the phase that a grant begins with."""
     free = replace(belief, phase="idle", lease=0, report="")
     if message.action == "claim":
         if belief.phase != "idle" or belief.claim_seq != message.number:
@@ -434,7 +443,7 @@ def _wiser(belief: Belief, message: Message, told: "Verdict | int | None") -> Be
             return belief
         if told == 0:  # the grant it asks about is gone: only a new claim can help
             return replace(belief, claim_seq=belief.claim_seq + 1)
-        return replace(belief, phase="held", lease=told, claim_seq=belief.claim_seq + 1)
+        return replace(belief, phase=granted, lease=told, claim_seq=belief.claim_seq + 1)
     if belief.lease != message.number:
         return belief
     assert isinstance(told, Verdict)

@@ -29,6 +29,7 @@ from tenure.core.commands import (
     Requeue,
     Start,
     Sweep,
+    start_request_id,
 )
 from tenure.core.events import Event
 from tenure.core.ids import (
@@ -73,7 +74,8 @@ CLIENT = client_actor("carl")
 OPERATOR = operator_actor("olga")
 
 SETTLES = ("complete", "complete again", "fail", "fail for good", "invalid", "release", "snooze")
-STARTS = ("start", "start again")
+START_AS_CLAIMED = "start as claimed"
+STARTS = ("start", "start again", START_AS_CLAIMED)
 RENEWS = ("heartbeat 1", "heartbeat 2")
 ASKED = ("soft cancel", "hard cancel", "dead-letter", "requeue 1", "requeue 2")
 PEOPLE = frozenset(ASKED)
@@ -110,7 +112,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     policy: Policy = tiny_policy()
     reports: tuple[str, ...] = SETTLES[:-1]
-    starts: tuple[str, ...] = STARTS
+    starts: tuple[str, ...] = STARTS[:2]
     renews: tuple[str, ...] = RENEWS
     asked: tuple[str, ...] = ("soft cancel", "hard cancel", "dead-letter")
     snoozes: int = 0
@@ -121,6 +123,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None = None  # None: every request ever sendable may arrive, at any time
     crashes: int = 0
     is_compensation: bool = False
+    claims_start: bool = False
 
     @property
     def is_bounded(self) -> bool:
@@ -364,6 +367,8 @@ def saying(action: str, job_id: JobId, lease: LeaseId, actor: Actor) -> Command:
     match action:
         case "start" | "start again":
             return Start(**who, request_id=_id(action))
+        case "start as claimed":
+            return Start(**who, request_id=start_request_id(lease))
         case "heartbeat 1":
             return Heartbeat(**who, hb_seq=1)
         case "heartbeat 2":
@@ -415,7 +420,9 @@ def asking(action: str, job_id: JobId) -> Command:
             raise ValueError(action)
 
 
-def claim_request(actor: Actor, worker: WorkerId, claim_seq: int) -> claims.ClaimRequest:
+def claim_request(
+    actor: Actor, worker: WorkerId, claim_seq: int, *, start: bool = False
+) -> claims.ClaimRequest:
     """One worker session asks for one job."""
     return claims.ClaimRequest(
         namespace=DEFAULT_NAMESPACE,
@@ -425,6 +432,7 @@ def claim_request(actor: Actor, worker: WorkerId, claim_seq: int) -> claims.Clai
         limit=1,
         claim_seq=claim_seq,
         request_id=_id(f"claim {claim_seq}"),
+        start=start,
     )
 
 

@@ -252,6 +252,39 @@ def test_a_grant_that_could_not_be_written_is_taken_back(stage: Stage) -> None:
     assert stage.events(job_id)[2].cause is EventCause.UNDELIVERED
 
 
+@spec("H35", "N4")
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_started_grant_is_taken_back_only_if_no_byte_was_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    job_id = stage.enqueue()
+    message = stage.claim_message(start=True)
+    caller = stage.caller("POST", "/v1/claim", message, token=stage.of(W))
+    submit = stage.coordinator.submit_claim
+
+    def granted(request: Any) -> Any:
+        if not is_written:
+            caller.hang_up()
+        return submit(request)
+
+    async def lose(part: Message) -> None:
+        if part["type"] == "http.response.start":
+            caller.hang_up()
+
+    async def scenario() -> None:
+        await stage.app(caller.scope, caller.receive, lose)
+        # Whatever was sent to take it back has been decided when this has.
+        await stage.aask("POST", "/v1/jobs", {"queue": "z", "kind": "k"}, token=stage.of(C))
+
+    monkeypatch.setattr(stage.coordinator, "submit_claim", granted)
+    stage.run(scenario())
+
+    stays = JobStatus.RUNNING if is_written else JobStatus.QUEUED
+    assert stage.job(job_id).status is stays
+    causes = [event.cause for event in stage.events(job_id)]
+    assert (EventCause.UNDELIVERED in causes) is not is_written
+
+
 @spec("H35", "T11")
 def test_a_grant_that_nobody_reads_is_taken_back() -> None:
     quick = Stage(settings=replace(SETTINGS, send_within_s=0.05, slowest_bytes_per_s=1 << 30))

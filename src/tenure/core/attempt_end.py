@@ -9,7 +9,15 @@ from enum import Enum, auto
 from typing import assert_never
 
 from tenure.core.changes import Draft, Origin, apply, attempt_summary, origin_of
-from tenure.core.commands import Complete, Fail, Release, Settle, Sweep, fingerprint
+from tenure.core.commands import (
+    Complete,
+    Fail,
+    Release,
+    Settle,
+    Sweep,
+    fingerprint,
+    start_request_id,
+)
 from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
@@ -23,7 +31,15 @@ from tenure.core.leases import (
     states_another_rev,
 )
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Applied, History, Moment, Outcome, Refused, Replayed
+from tenure.core.outcomes import (
+    Applied,
+    History,
+    Moment,
+    NeedsHistory,
+    Outcome,
+    Refused,
+    Replayed,
+)
 from tenure.core.retry import backoff_us, spread
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import (
@@ -57,8 +73,11 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
         return _refused(job, command, judgement, at)
     assert job is not None
     if command.actor == SYSTEM and judgement is not CLAIMED:
-        # Its worker has started it: the grant did arrive, and is not the system's to take back.
-        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
+        if history is None:
+            return NeedsHistory(job_id=job.id)
+        if not _was_started_by_its_claim_alone(job, judgement, history):
+            # The grant did arrive, and is not the system's to take back.
+            return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
     if states_another_rev(job, command):
         return another_rev(job)
     match command:
@@ -70,6 +89,20 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
             return _release(job, command, at)
         case _:
             assert_never(command)
+
+
+def _was_started_by_its_claim_alone(job: Job, judgement: LeaseJudgement, history: History) -> bool:
+    """Whether nothing in the log says that the worker knows of its running job, and nobody asked to
+    cancel it. [Q8] [N4]"""
+    if judgement.situation is not Situation.RUNNING:
+        return False
+    assert job.lease_id is not None
+    started_by = {
+        event.request_id
+        for event in history
+        if event.type is EventType.STARTED and event.lease_id == job.lease_id
+    }
+    return started_by == {start_request_id(job.lease_id)}
 
 
 # Module constants: finding an enumeration's member costs 0.09 µs, see `evolution`.

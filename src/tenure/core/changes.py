@@ -44,6 +44,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: Instant | None = None
     lease_id: LeaseId | None = None
     owner: WorkerId | None = None
+    request_id: RequestId | None = None  # of this event alone; None: the decision's
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -148,7 +149,7 @@ def _event(
         attempt=job.attempt + 1 if draft.type is _CLAIMED else job.attempt,
         from_status=job.status,
         to_status=draft.to,
-        request_id=origin.request_id or RequestId(f"{job.id}:{seq}"),
+        request_id=draft.request_id or origin.request_id or RequestId(f"{job.id}:{seq}"),
         lease_id=draft.lease_id or job.lease_id,
         owner=draft.owner or job.owner,
         lease_expires_at=draft.expires_at or job.lease_expires_at,

@@ -44,7 +44,9 @@ MAX_CLAIM_KINDS = 1000
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker session asks for up to `limit` jobs of these queues, of these kinds or any."""
+    """A worker session asks for up to `limit` jobs of these queues, of these kinds or any. With
+    `start` it says that it begins at once to execute what it is granted: its grants are running
+    when it receives them. [N4]"""
 
     namespace: Namespace
     worker: WorkerId
@@ -54,6 +56,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     claim_seq: int
     request_id: RequestId
     kinds: tuple[Kind, ...] | None = None
+    start: bool = False
 
     @property
     def scope(self) -> "ClaimScope":
@@ -168,8 +171,12 @@ def claim_order(job: Job) -> tuple[int, int, str]:
 
 
 def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
-    """A digest of what the claim asked."""
-    return Fingerprint(hashlib.blake2b(_encode(request), digest_size=16).hexdigest())
+    """A digest of what the claim asked. `start` is not part of it: each grant says whether it was
+    started, so a repeat sent through a server that does not know the field receives the same
+    grants."""
+    asked = msgspec.structs.asdict(request)
+    del asked["start"]
+    return Fingerprint(hashlib.blake2b(_encode(asked), digest_size=16).hexdigest())
 
 
 def admit(session: Session | None, request: ClaimRequest) -> Admission:
@@ -257,7 +264,8 @@ def take_back(
     history: History | None,
 ) -> Outcome:
     """Decide about a grant whose caller has gone, on the row of its session. It stays where it may
-    have arrived: its claim came again, or its worker has claimed anew, started or renewed. [Q8]"""
+    have arrived: its claim came again, or its worker has claimed anew, started or renewed. [Q8]
+    A start by the claim itself says nothing about that."""
     if job is None or job.lease_id != command.lease_id:
         return decide(job, command, at, history)
     if history is None:
@@ -319,6 +327,7 @@ class _Pool:
             owner=request.worker,
             request_id=request.request_id,
             fingerprint=asked_by,
+            start=request.start,
         )
         moment = Moment(now=self._view.now, epoch=self._view.epoch, entropy=entropy)
         outcome = decide(job, command, moment)

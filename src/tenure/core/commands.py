@@ -65,13 +65,15 @@ class FollowUp(Enqueue, frozen=True, kw_only=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Grant one ready job to a worker. Made by the claim planner, never by a caller."""
+    """Grant one ready job to a worker, which starts it at once if it said so. Made by the claim
+    planner, never by a caller."""
 
     job_id: JobId
     actor: Actor
     owner: WorkerId
     request_id: RequestId
     fingerprint: Fingerprint
+    start: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -82,6 +84,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     actor: Actor
     request_id: RequestId
     expected_rev: int | None = None
+
+
+def start_request_id(lease_id: LeaseId) -> RequestId:
+    """Under which id a lease is started by its claim, so that a `start` that is sent all the same
+    under this id hears OK. [R18] [N4]"""
+    return RequestId(f"{lease_id}:start")
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):

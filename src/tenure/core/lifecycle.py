@@ -30,6 +30,7 @@ from tenure.core.commands import (
     Requeue,
     Start,
     Sweep,
+    start_request_id,
 )
 from tenure.core.events import Facts, digest
 from tenure.core.ids import epoch_of, fence, new_lease_id
@@ -94,10 +95,20 @@ def _claim(job: Job | None, command: Claim, at: Moment, _: History | None) -> Ou
         lease_id=lease_id,
         owner=command.owner,
     )
+    drafts = [draft]
+    if command.start:
+        drafts.append(
+            Draft(
+                type=_STARTED,
+                to=_TO_RUNNING,
+                expires_at=draft.expires_at,
+                request_id=start_request_id(lease_id),
+            )
+        )
     return apply(
         "T22" if is_reclaim else "T2",
         job,
-        [draft],
+        drafts,
         origin=Origin(
             actor=command.actor, request_id=command.request_id, fingerprint=command.fingerprint
         ),

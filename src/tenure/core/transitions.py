@@ -26,6 +26,7 @@ _SUCCEEDED: Step = (EventType.SUCCEEDED, OK)
 _FAILED: Step = (EventType.FAILED, F)
 _CANCELLED: Step = (EventType.CANCELLED, X)
 _DEAD_LETTERED: Step = (EventType.DEAD_LETTERED, D)
+_CLAIMED: Step = (EventType.CLAIMED, C)
 _STARTED: Step = (EventType.STARTED, R)
 
 
@@ -59,7 +60,7 @@ TABLE: tuple[Transition, ...] = (
         sources=(Q,),
         operation="claim",
         guard="ready",
-        paths=(((EventType.CLAIMED, C),),),
+        paths=((_CLAIMED,), (_CLAIMED, _STARTED)),
         actors=_WORKER,
         grants=True,
     ),
@@ -249,7 +250,7 @@ TABLE: tuple[Transition, ...] = (
         sources=(S,),
         operation="reclaim",
         guard="on_lost is reclaim, budget left, no cancel request, ready",
-        paths=(((EventType.CLAIMED, C),),),
+        paths=((_CLAIMED,), (_CLAIMED, _STARTED)),
         actors=_WORKER,
         grants=True,
     ),

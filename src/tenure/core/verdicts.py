@@ -57,5 +57,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttl_us: Duration
     job: Job
 
+    @property
+    def is_started(self) -> bool:
+        """Whether its job is running: its claim started it, or a repeated claim found it so."""
+        return self.job.status is JobStatus.RUNNING
+
 
 Answer = Verdict | Reply | Grant

@@ -29,12 +29,13 @@ _log = logging.getLogger("tenure.server")
 
 
 class Waiter:
-    """One waiting claim: what may end its wait, and whether its caller has gone. Made on the event
-    loop when the claim arrives."""
+    """One waiting claim: what may end its wait, whether its caller has gone, and whether a byte of
+    the answer was written. Made on the event loop when the claim arrives."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.is_gone = False
+        self.is_answered = False
         self.came_at = asyncio.get_running_loop().time()
 
     @property
@@ -46,6 +47,10 @@ class Waiter:
         """The caller hung up."""
         self.is_gone = True
         self.wake.set()
+
+    def write(self) -> None:
+        """The answer is about to be written; nothing is written to a caller that has gone."""
+        self.is_answered = not self.is_gone
 
 
 class Claimer(Protocol):
@@ -153,9 +158,13 @@ class WaitingClaims:
 
     def finish(self, waiter: Waiter, answer: ClaimAnswer) -> None:
         """End a claim. If its caller has gone, takes the grants back, unless the coordinator finds
-        that they may have arrived. [H35] [Q8]"""
+        that they may have arrived. [H35] [Q8] A running job stays with a caller that may have read
+        a part of the answer: what it started cannot be asked of it. [N4]"""
         if waiter.is_gone:
-            self._take_back(answer.grants)
+            grants = answer.grants
+            if waiter.is_answered:
+                grants = tuple(grant for grant in grants if not grant.is_started)
+            self._take_back(grants)
 
     async def _wait(
         self,

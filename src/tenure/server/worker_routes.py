@@ -148,6 +148,7 @@ class _Delivery(ResponseInPieces):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
+        self._waiter.write()
         try:
             await super().__call__(scope, receive, send)
         except BaseException:
