@@ -75,14 +75,19 @@ def seen(answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def life(ask: Ask, report: str, body: dict[str, Any]) -> Dialogue:
+def life(ask: Ask, report: str, body: dict[str, Any], *, starts: bool) -> Dialogue:
     """A lease from its claim to long after its end, every step sent twice."""
-    claim = {"worker": "w", "queues": [QUEUE], "claim_seq": 1, "request_id": "c1"}
+    claim = {"worker": "w", "queues": [QUEUE], "claim_seq": 1, "request_id": "c1", "start": starts}
     answers = [ask("claim", claim), ask("claim", claim)]
     grant = answers[0]["grants"][0]
     lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
-    start = lease | {"request_id": "s"}
-    answers += [ask("start", start), ask("start", start), ask("start", lease | {"request_id": "t"})]
+    start = lease | {"request_id": f"{grant['lease_id']}:start"}
+    answers += [
+        grant,
+        ask("start", start),
+        ask("start", start),
+        ask("start", lease | {"request_id": "t"}),
+    ]
     for hb_seq in (1, 1, 2):
         answers += ask("heartbeat", {"leases": [lease | {"hb_seq": hb_seq}]})["verdicts"]
     end = lease | {"request_id": "e"} | body
@@ -96,6 +101,7 @@ def life(ask: Ask, report: str, body: dict[str, Any]) -> Dialogue:
     return [seen(answer) for answer in answers + ask("report", batch)["verdicts"]]
 
 
+@pytest.mark.parametrize("starts", [False, True], ids=["claims", "claims and starts"])
 @pytest.mark.parametrize(
     ("report", "body"),
     [
@@ -105,9 +111,11 @@ def life(ask: Ask, report: str, body: dict[str, Any]) -> Dialogue:
     ],
 )
 def test_the_scripted_coordinator_answers_as_the_real_one(
-    real: Ask, scripted: Ask, report: str, body: dict[str, Any]
+    real: Ask, scripted: Ask, report: str, body: dict[str, Any], starts: bool
 ) -> None:
-    assert life(scripted, report, body) == life(real, report, body)
+    heard = life(real, report, body, starts=starts)
+
+    assert life(scripted, report, body, starts=starts) == heard
 
 
 # --- what no worker should send ------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tenure.conformance.worker.scenarios import (
     Unavailable,
     Unknown,
 )
+from tenure.core.commands import start_request_id
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -139,6 +140,9 @@ class Script:
             self._claimed_by = message.request_id
             self.granted_at = now
             self._renew(now)
+            # A scenario about the start needs one: its grant is only claimed, as an older server's.
+            if message.start and Op.START not in self._scenario.faults:
+                self._started_by = start_request_id(self.lease_id)
             return (self._grant(now),), False
         if message.request_id == self._claimed_by:
             return (self._grant(now),) if self._is_live(now) else (), True
