@@ -74,8 +74,8 @@ class RemoteCoordinator:
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
     ) -> "Future[ClaimAnswer]":
-        """Claim jobs; the server waits for some for up to `wait_us`, a minute at most. A server that
-        does not know `start` is asked without; each grant says whether it was started."""
+        """Claim jobs; the server waits for some for up to `wait_us`, a minute at most. It is asked
+        without `start` if it does not know that; each grant says whether it was started."""
         check_claim(request, _LIMITS)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, LONGEST_WAIT_S)
         since = self._caller.hang_ups  # read now: `end_waits` may be called before a thread is free
