@@ -1,15 +1,29 @@
-"""The application of `worker-memory`: jobs that do nothing, in a process and in a loop."""
+"""The applications of `worker-memory` and `worker-drain`: jobs that do nothing, by lane."""
 
 from tenure import Tenure
 
-app = Tenure()
 
-
-@app.job(queue="bench")
 def noop() -> None:
     """In a process of its own."""
 
 
-@app.job(queue="bench")
 async def anoop() -> None:
     """In a loop with others."""
+
+
+def tnoop() -> None:
+    """In a thread beside others."""
+
+
+app = Tenure()
+app.job(queue="bench")(noop)
+app.job(queue="bench")(anoop)
+
+process_app = Tenure()
+process_app.job(queue="bench")(noop)
+
+async_app = Tenure()
+async_app.job(queue="bench")(anoop)
+
+thread_app = Tenure()
+thread_app.job(queue="bench", isolation="thread")(tnoop)
