@@ -330,8 +330,7 @@ def test_the_deadline_counts_from_sending_not_from_the_answer() -> None:
     drive.network.cut()
     drive.advance(14)
     before = drive.now
-    drive.session._attempts[run].heartbeat_at = before
-    actions = drive.session.handle(Woken(), before)
+    actions = drive.session.handle(ClockJumped(), before)
     (send,) = [action for action in actions if isinstance(action, Send)]
     drive.world.clock.advance(10)
 

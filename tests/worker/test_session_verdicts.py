@@ -24,7 +24,6 @@ from tenure.worker.messages import (
     Send,
     SendClaim,
     SendRefused,
-    Woken,
 )
 from tenure.worker.outcomes import (
     Outcome,
@@ -67,8 +66,7 @@ def test_rejected_stops_the_handler_and_is_counted_and_logged() -> None:
     drive = Drive().begin()
     run, _ = drive.running()
     drive.network.cut()
-    drive.session._attempts[run].heartbeat_at = drive.now
-    (send,) = [a for a in drive.session.handle(Woken(), drive.now) if isinstance(a, Send)]
+    (send,) = [a for a in drive.session.handle(ClockJumped(), drive.now) if isinstance(a, Send)]
 
     verdict = Verdict(kind=VerdictKind.REJECTED, cause=Cause.INVALID_LEASE)
     actions = drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)

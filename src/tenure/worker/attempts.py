@@ -6,7 +6,7 @@ right to report) and the handler (a process, a task, a thread); an attempt is ov
 
 from enum import Enum, auto
 
-from tenure.clock import Boot
+from tenure.clock import NEVER, Boot
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start
 from tenure.core.ids import Actor, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, seconds
@@ -139,6 +139,18 @@ class Attempt:
     def asked_to_stop(self) -> bool:
         """Whether its handler was asked to stop."""
         return self.asked_at is not None
+
+    @property
+    def next_at(self) -> Boot:
+        """Its next deadline."""
+        next_at = NEVER if self.retry_at is None else self.retry_at
+        if self.is_open:
+            next_at = min(next_at, self.heartbeat_at)
+            if self.phase.has_handler:
+                next_at = min(next_at, self.fence_at)
+        if self.kill_at is not None and self.phase is Phase.RUNNING:
+            next_at = min(next_at, self.kill_at)
+        return next_at
 
     # --- the lease -----------------------------------------------------------------------------
 

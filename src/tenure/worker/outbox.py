@@ -5,6 +5,7 @@ or refused travel alone, so that one bad command cannot hold up its neighbours f
 """
 
 from collections.abc import Iterable
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -13,17 +14,34 @@ from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import trace_of_jobs
-from tenure.worker.attempts import Attempt, Phase
+from tenure.worker.attempts import Attempt
 from tenure.worker.messages import LeasesPolled, PollLeases, Send
 from tenure.worker.stats import Stats
 
 POLL_INTERVAL = seconds(1)
 """Also the age from which on an attempt is polled: a worker of quick jobs never polls."""
 
+MAX_POLLED = 1000
+"""In one poll. A worker with more running attempts polls them in turns, so that what it costs the
+store has a limit; heartbeats come every fifteen seconds or so anyway."""
+
 POLL_AFTER_FAILURE = seconds(15)
 POLL_ANSWER_WITHIN = seconds(20)
 
 ANSWER_WITHIN = seconds(20)  # a request without an answer for so long counts as lost
+
+MAX_PER_CALL = 500
+"""Commands in one call; more go into several."""
+
+UNDELAYED_CALLS = 2
+"""While fewer calls have no answer, starts and reports are sent with whatever there is; else they
+gather, because each transaction costs about as much as a hundred more commands in it."""
+
+WORTHWHILE = 200
+"""So many are sent whatever is under way."""
+
+PATIENCE = seconds(0.01)
+"""How long they gather at most: a call that hangs must not hold up the others."""
 
 _Batch = list[tuple[Attempt, WorkerCommand]]
 
@@ -34,15 +52,18 @@ class Sent(msgspec.Struct, frozen=True):
     sent_at: Boot
     commands: tuple[WorkerCommand, ...]
     runs: tuple[int, ...]
+    is_counted: bool  # among the calls under way: one that carries starts or reports
 
 
 class Outbox:
-    """Collects the commands of one turn; `flush` makes batches of them."""
+    """Collects commands; `flush` makes batches of them."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._waiting: _Batch = []
+        self._waiting_since = Boot(0)
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
+        self._under_way = 0  # calls with starts or reports
         self._tickets = 0
 
     def ticket(self) -> int:
@@ -52,21 +73,31 @@ class Outbox:
 
     # --- sending -------------------------------------------------------------------------------
 
-    def put(self, attempt: Attempt, command: WorkerCommand) -> None:
-        """Send this command with the next `flush`."""
+    def put(self, attempt: Attempt, command: WorkerCommand, now: Boot) -> None:
+        """Send this command soon."""
+        if not self._waiting:
+            self._waiting_since = now
         self._waiting.append((attempt, command))
 
     def flush(self, now: Boot) -> list[Send]:
-        """One batch for all first tries, one for each retry."""
+        """All first tries together, each retry alone; nothing while it is better to gather."""
+        if not self._waiting or not self._is_worth_sending(now):
+            return []
         waiting, self._waiting = self._waiting, []
         together = [pair for pair in waiting if pair[0].may_share_batch]
         alone = [[pair] for pair in waiting if not pair[0].may_share_batch]
-        return [
-            send for batch in [together, *alone] if batch for send in self._with_news(batch, now)
-        ]
+        batches = [*_pieces(together), *alone]
+        return [send for batch in batches for send in self._with_news(batch, now)]
+
+    def _is_worth_sending(self, now: Boot) -> bool:
+        return (
+            self._under_way < UNDELAYED_CALLS
+            or len(self._waiting) >= WORTHWHILE
+            or now >= self._waiting_since + PATIENCE
+        )
 
     def renew(self, due: Iterable[Attempt], now: Boot) -> list[Send]:
-        """A heartbeat for each of these leases, in as few batches as possible."""
+        """A heartbeat for each of these leases, at once and in as few batches as possible."""
         together: _Batch = []
         alone: list[_Batch] = []
         for attempt in due:
@@ -75,7 +106,7 @@ class Outbox:
                 alone.append([pair])
             else:
                 together.append(pair)
-        return [self._post(batch, now) for batch in [together, *alone] if batch]
+        return [self._post(batch, now) for batch in [*_pieces(together), *alone]]
 
     def _with_news(self, batch: _Batch, now: Boot) -> list[Send]:
         """Put the last checkpoint before the report that ends the attempt.
@@ -94,35 +125,49 @@ class Outbox:
                 else:
                     with_news.append(heartbeat)
             with_news.append((attempt, command))
-        return [*sends, self._post(with_news, now)]
+        return [*sends, self._post(with_news, now, is_counted=True)]
 
     def _heartbeat(self, attempt: Attempt, now: Boot) -> WorkerCommand:
         self._stats.heartbeats += 1
         return attempt.heartbeat(now)
 
-    def _post(self, batch: _Batch, now: Boot) -> Send:
+    def _post(self, batch: _Batch, now: Boot, *, is_counted: bool = False) -> Send:
         ticket = self.ticket()
-        commands = tuple(command for _, command in batch)
-        self._sent[ticket] = Sent(now, commands, tuple(attempt.run for attempt, _ in batch))
+        commands = tuple([command for _, command in batch])
+        runs = tuple([attempt.run for attempt, _ in batch])
+        self._sent[ticket] = Sent(now, commands, runs, is_counted)
+        self._under_way += is_counted
         return Send(ticket, commands, trace_of_jobs(attempt.grant.job for attempt, _ in batch))
 
     # --- hearing -------------------------------------------------------------------------------
 
     @property
     def next_at(self) -> Boot:
-        """When the oldest unanswered batch counts as lost."""
+        """When the oldest unanswered batch counts as lost, or what has gathered is sent."""
+        flush_at = Boot(self._waiting_since + PATIENCE) if self._waiting else NEVER
         for sent in self._sent.values():
-            return Boot(sent.sent_at + ANSWER_WITHIN)
-        return NEVER
+            return min(flush_at, Boot(sent.sent_at + ANSWER_WITHIN))
+        return flush_at
 
     def overdue(self, now: Boot) -> list[int]:
         """The tickets of batches that count as lost."""
-        return [t for t, sent in self._sent.items() if now >= sent.sent_at + ANSWER_WITHIN]
+        oldest_first = self._sent.items()
+        return [t for t, _ in takewhile(lambda sent: _is_overdue(sent[1], now), oldest_first)]
 
     def returned(self, ticket: int) -> Sent | None:
         """What was sent under this ticket; None if it was counted as lost meanwhile, and its
         repetition is on its way."""
-        return self._sent.pop(ticket, None)
+        sent = self._sent.pop(ticket, None)
+        self._under_way -= sent is not None and sent.is_counted
+        return sent
+
+
+def _is_overdue(sent: Sent, now: Boot) -> bool:
+    return now >= sent.sent_at + ANSWER_WITHIN
+
+
+def _pieces(batch: _Batch) -> list[_Batch]:
+    return [batch[start : start + MAX_PER_CALL] for start in range(0, len(batch), MAX_PER_CALL)]
 
 
 class LeasePolls:
@@ -132,31 +177,36 @@ class LeasePolls:
     every fifteen seconds or so, is too seldom for somebody who waits for a job to stop. A poll is
     a read. It decides nothing: where it finds news, the next heartbeat is due at once and brings
     the verdict. [C2]
+
+    `running` are the attempts that run, by run, those first that have waited longest for a poll.
     """
 
     def __init__(self) -> None:
         self._next_at = Boot(0)
 
-    def poll(self, attempts: Iterable[Attempt], now: Boot) -> PollLeases | None:
-        """The leases to poll now, if any."""
-        seen = [each for each in attempts if _poll_from(each) <= now]
-        if not seen or now < self._next_at:
+    def poll(self, running: dict[int, Attempt], now: Boot) -> PollLeases | None:
+        """The leases to poll now, if any: those that waited longest. They go to the end."""
+        if now < self.next_at(running):
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)
+        waiting = takewhile(lambda each: _poll_from(each) <= now, running.values())
+        seen = list(islice(waiting, MAX_POLLED))
+        for each in seen:
+            running[each.run] = running.pop(each.run)
         leases = {each.run: HeldLease(each.grant.job_id, each.grant.lease_id) for each in seen}
         return PollLeases(leases, trace_of_jobs(each.grant.job for each in seen))
 
-    def next_at(self, attempts: Iterable[Attempt]) -> Boot:
+    def next_at(self, running: dict[int, Attempt]) -> Boot:
         """When the next poll is due."""
-        first_at = min((_poll_from(each) for each in attempts), default=NEVER)
-        return Boot(max(first_at, self._next_at))
+        for first in running.values():
+            return Boot(max(_poll_from(first), self._next_at))
+        return NEVER
 
     def answered(self, found: LeasesPolled, now: Boot) -> None:
         """A poll came back."""
         self._next_at = Boot(now + (POLL_AFTER_FAILURE if found.news is None else POLL_INTERVAL))
 
 
-def _poll_from(attempt: Attempt) -> Boot:
-    if attempt.phase is not Phase.RUNNING or not attempt.is_open or attempt.start_sent_at is None:
-        return NEVER
-    return Boot(attempt.start_sent_at + POLL_INTERVAL)
+def _poll_from(running: Attempt) -> Boot:
+    assert running.start_sent_at is not None
+    return Boot(running.start_sent_at + POLL_INTERVAL)

@@ -3,6 +3,10 @@
 Workers do work, never decide truth: every verdict is final for its attempt and nothing is retried
 but transport. Holds no clock (events come with one, in microseconds of the boot clock), no thread
 and no randomness of its own, so a test or a simulator drives it through years in milliseconds.
+
+What a job costs does not depend on how many others run: deadlines are in a heap, slots are counted
+as they fill and empty, and no turn walks through all attempts, except when every one of them is
+concerned (a drain, a jump of the clock) and once a second for those that are polled.
 """
 
 from collections import Counter
@@ -67,6 +71,7 @@ from tenure.worker.outcomes import (
     report_of,
 )
 from tenure.worker.stats import Stats
+from tenure.worker.timers import Timers
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
 REPORT_WITHIN = seconds(60)
@@ -126,7 +131,13 @@ class Session:
     """One worker session. Feed it events with `handle`, carry out the actions it returns."""
 
     def __init__(
-        self, settings: ClaimSettings, *, concurrency: int, random: Random, stats: Stats
+        self,
+        settings: ClaimSettings,
+        *,
+        concurrency: int,
+        random: Random,
+        stats: Stats,
+        notes_every_end: bool = True,
     ) -> None:
         self.stats = stats
         self.failure: str | None = None
@@ -135,16 +146,22 @@ class Session:
         self._actor = settings.actor
         self._concurrency = concurrency
         self._random = random
+        self._notes_every_end = notes_every_end
         self._claimer = Claimer(settings, random)
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
         self._ended_claim: int | None = None  # the ticket of a held claim that we ended ourselves
         self._attempts: dict[int, Attempt] = {}
+        self._timers = Timers()  # the next deadline of each attempt, by run
+        self._running: dict[int, Attempt] = {}  # the longest unpolled first
+        self._occupied = 0  # slots: attempts with a handler or a child reserved for it
+        self._occupied_by: Counter[Kind] = Counter()
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
         self._actions: list[Action] = []
         self._has_begun = False
         self._drain: Drain | None = None
+        self._next_drain_step_at = NEVER
         self._runs = 0
         self._now = Boot(0)
 
@@ -176,10 +193,9 @@ class Session:
         self._now = now
         for event in events:
             self._dispatch(event)
-        if now >= self.next_at:
-            self._do_what_is_due()
+        self._do_what_is_due()
         self._actions += self._outbox.flush(now)
-        self._wake_by(self._outbox.next_at)
+        self.next_at = self._earliest()
         actions, self._actions = self._actions, []
         return actions
 
@@ -190,7 +206,6 @@ class Session:
             case ChildrenReady() | Woken():
                 self._has_begun |= isinstance(event, ChildrenReady)
                 self._claimer.wake(self._now)
-                self.next_at = self._now
             case ClockJumped():
                 self._clock_jumped()
             case LeasesPolled():
@@ -219,20 +234,33 @@ class Session:
 
     # --- time ----------------------------------------------------------------------------------
 
-    def _wake_by(self, instant: Boot) -> None:
-        self.next_at = min(self.next_at, instant)
+    def _earliest(self) -> Boot:
+        """When something is due next."""
+        next_at = min(
+            self._timers.next_at,
+            self._outbox.next_at,
+            self._lease_polls.next_at(self._running),
+            self._next_claim_at(),
+        )
+        return next_at if self._drain is None else min(next_at, self._drain.next_at(self._now))
+
+    def _look_by(self, attempt: Attempt) -> None:
+        """One of its deadlines may be sooner than before."""
+        self._timers.by(attempt.run, attempt.next_at)
 
     def _do_what_is_due(self) -> None:
-        """Do everything that is due, and set `next_at`."""
-        self.next_at = NEVER
         self._drop_overdue_requests()
         self._continue_drain()
-        for attempt in list(self._attempts.values()):
+        due = [self._attempts[run] for run in self._timers.due(self._now)]
+        for attempt in due:
             self._check_lease(attempt)
-        self._heartbeats()
+        self._heartbeats(due)
+        for attempt in due:
+            if attempt.run in self._attempts:
+                self._retry(attempt)
+            if attempt.run in self._attempts:
+                self._look_by(attempt)
         self._poll_leases()
-        for attempt in list(self._attempts.values()):
-            self._retry(attempt)
         self._claim_jobs()
 
     def _drop_overdue_requests(self) -> None:
@@ -242,8 +270,6 @@ class Session:
             ticket, sent_at = self._claim
             if self._now >= sent_at + CLAIM_ANSWER_WITHIN:
                 self._claim_failed(ticket, "no answer in time")
-            else:
-                self._wake_by(Boot(sent_at + CLAIM_ANSWER_WITHIN))
 
     def _check_lease(self, attempt: Attempt) -> None:
         if not attempt.is_open or not attempt.phase.has_handler:
@@ -255,14 +281,11 @@ class Session:
             self._note_about(attempt, attempt.ends_by)
             self._lose(attempt)
             return
-        self._wake_by(attempt.fence_at)
-        if attempt.phase is Phase.RUNNING and attempt.kill_at is not None:
-            if self._now >= attempt.kill_at:
-                if attempt.is_cancelled:
-                    self._note_about(attempt, describe_kill(attempt, self._now))
-                self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
-            else:
-                self._wake_by(attempt.kill_at)
+        is_running = attempt.phase is Phase.RUNNING
+        if is_running and attempt.kill_at is not None and self._now >= attempt.kill_at:
+            if attempt.is_cancelled:
+                self._note_about(attempt, describe_kill(attempt, self._now))
+            self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
 
     def _count_overdue(self, attempt: Attempt) -> None:
         is_silence = attempt.ends_by is NO_RENEWAL
@@ -271,27 +294,35 @@ class Session:
 
     # --- claiming ------------------------------------------------------------------------------
 
-    def _claim_jobs(self) -> None:
-        unanswered = self._claimer.unanswered is not None
-        is_closed = self._drain is not None or not self._has_begun
-        if self._claim is not None or (is_closed and not unanswered):
-            return
-        occupied = [each for each in self._attempts.values() if each.phase.has_handler]
-        free = self._concurrency - len(occupied)
+    def _next_claim_at(self) -> Boot:
+        """When to claim, or to give up waiting for the answer to a claim."""
+        if self._claim is not None:
+            return Boot(self._claim[1] + CLAIM_ANSWER_WITHIN)
+        # A claim that is due and was not sent needs a slot of its kinds: an event will bring it.
+        is_later = self._now < self._claimer.next_at
+        return self._claimer.next_at if is_later and self._may_claim() else NEVER
+
+    def _may_claim(self) -> bool:
+        """Whether a claim could be sent now, as far as this session is concerned."""
+        if self._claimer.unanswered is not None:
+            return True
+        if self._drain is not None or not self._has_begun:
+            return False
         # Reports that cannot be delivered must not pile up while the store is unreachable.
-        if not unanswered and (free <= 0 or len(self._attempts) >= 2 * self._concurrency):
+        is_piling_up = len(self._attempts) >= 2 * self._concurrency
+        return self._occupied < self._concurrency and not is_piling_up
+
+    def _claim_jobs(self) -> None:
+        if self._claim is not None or self._now < self._claimer.next_at or not self._may_claim():
             return
-        if self._now < self._claimer.next_at:
-            self._wake_by(self._claimer.next_at)
-            return
-        running: Counter[Kind] = Counter(each.grant.job.kind for each in occupied)
-        request = self._claimer.ask(free=free, running=running)
+        free = self._concurrency - self._occupied
+        request = self._claimer.ask(free=free, running=self._occupied_by)
         if request is None:
             return
         ticket = self._outbox.ticket()
         self._claim = (ticket, self._now)
-        self._wake_by(Boot(self._now + CLAIM_ANSWER_WITHIN))
         self.stats.claims += 1
+        is_closed = self._drain is not None or not self._has_begun
         wait_us = AT_ONCE if is_closed else self._claimer.wait_us
         self._actions.append(SendClaim(ticket, request, wait_us))
 
@@ -303,7 +334,6 @@ class Session:
             self.stats.transport_failures += 1
             self._note_failure("a claim", why)
         self._claimer.failed(self._now, retry_after_us=retry_after_us)
-        self._wake_by(self._claimer.next_at)
         if self.is_done:
             self._note(CLAIM_LOST)
 
@@ -319,7 +349,6 @@ class Session:
             self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
         self._claimer.heard(len(answer.grants), self._now, waited_us=self._now - sent_at)
-        self._wake_by(self._claimer.next_at)
         # While the coordinator held the claim, no lease had begun. [WP12]
         begun_at = Boot(sent_at + min(answer.waited_us, self._now - sent_at))
         for grant in answer.grants:
@@ -333,43 +362,59 @@ class Session:
         attempt = Attempt(self._runs, grant, actor=self._actor, sent_at=begun_at)
         self._attempts[attempt.run] = attempt
         self._leases.add(grant.lease_id)
+        self._occupied += 1
+        self._occupied_by[grant.job.kind] += 1
+        self._look_by(attempt)
         # Too late to start it; handing it back costs the job nothing.
         if self._drain is not None or self._now >= attempt.fence_at:
             self._report(attempt, attempt.release())
             return
-        self._wake_by(min(attempt.fence_at, attempt.heartbeat_at))
         self._actions.append(Prepare(attempt.run, grant))
+
+    def _move(self, attempt: Attempt, phase: Phase) -> None:
+        """Count the slots and remember who runs: the only place where a phase changes."""
+        if phase is Phase.RUNNING:
+            self._running[attempt.run] = attempt
+        elif attempt.phase is Phase.RUNNING:
+            del self._running[attempt.run]
+        if attempt.phase.has_handler and not phase.has_handler:
+            self._occupied -= 1
+            self._occupied_by[attempt.grant.job.kind] -= 1
+        attempt.phase = phase
 
     def _prepared(self, run: int) -> None:
         attempt = self._attempts.get(run)
         if attempt is not None and attempt.phase is Phase.PREPARING:
-            attempt.phase = Phase.STARTING
-            self._outbox.put(attempt, attempt.start(self._now))
+            self._move(attempt, Phase.STARTING)
+            self._outbox.put(attempt, attempt.start(self._now), self._now)
 
     # --- heartbeats and answers ----------------------------------------------------------------
 
-    def _heartbeats(self) -> None:
+    def _heartbeats(self, looked_at: list[Attempt]) -> None:
         """Renew every lease that is due, and with it those that would be due soon."""
-        owing = [each for each in self._attempts.values() if each.is_open]
-        if any(self._now >= each.heartbeat_at for each in owing):
-            due = [e for e in owing if self._now >= e.heartbeat_at - e.heartbeat_us // 2]
-            self._actions += self._outbox.renew(due, self._now)
-        for attempt in owing:
-            self._wake_by(attempt.heartbeat_at)
+        due = [e for e in looked_at if e.is_open and self._now >= e.heartbeat_at]
+        if not due:
+            return
+        while (run := self._timers.first()) is not None:
+            attempt = self._attempts[run]
+            if not attempt.is_open or self._now < attempt.heartbeat_at - attempt.heartbeat_us // 2:
+                break
+            self._timers.drop(run)
+            looked_at.append(attempt)
+            due.append(attempt)
+        self._actions += self._outbox.renew(due, self._now)
 
     def _poll_leases(self) -> None:
-        poll = self._lease_polls.poll(self._attempts.values(), self._now)
+        poll = self._lease_polls.poll(self._running, self._now)
         if poll is not None:
             self._actions.append(poll)
-        self._wake_by(self._lease_polls.next_at(self._attempts.values()))
 
     def _leases_polled(self, found: LeasesPolled) -> None:
         self._lease_polls.answered(found, self._now)
         for run, news in (found.news or {}).items():
             attempt = self._attempts.get(run)
             if attempt is not None and attempt.hurry(news, self._now):
-                self._wake_by(attempt.heartbeat_at)
-        self._wake_by(self._lease_polls.next_at(self._attempts.values()))
+                self._look_by(attempt)
 
     def _batch_returned(self, event: Answered | SendFailed | SendRefused) -> None:
         sent = self._outbox.returned(event.ticket)
@@ -430,10 +475,9 @@ class Session:
         if verdict.settled or not attempt.is_open:
             return  # the report overtook its heartbeat [R21]
         is_renewed = attempt.renewed(sent_at, self._now, verdict)
-        self._wake_by(attempt.fence_at)
         if isinstance(command, Start) and attempt.phase is Phase.STARTING:
             self.stats.started += 1
-            attempt.phase = Phase.RUNNING
+            self._move(attempt, Phase.RUNNING)
             attempt.began_at = self._now
             attempt.tries = 0
             self._actions.append(Run.of(attempt.run, attempt.grant, until=attempt.fence_at))
@@ -447,6 +491,7 @@ class Session:
             reserve_us = min(remaining_us // 5, LONGEST_CANCEL_RESERVE)
             kill_at = Boot(sent_at + remaining_us - reserve_us)
             self._ask_to_stop(attempt, verdict.cancel.reason or "cancelled", kill_at)
+        self._look_by(attempt)
 
     def _unanswered(
         self, attempt: Attempt, command: WorkerCommand, retry_after_us: Duration = AT_ONCE
@@ -455,12 +500,11 @@ class Session:
         if isinstance(command, Heartbeat):
             soon = jittered(min(attempt.heartbeat_us // 2, LONGEST_HEARTBEAT_RETRY), self._random)
             attempt.heartbeat_lost(command.hb_seq, again_at=Boot(not_before + soon))
-            self._wake_by(attempt.heartbeat_at)
         elif command is attempt.report or attempt.phase is Phase.STARTING:
             attempt.tries += 1
             delay = delay_us(RETRY, failures=attempt.tries, fraction=self._random())
             attempt.retry_at = Boot(not_before + delay)
-            self._wake_by(attempt.retry_at)
+        self._look_by(attempt)
 
     def _refused(
         self, attempt: Attempt, command: WorkerCommand, why: str, *, is_alone: bool
@@ -474,7 +518,7 @@ class Session:
         if isinstance(command, Heartbeat):
             attempt.drop_news()
             attempt.heartbeat_at = self._now
-            self._wake_by(self._now)
+            self._look_by(attempt)
         elif attempt.report is command and attempt.tries <= MAX_REFUSED_REPORTS:
             attempt.tries += 1
             self._report(attempt, malformed(attempt, why))
@@ -483,14 +527,11 @@ class Session:
             self._lose(attempt)
 
     def _retry(self, attempt: Attempt) -> None:
-        if attempt.retry_at is None:
-            return
-        if self._now < attempt.retry_at:
-            self._wake_by(attempt.retry_at)
+        if attempt.retry_at is None or self._now < attempt.retry_at:
             return
         attempt.retry_at = None
         if attempt.phase is Phase.STARTING:
-            self._outbox.put(attempt, attempt.start(self._now))
+            self._outbox.put(attempt, attempt.start(self._now), self._now)
         elif attempt.report is not None:
             assert attempt.first_try_at is not None
             is_late = self._now >= attempt.first_try_at + REPORT_WITHIN
@@ -499,7 +540,7 @@ class Session:
                 self._note_about(attempt, "its report could not be delivered", is_error=True)
                 self._close(attempt)
             else:
-                self._outbox.put(attempt, attempt.report)
+                self._outbox.put(attempt, attempt.report, self._now)
 
     # --- handlers ------------------------------------------------------------------------------
 
@@ -521,13 +562,13 @@ class Session:
                 pass  # it has the lease; answering each time would let a handler fill our memory
             case SelfCompleted():
                 attempt.settled = event.result
-        self._wake_by(attempt.heartbeat_at)
+        self._look_by(attempt)
 
     def _ask_to_stop(self, attempt: Attempt, reason: str, kill_at: Boot) -> None:
         is_sooner = attempt.kill_at is None or kill_at < attempt.kill_at
         if is_sooner:
             attempt.kill_at = kill_at
-            self._wake_by(kill_at)
+            self._look_by(attempt)
         if not attempt.asked_to_stop and attempt.phase is Phase.RUNNING:
             attempt.asked_at = self._now
             self._actions.append(AskToStop(attempt.run, reason))
@@ -535,7 +576,7 @@ class Session:
     def _stop(self, attempt: Attempt, why: StopFor) -> None:
         if attempt.phase.has_handler and attempt.phase is not Phase.STOPPING:
             self.stats.kills += attempt.phase is Phase.RUNNING
-            attempt.phase = Phase.STOPPING
+            self._move(attempt, Phase.STOPPING)
             self._actions.append(Kill(attempt.run))
         attempt.stop_for = why
 
@@ -549,9 +590,10 @@ class Session:
 
     def _close(self, attempt: Attempt) -> None:
         attempt.is_open = False
+        self._move(attempt, Phase.REPORTING)
         del self._attempts[attempt.run]
+        self._timers.drop(attempt.run)
         self._leases.discard(attempt.grant.lease_id)
-        self._wake_by(self._now)  # room for the next
 
     def _finished(self, event: Finished) -> None:
         attempt = self._attempts.get(event.run)
@@ -560,10 +602,9 @@ class Session:
         outcome = event.outcome
         self.stats.crashes += isinstance(outcome, Died)
         self.stats.displaced += isinstance(outcome, Displaced)
-        attempt.phase = Phase.REPORTING
+        self._move(attempt, Phase.REPORTING)
         if attempt.began_at is not None:
             attempt.ran_us = Duration(self._now - attempt.began_at)
-        self._wake_by(self._now)
         if not attempt.is_open:
             self._close(attempt)
             return
@@ -579,11 +620,11 @@ class Session:
 
     def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
         assert not isinstance(report, Start | Heartbeat)
-        attempt.phase = Phase.REPORTING
+        self._move(attempt, Phase.REPORTING)
         attempt.report = report
         if attempt.first_try_at is None:
             attempt.first_try_at = self._now
-        self._outbox.put(attempt, report)
+        self._outbox.put(attempt, report, self._now)
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -591,19 +632,19 @@ class Session:
         self._note("the wall clock jumped ahead: renewing every lease now")
         for attempt in self._attempts.values():
             attempt.heartbeat_at = self._now
-        self._wake_by(self._now)
+            self._look_by(attempt)
 
     def _begin_drain(self, grace_us: Duration) -> None:
         """Stop claiming; what runs may finish."""
         if self._drain is not None:
             return
         self._drain = drain_within(grace_us, self._now)
+        self._next_drain_step_at = self._drain.ask_at
         self._claimer.hurry(self._now)
         for attempt in list(self._attempts.values()):
             if attempt.phase is Phase.PREPARING:
                 self._stop(attempt, StopFor.SHUTDOWN)
         self._end_waits()
-        self._wake_by(self._now)
 
     def _end_waits(self) -> None:
         """End a claim that is held open longer than the drain lasts; its retry does not wait."""
@@ -612,23 +653,25 @@ class Session:
             self._actions.append(EndWaits())
 
     def _continue_drain(self) -> None:
+        """Ask all to stop, later kill those that have not started. An attempt that begins to run
+        in between is asked then."""
         drain = self._drain
-        if drain is None:
+        if drain is None or self._now < self._next_drain_step_at:
             return
-        self._wake_by(drain.next_at(self._now))
+        self._next_drain_step_at = drain.kill_at if self._now < drain.kill_at else NEVER
         for attempt in list(self._attempts.values()):
-            if attempt.phase is Phase.RUNNING and self._now >= drain.ask_at:
+            if attempt.phase is Phase.RUNNING:
                 self._ask_to_stop(attempt, SHUTDOWN, drain.kill_at)
             if attempt.phase is Phase.STARTING and self._now >= drain.kill_at:
                 self._stop(attempt, StopFor.SHUTDOWN)
 
     def _stop_now(self) -> None:
         self._drain = stop_at_once(self._drain, self._now)
+        self._next_drain_step_at = NEVER  # all is stopped here
         for attempt in list(self._attempts.values()):
             if attempt.phase.has_handler and attempt.stop_for is None:
                 self._stop(attempt, StopFor.SHUTDOWN)
         self._end_waits()
-        self._wake_by(self._now)
 
     def _break(self, why: str) -> None:
         self.failure = self.failure or why
@@ -654,8 +697,10 @@ class Session:
     def _note_end(
         self, attempt: Attempt, report: WorkerCommand, disposition: Disposition | None
     ) -> None:
-        text = f"{attempt.name}: {describe_end(attempt, report, disposition)}"
         is_routine = not isinstance(report, Fail)
+        if is_routine and not self._notes_every_end:
+            return
+        text = f"{attempt.name}: {describe_end(attempt, report, disposition)}"
         self._actions.append(Note(text, job=attempt.grant.job, is_routine=is_routine))
 
     def _note_about(self, attempt: Attempt, text: str, *, is_error: bool = False) -> None:

@@ -66,6 +66,7 @@ class Worker:
             concurrency=options.concurrency,
             random=random.SystemRandom().random,
             stats=self.stats,
+            notes_every_end=options.tells_every_end,
         )
         self._coordination, self._registry, self._options = coordination, registry, options
         self._began = boot_now()

@@ -1,0 +1,133 @@
+"""What a job costs its worker: as much beside a thousand running jobs as beside fifty.
+
+Counted in instructions of the interpreter, not in seconds: a walk through all attempts, all slots
+or all children for each job would multiply them.
+"""
+
+from msgspec.structs import replace
+
+from tenure.clock import Boot
+from tenure.core.claims import ClaimAnswer
+from tenure.core.commands import Start, WorkerCommand
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, LeaseId, WorkerId
+from tenure.core.instants import seconds
+from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import Disposition, VerdictKind
+from tenure.worker.claims import ClaimSettings
+from tenure.worker.messages import (
+    Action,
+    Answered,
+    ChildrenReady,
+    ClaimAnswered,
+    Event,
+    Finished,
+    LeasesPolled,
+    PollLeases,
+    Prepare,
+    Prepared,
+    Run,
+    Send,
+    SendClaim,
+    Ticked,
+)
+from tenure.worker.outcomes import Returned
+from tenure.worker.session import Session
+from tenure.worker.stats import Stats
+from tests.support.coordinators import KIND, QUEUE, World
+from tests.worker.steps import steps
+
+SHORT_JOBS = 50
+FEW, MANY = 50, 1000
+AT_MOST = 1.2
+A_MOMENT_S = 0.01  # all in all less than a second: polls of leases come by time, not by job
+
+
+class Grants:
+    """Answers every claim in full and every report with yes; remembers who runs."""
+
+    def __init__(self, concurrency: int) -> None:
+        world = World()
+        world.enqueue()
+        self._pattern = world.claim()[0]
+        self.now = Boot(0)
+        self.stats = Stats()
+        self.running: list[int] = []
+        self._granted = 0
+        self._events: list[Event] = []
+        self.session = Session(
+            ClaimSettings(
+                namespace=DEFAULT_NAMESPACE,
+                worker=WorkerId("w1"),
+                actor=Actor("worker:w1"),
+                queues={QUEUE: 1},
+                kinds={KIND: None},
+            ),
+            concurrency=concurrency,
+            random=lambda: 0.5,
+            stats=self.stats,
+        )
+        self.feed(ChildrenReady())
+        while len(self.running) < concurrency:
+            self.pass_time(A_MOMENT_S)
+
+    def feed(self, event: Event) -> None:
+        self._events.append(event)
+        while self._events:
+            for action in self.session.handle(self._events.pop(0), self.now):
+                self._perform(action)
+
+    def pass_time(self, amount_s: float) -> None:
+        self.now = Boot(self.now + seconds(amount_s))
+        self.feed(Ticked())
+
+    def finish_newest(self) -> None:
+        """The job that began last ends, and the next one takes its slot."""
+        self.feed(Finished(self.running.pop(), Returned(b"null")))
+        self.pass_time(A_MOMENT_S)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendClaim():
+                grants = tuple(self._grant() for _ in range(action.request.limit))
+                self._events.append(ClaimAnswered(action.ticket, ClaimAnswer(grants=grants)))
+            case Send():
+                verdicts = tuple(self._verdict(each) for each in action.commands)
+                self._events.append(Answered(action.ticket, verdicts))
+            case PollLeases():
+                self._events.append(LeasesPolled({}))
+            case Prepare():
+                self._events.append(Prepared(action.run))
+            case Run():
+                self.running.append(action.run)
+            case _:
+                pass
+
+    def _grant(self) -> Grant:
+        self._granted += 1
+        number = self._granted
+        return replace(self._pattern, job_id=JobId(f"j{number}"), lease_id=LeaseId(f"l{number}"))
+
+    def _verdict(self, command: WorkerCommand) -> Verdict:
+        if isinstance(command, Start):
+            return Verdict(kind=VerdictKind.OK, ttl_us=self._pattern.ttl_us)
+        return Verdict(kind=VerdictKind.COMMITTED, disposition=Disposition.SUCCEEDED)
+
+
+def session_steps_per_job(concurrency: int) -> float:
+    """The cost of short jobs that pass through one slot while the other slots are taken."""
+    worker = Grants(concurrency)
+
+    def pass_through() -> None:
+        for _ in range(SHORT_JOBS):
+            worker.finish_newest()
+
+    spent = steps(pass_through)
+    assert worker.stats.succeeded == SHORT_JOBS
+    assert len(worker.running) == concurrency
+    return spent / SHORT_JOBS
+
+
+def test_a_job_costs_its_session_as_much_beside_a_thousand_others_as_beside_fifty() -> None:
+    few, many = session_steps_per_job(FEW), session_steps_per_job(MANY)
+
+    assert many <= AT_MOST * few
