@@ -92,7 +92,9 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "queue": "The queue it came from.",
         "attempt": "1 for the first attempt; rises with every claim.",
         "fence": "The fencing token: higher than that of every earlier attempt of this job.",
-        "correlation_id": "As it was enqueued with, or taken over from the job that enqueued it.",
+        "correlation_id": "As it was enqueued with, or taken over from the job that enqueued it;"
+        " otherwise the job's own id.",
+        "trace_id": "As it was enqueued with: a traceparent or any text; None without one.",
         "traceparent": "W3C's, to hand on to whatever the handler calls; None without one.",
         "checkpoint": "What the last attempt saved; None at first.",
     },

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from tenure.cli import bulk, dlq
+from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, operator_actor
 from tests.cli.harness import Run, enqueued
+from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 
 
 def dead_letter(run: Run, *words: str, reason: str = "policy_violation") -> str:
@@ -32,6 +34,20 @@ def test_dead_letters_are_listed_by_filter_and_shown(run: Run) -> None:
     assert listed(run, "--stage", "exec") == []
     assert "DeadLettered: spam" in table
     assert "resolved" in run("dlq", "show", spam).stdout
+
+
+@spec("F7", "OB26")
+def test_the_documents_of_a_dead_letter_have_the_required_fields(run: Run) -> None:
+    job_id = dead_letter(run)
+
+    shown = json.loads(run("dlq", "show", job_id, "--json").stdout)
+    [in_list] = json.loads(run("dlq", "ls", "--json").stdout)
+
+    for letter in (shown, in_list):
+        assert set(letter) == {*REQUIRED_OF_DEAD_LETTERS, "id", "job", "resolution"}
+        assert (letter["id"], letter["correlation_id"], letter["attempts"]) == (job_id, job_id, 0)
+        assert letter["reason_code"] == "policy_violation"
+        assert (letter["last_error"]["message"], letter["last_owner"]) == ("spam", None)
 
 
 def test_a_redriven_dead_letter_is_no_longer_listed_and_names_its_new_job(run: Run) -> None:

@@ -291,6 +291,21 @@ def test_control_characters_of_data_never_reach_the_terminal(run: Run) -> None:
     assert "\\u202e" in shown
 
 
+@spec("OB26")
+def test_a_job_without_a_correlation_id_is_shown_and_found_under_its_own_id(run: Run) -> None:
+    own = run("enqueue", "mail").stdout.strip()
+    run("enqueue", "mail", "--correlation-id", "order-7")
+
+    shown = json.loads(run("jobs", "show", own, "--json").stdout)
+    found = json.loads(run("jobs", "ls", "--correlation-id", own, "--json").stdout)
+
+    assert [(job["id"], job["correlation_id"]) for job in found] == [(own, own)]
+    assert [each["correlation_id"] for each in (shown["job"], *shown["events"])] == [own, own]
+    assert ["correlation", own] in [
+        line.split() for line in run("jobs", "show", own).stdout.splitlines()
+    ]
+
+
 @pytest.mark.parametrize("words", ["jobs show ID", "dlq ls", "dlq show ID"])
 @pytest.mark.parametrize(("form", "escaped"), [("", "a\\x1b[2Jb"), (" --json", "a\\u001b[2Jb")])
 def test_escape_sequences_of_data_are_shown_and_not_obeyed(

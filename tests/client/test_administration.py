@@ -6,8 +6,10 @@ import pytest
 
 from tenure import Conflict, InvalidInput, JobFunction, Retry, UnknownJob, ValidationError
 from tenure.client.app import Application
-from tenure.core.vocabulary import ErrorClass, ResolutionKind, WorkerState
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import ErrorClass, ReasonCode, ResolutionKind, WorkerState
 from tests.client.scene import Scene
+from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 
 
 @pytest.fixture
@@ -73,6 +75,23 @@ def test_workers_are_listed_and_drained(scene: Scene, app: Application) -> None:
 
 
 # --- dead letters --------------------------------------------------------------------------------
+
+
+@spec("F7", "OB26")
+def test_a_dead_letter_has_the_required_fields(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    dead = work.enqueue(1)
+    scene.fail(ErrorClass.TRANSIENT)
+
+    [letter] = app.dead_letters.ls()
+
+    assert set(letter.to_dict()) == {*REQUIRED_OF_DEAD_LETTERS, "id", "job", "resolution"}
+    assert (letter.id, letter.correlation_id) == (dead.id, dead.id)
+    assert (letter.attempts, letter.reason_code) == (1, ReasonCode.EXHAUSTED_RETRIES)
+    assert letter.last_error is not None
+    assert (letter.stage, letter.last_owner) == (letter.job.stage, letter.job.last_owner)
+    assert letter.last_lease_expires_at == letter.job.last_lease_expires_at is not None
 
 
 def test_a_dead_letter_is_redriven_once(

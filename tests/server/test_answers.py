@@ -13,6 +13,7 @@ from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.protocol.routes import MAX_BODY_BYTES
 from tests.server.harness import JOB, Stage
+from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
 
@@ -473,6 +474,25 @@ def test_dead_letters_are_listed_and_dealt_with(stage: Stage) -> None:
         "discarded",
     ]
     assert seen["resolution"]["note"] == "n"
+
+
+@spec("F7", "OB26")
+def test_a_dead_letter_says_what_somebody_needs_to_decide(stage: Stage) -> None:
+    job_id = stage.enqueue(1, policy={"max_attempts": 1})
+    [lease] = stage.claim()
+    held = {"job_id": job_id, "lease_id": lease["lease_id"]}
+    error = {"class": "transient", "type": "OSError", "message": "no"}
+    failed = stage.call("fail", _report(held, "f", error=error, stage="exec"), role=W)
+    assert failed.json["job_status"] == "dead_lettered"
+
+    [letter] = stage.call("dead-letters", role=V).json["dead_letters"]
+
+    assert set(letter) == {*REQUIRED_OF_DEAD_LETTERS, "id", "job", "resolution"}
+    assert (letter["id"], letter["correlation_id"]) == (job_id, job_id)
+    assert (letter["reason_code"], letter["stage"]) == ("exhausted_retries", "exec")
+    assert (letter["last_error"]["type"], letter["attempts"]) == ("OSError", 1)
+    assert letter["last_owner"] == letter["job"]["last_owner"] is not None
+    assert letter["last_lease_expires_at"] == letter["job"]["last_lease_expires_at"] is not None
 
 
 @spec("B17", "B18", "H5")

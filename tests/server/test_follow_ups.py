@@ -35,6 +35,21 @@ def test_a_worker_makes_a_follow_up_once(stage: Stage) -> None:
     assert stage.job(expected).payload == b"1"
 
 
+@spec("OB4", "OB26")
+def test_a_follow_up_that_names_no_trace_has_its_parents(stage: Stage) -> None:
+    labelled = stage.enqueue(1, trace_id="order 7's trace", correlation_id="order-7")
+    plain = stage.enqueue(2)
+    leases = {lease["job_id"]: lease for lease in stage.claim(limit=2)}
+
+    inherited = follow(stage, leases[labelled]).json["job"]
+    named = follow(stage, leases[labelled], step="2", trace_id="t", correlation_id="c").json["job"]
+    of_plain = follow(stage, leases[plain]).json["job"]
+
+    assert (inherited["trace_id"], inherited["correlation_id"]) == ("order 7's trace", "order-7")
+    assert (named["trace_id"], named["correlation_id"]) == ("t", "c")
+    assert of_plain["correlation_id"] == leases[plain]["correlation_id"] == plain
+
+
 @spec("D12")
 def test_a_worker_makes_no_other_jobs(stage: Stage) -> None:
     refused = stage.call("enqueue", {"queue": "q", "kind": "k"}, role=Role.WORKER)

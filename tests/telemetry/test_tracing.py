@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -35,6 +36,7 @@ STRICTEST_HEAD_BYTES = 8 << 10
 
 app = Tenure()
 seen: list[tuple[str | None, str | None]] = []
+labels: list[tuple[str | None, str]] = []
 
 
 @app.job
@@ -55,6 +57,21 @@ async def aouter(ctx: Context) -> str:
 
 
 @app.job
+def leaf(ctx: Context) -> None:
+    labels.append((ctx.trace_id, ctx.correlation_id))
+
+
+@app.job
+def root(ctx: Context) -> list[str]:
+    labels.append((ctx.trace_id, ctx.correlation_id))
+    with ThreadPoolExecutor(1) as other:  # a thread that knows nothing of the attempt's trace
+        far = other.submit(lambda: ctx.enqueue(leaf.call(), step="far")).result()
+    near = ctx.enqueue(leaf.call(), step="near")
+    own = ctx.enqueue(leaf.using(trace_id="t", correlation_id="c").call(), step="own")
+    return [far.id, near.id, leaf.enqueue().id, own.id]
+
+
+@app.job
 def broken() -> None:
     raise ValueError("no")
 
@@ -62,6 +79,7 @@ def broken() -> None:
 @pytest.fixture
 def stand() -> Iterator[Inline]:
     seen.clear()
+    labels.clear()
     with inline(app) as stand:
         yield stand
 
@@ -116,9 +134,57 @@ def test_nothing_is_made_up_where_no_trace_was_given(stand: Inline) -> None:
 
     stand.drain()
 
-    assert seen[0] == (None, None)
+    assert seen[0] == (None, job.id)
     assert {event.trace_id for event in job.events()} == {None}
     assert {event.trace_id for event in other.events()} == {"my-own-label"}
+
+
+@spec("OB4")
+@pytest.mark.parametrize("trace_id", ["order 7's trace", TRACEPARENT, None])
+@pytest.mark.usefixtures("plain")
+def test_a_handler_and_its_jobs_get_the_trace_id_whatever_its_form(
+    stand: Inline, trace_id: str | None
+) -> None:
+    job = root.using(trace_id=trace_id, correlation_id="order-7").enqueue()
+
+    stand.drain()
+
+    *inherited, own = [app.get(each).refresh() for each in job.result()]
+    assert sorted(labels, key=str) == sorted([(trace_id, "order-7")] * 4 + [("t", "c")], key=str)
+    assert [(each.trace_id, each.correlation_id) for each in inherited] == [
+        (trace_id, "order-7")
+    ] * 3
+    assert (own.trace_id, own.correlation_id) == ("t", "c")
+
+
+@spec("OB4")
+def test_a_label_is_handed_on_also_where_attempts_are_spans(
+    stand: Inline, spans: InMemorySpanExporter
+) -> None:
+    job = root.using(trace_id="order 7's trace").enqueue()
+
+    stand.drain()
+
+    *inherited, _ = [app.get(each).refresh() for each in job.result()]
+    assert {each.trace_id for each in inherited[1:]} == {"order 7's trace"}
+    assert named(spans, "run root").links == ()
+
+
+@spec("OB26")
+@pytest.mark.usefixtures("plain")
+def test_a_job_without_a_correlation_id_and_what_it_enqueues_are_found_under_its_own_id(
+    stand: Inline,
+) -> None:
+    job = root.enqueue()
+
+    stand.drain()
+
+    *inherited, own = job.result()
+    family = {job.id, *inherited}
+    assert {record.id for record in app.jobs(correlation_id=job.id)} == family
+    assert job.refresh().correlation_id == job.id
+    assert {event.correlation_id for event in job.events()} == {job.id}
+    assert app.jobs(correlation_id=own) == []
 
 
 @spec("OB3", "OB4")

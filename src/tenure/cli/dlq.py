@@ -44,8 +44,8 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import Coordination, DeadLetter, JobFilter
-from tenure.protocol.fields import iso, optional_moment
-from tenure.protocol.records import JobRecord, ResolutionRecord, job_record, resolution_record
+from tenure.protocol.fields import optional_moment
+from tenure.protocol.records import DeadLetterRecord, dead_letter_record
 
 MAX_LISTED = 500
 
@@ -99,23 +99,9 @@ def _filter(
 # --- Looking -------------------------------------------------------------------------------------
 
 
-class DeadLetterLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter as it is listed."""
-
-    id: str
-    kind: str
-    queue: str
-    reason_code: str | None
-    stage: str | None
-    attempt: int
-    finished_at: str | None
-    error: str | None
-    resolution: ResolutionRecord | None
-
-
 @dlq.command(name="ls")
 @url_option
-@json_option(list[DeadLetterLine])
+@json_option(list[DeadLetterRecord])
 @filter_options
 @click.option(
     "--by",
@@ -170,7 +156,9 @@ def list_dead_letters(
         found = serving.store.list_dead_letters(msgspec.structs.replace(wanted, limit=limit))
         now = serving.store.now()
     if as_json:
-        print_json([_line(letter) for letter in found])
+        print_json(
+            [dead_letter_record(each.job, each.resolution, now=now, bodies=False) for each in found]
+        )
         return
     _print_dead_letters(found, now, resolved=resolved)
 
@@ -201,21 +189,6 @@ def _print_dead_letters(found: list[DeadLetter], now: Instant, *, resolved: bool
 
 def _headline(job: Job) -> str | None:
     return None if job.error is None else job.error.headline
-
-
-def _line(letter: DeadLetter) -> DeadLetterLine:
-    job, error = letter.job, letter.job.error
-    return DeadLetterLine(
-        id=job.id,
-        kind=job.kind,
-        queue=job.queue,
-        reason_code=job.reason_code,
-        stage=job.stage,
-        attempt=job.attempt,
-        finished_at=iso(job.finished_at),
-        error=None if error is None else f"{error.type}: {error.message}",
-        resolution=resolution_record(letter.resolution),
-    )
 
 
 class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,16 +248,9 @@ def _show_groups(groups: list[tuple[Job, int]], *, now: Instant, as_json: bool) 
     )
 
 
-class DeadLetterShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter, and what became of it if anything has."""
-
-    job: JobRecord
-    resolution: ResolutionRecord | None
-
-
 @dlq.command(name="show")
 @url_option
-@json_option(DeadLetterShown)
+@json_option(DeadLetterRecord)
 @click.option("--bodies", is_flag=True, help="Also show payload and checkpoint.")
 @job_argument
 def show_dead_letter(
@@ -297,9 +263,8 @@ def show_dead_letter(
             refuse(f"job {job.id} is {job.status}, not a dead letter")
         found = serving.store.load_resolutions([job.id]).get(job.id)
         now = serving.store.now()
-        shown = job_record(job, now=now, bodies=bodies)
     if as_json:
-        print_json(DeadLetterShown(job=shown, resolution=resolution_record(found)))
+        print_json(dead_letter_record(job, found, now=now, bodies=bodies))
         return
     facts = job_facts(job, now=now, bodies=bodies)
     if found is None:

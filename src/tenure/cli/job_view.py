@@ -37,7 +37,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("stage", job.stage),
         ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
-        ("correlation", job.correlation_id),
+        ("correlation", job.correlated_by),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
         ("finished", exact_and_ago(job.finished_at, now)),
     ]

@@ -14,7 +14,7 @@ import msgspec
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, refusal
-from tenure.client.records import DeadLetterRecord, QueueRecord, record_of
+from tenure.client.records import DeadLetterRecord, QueueRecord, dead_letter_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
@@ -27,7 +27,7 @@ from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
 from tenure.handlers.options import duration, instant, plain
 from tenure.ports import JobFilter
-from tenure.protocol.records import WorkerRecord, resolution_record, worker_record
+from tenure.protocol.records import WorkerRecord, worker_record
 
 MAX_LIMIT = 1_000_000
 MAX_LISTED = 500
@@ -241,13 +241,7 @@ class DeadLetters:
             limit=limit,
         )
         found = yield from self._channel.asking(lambda store: store.list_dead_letters(wanted))
-        return [
-            DeadLetterRecord(
-                job=record_of(letter.job, now=letter.job.updated_at, bodies=False),
-                resolution=resolution_record(letter.resolution),
-            )
-            for letter in found
-        ]
+        return [dead_letter_of(letter) for letter in found]
 
     def _redriving(self, job_id: str, payload: Any, again: bool) -> Operation[Job[Any]]:
         letter = yield from self._loading(job_id)

@@ -243,7 +243,7 @@ def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
         said = overrides_from(options)
         policy = policy_from(options, kind.policy)
     traced = tracing.enqueue_span(kind.kind, said.get("queue", kind.queue))
-    defaults = {"correlation_id": traced.correlation_id, "trace_id": traced.traceparent}
+    defaults = {"correlation_id": traced.correlation_id, "trace_id": traced.trace_id}
     return msgspec.structs.replace(kind, policy=policy, **{**defaults, **said})
 
 

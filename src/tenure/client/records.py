@@ -14,11 +14,13 @@ from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job, Progress
 from tenure.core.vocabulary import EventCause, JobStatus, ReasonCode, Stage
+from tenure.ports import DeadLetter
 from tenure.protocol.records import (
     ErrorRecord,
     PolicyRecord,
     Record,
     ResolutionRecord,
+    dead_letter_record,
     job_record,
 )
 
@@ -46,7 +48,7 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     payload: Any = msgspec.UNSET
     policy: PolicyRecord
     dedupe_key: str | None
-    correlation_id: str | None
+    correlation_id: str
     trace_id: str | None
     origin_id: JobId | None
     origin_cause: EventCause | None
@@ -108,5 +110,21 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 class DeadLetterRecord(Record, frozen=True, kw_only=True):
     """A dead letter, and what became of it: None if nobody has decided yet."""
 
+    id: JobId
+    reason_code: ReasonCode | None
+    stage: Stage | None
+    last_error: ErrorRecord | None
+    attempts: int
+    last_owner: WorkerId | None
+    last_lease_expires_at: datetime | None
+    correlation_id: str
     job: JobRecord
     resolution: ResolutionRecord | None
+
+
+def dead_letter_of(letter: DeadLetter) -> DeadLetterRecord:
+    """A dead letter as it is listed, without its bodies."""
+    now = letter.job.updated_at
+    shown = dead_letter_record(letter.job, letter.resolution, now=now, bodies=False)
+    fields = {name: getattr(shown, name) for name in DeadLetterRecord.__struct_fields__}
+    return DeadLetterRecord(**fields | {"job": record_of(letter.job, now=now, bodies=False)})

@@ -222,7 +222,7 @@ def _compensation(job: Job) -> tuple[Change, ...]:
         origin,
         job.updated_at,
         compensation_id(job.id),
-        job.correlation_id,
+        job.correlated_by,
         job.trace_id,
     )
     return (Change(job=evolve(None, event, payload), expected_rev=0, events=(event,)),)

@@ -18,6 +18,7 @@ from tenure.core.ids import (
     QueueName,
     RequestId,
     WorkerId,
+    correlated_by,
     is_worker,
 )
 from tenure.core.instants import Instant
@@ -163,6 +164,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     def event_class(self) -> EventClass:
         """Whether it may be pruned after its attempt."""
         return CLASS_OF[self.type]
+
+    @property
+    def correlated_by(self) -> str:
+        """The correlation id of its job as others see it. [OB26]"""
+        return correlated_by(self.correlation_id, self.job_id)
 
     @property
     def is_by_worker(self) -> bool:

@@ -137,6 +137,23 @@ def fence(epoch: Epoch, attempt: int) -> int:
     return (epoch << 32) + attempt
 
 
+def correlated_by(correlation_id: str | None, job_id: JobId) -> str:
+    """The correlation id of a job as others see it: the one it was given, or its own id. [OB26]"""
+    return job_id if correlation_id is None else correlation_id
+
+
+def job_correlated_by(correlation_id: str | None) -> JobId | None:
+    """The job that others see under this correlation id if it was given none. [OB26]"""
+    is_id = correlation_id is not None and JOB_ID_PATTERN.fullmatch(correlation_id) is not None
+    return JobId(str(correlation_id)) if is_id else None
+
+
+def given_correlation_id(shown: str | None, job_id: JobId) -> str | None:
+    """The correlation id as it is stored, from one that was shown. A job that was given its own id
+    is seen, and found, like one that was given none."""
+    return None if shown == job_id else shown
+
+
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 

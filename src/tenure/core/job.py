@@ -6,7 +6,16 @@ It decides nothing; `row_violations` only says where a row breaks the table of d
 
 import msgspec
 
-from tenure.core.ids import Actor, JobId, Kind, LeaseId, Namespace, QueueName, WorkerId
+from tenure.core.ids import (
+    Actor,
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    WorkerId,
+    correlated_by,
+)
 from tenure.core.instants import NEVER, Duration, Instant
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
@@ -158,6 +167,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     def is_exhausted(self) -> bool:
         """Whether the retry budget is spent. [A13]"""
         return self.failures >= self.policy.max_attempts
+
+    @property
+    def correlated_by(self) -> str:
+        """Its correlation id as others see it: never None. [OB26]"""
+        return correlated_by(self.correlation_id, self.id)
 
     @property
     def compensates(self) -> JobId | None:

@@ -70,6 +70,10 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
             return _refused(None, refused)
     if job is not None:
         return answer_existing(job, command, history)
+    correlation_id, trace_id = command.correlation_id, command.trace_id
+    if parent is not None and parent.job is not None:  # [OB4]
+        correlation_id = parent.job.correlated_by if correlation_id is None else correlation_id
+        trace_id = parent.job.trace_id if trace_id is None else trace_id
     facts = Facts(
         namespace=command.namespace,
         queue=command.queue,
@@ -97,8 +101,8 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         answer=lambda enqueued, _: Reply(job=enqueued),
         job_id=command.job_id,
         not_after=None if parent is None or parent.job is None else parent.job.due_at,
-        correlation_id=command.correlation_id,
-        trace_id=command.trace_id,
+        correlation_id=correlation_id,
+        trace_id=trace_id,
     )
 
 
@@ -337,7 +341,7 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         at=at,
         answer=lambda enqueued, _: Reply(job=enqueued),
         job_id=redriven_id(command),
-        correlation_id=job.correlation_id,
+        correlation_id=job.correlated_by,
         trace_id=job.trace_id,
     )
     change = applied.change

@@ -126,7 +126,8 @@ class Context(ABC):
     queue: QueueName
     attempt: int
     fence: int
-    correlation_id: str | None
+    correlation_id: str  # the job's own id if it was given none
+    trace_id: str | None  # as the job has it: a traceparent, or any label of the producer's
     traceparent: str | None  # W3C's, to send to services that the handler calls
     checkpoint: Any  # what the last attempt saved, decoded; None at first
 

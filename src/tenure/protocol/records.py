@@ -6,19 +6,35 @@ A lease id is the right to report: no record carries a usable one, only grants d
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
 from tenure.core.artifacts import Artifact
 from tenure.core.events import Event, Facts
-from tenure.core.ids import LEASE_ID_PATTERN, Fingerprint, RequestId, shown_lease
+from tenure.core.ids import (
+    LEASE_ID_PATTERN,
+    Fingerprint,
+    JobId,
+    RequestId,
+    WorkerId,
+    given_correlation_id,
+    shown_lease,
+)
 from tenure.core.instants import Instant
 from tenure.core.job import HIDDEN, Job, JobError, not_before
 from tenure.core.lateness import is_suspect
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.resolutions import Resolution
-from tenure.core.vocabulary import ErrorClass, EventCause, EventClass, WorkerState
+from tenure.core.vocabulary import (
+    ErrorClass,
+    EventCause,
+    EventClass,
+    ReasonCode,
+    Stage,
+    WorkerState,
+)
 from tenure.core.workers import WorkerSeen
 from tenure.protocol.fields import optional_instant
 from tenure.protocol.translation import derived, to_core, to_wire
@@ -94,17 +110,20 @@ class JobRecord(DerivedRecord, frozen=True, kw_only=True):
     """A job. `suspect` says that its worker has been silent for two heartbeats. [L6]
 
     A job that finished while an attempt was running keeps that attempt's `started_at`, and
-    `duration_s` says how long the attempt ran. [S10]
+    `duration_s` says how long the attempt ran. [S10] A job that was given no `correlation_id` has
+    its own id as one. [OB26]
     """
 
+    correlation_id: str
     suspect: bool
     duration_s: float | None = None
 
 
 _BODIES = ("payload", "result", "checkpoint")
-_with_bodies = to_wire(Job, JobRecord)
-_without_bodies = to_wire(Job, JobRecord, without=_BODIES)
-_job = to_core(JobRecord, Job)
+CORRELATED = {"correlated_by": "correlation_id"}
+_with_bodies = to_wire(Job, JobRecord, names=CORRELATED)
+_without_bodies = to_wire(Job, JobRecord, without=_BODIES, names=CORRELATED)
+_job = to_core(JobRecord, Job, given=("correlation_id",))
 
 
 def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
@@ -118,7 +137,11 @@ def job_of(record: JobRecord) -> Job:
     that was not asked for is null."""
     run_at, updated_at = optional_instant(record.run_at), optional_instant(record.updated_at)
     assert updated_at is not None
-    return _job(record, not_before=not_before(run_at, queued_at=updated_at))
+    return _job(
+        record,
+        not_before=not_before(run_at, queued_at=updated_at),
+        correlation_id=given_correlation_id(record.correlation_id, record.id),
+    )
 
 
 # --- Events ------------------------------------------------------------------------------------
@@ -138,18 +161,26 @@ class EventRecord(DerivedRecord, frozen=True, kw_only=True):
     name: str
     cause: str
     event_class: EventClass = msgspec.field(name="class")
+    correlation_id: str
 
 
 _event_record = to_wire(
-    Event, EventRecord, given=("id", "lease_id", "request_id"), names={"reason": "cause"}
+    Event,
+    EventRecord,
+    given=("id", "lease_id", "request_id"),
+    names={"reason": "cause", **CORRELATED},
 )
-_event = to_core(EventRecord, Event, given=("cause",))
+_event = to_core(EventRecord, Event, given=("cause", "correlation_id"))
 _CAUSES = {cause.value: cause for cause in EventCause}
 
 
 def event_of(record: EventRecord) -> Event:
     """The event behind a record; its lease id is only what may be shown of it."""
-    return _event(record, cause=_CAUSES.get(record.cause))
+    return _event(
+        record,
+        cause=_CAUSES.get(record.cause),
+        correlation_id=given_correlation_id(record.correlation_id, record.job_id),
+    )
 
 
 def event_record(event: Event, *, digests: bool = True) -> EventRecord:
@@ -197,6 +228,40 @@ def resolution_of(record: ResolutionRecord | None) -> Resolution | None: ...
 def resolution_of(record: ResolutionRecord | None) -> Resolution | None:
     """The resolution behind a record."""
     return None if record is None else _resolution(record, fingerprint=Fingerprint(""))
+
+
+class DeadLetterRecord(Record, frozen=True, kw_only=True):
+    """A dead letter, and what became of it: null if nobody has decided yet. [F7]"""
+
+    id: JobId
+    reason_code: ReasonCode | None
+    stage: Stage | None
+    last_error: ErrorRecord | None
+    attempts: int
+    last_owner: WorkerId | None
+    last_lease_expires_at: datetime | None
+    correlation_id: str
+    job: JobRecord
+    resolution: ResolutionRecord | None
+
+
+_dead_letter = to_wire(
+    Job,
+    DeadLetterRecord,
+    given=("job", "resolution"),
+    names={"attempt": "attempts", **CORRELATED},
+)
+
+
+def dead_letter_record(
+    job: Job, resolution: Resolution | None, *, now: Instant, bodies: bool
+) -> DeadLetterRecord:
+    """A dead letter as it is shown at `now`."""
+    return _dead_letter(
+        job,
+        job=job_record(job, now=now, bodies=bodies),
+        resolution=resolution_record(resolution),
+    )
 
 
 @derived(Artifact)

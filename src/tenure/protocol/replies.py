@@ -11,7 +11,7 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, QueueState
 from tenure.core.event_counts import EventCount
-from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName
+from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName, given_correlation_id
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
@@ -19,7 +19,9 @@ from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
 from tenure.protocol.fields import in_seconds
 from tenure.protocol.records import (
+    CORRELATED,
     ArtifactRecord,
+    DeadLetterRecord,
     DerivedRecord,
     EventRecord,
     JobRecord,
@@ -91,7 +93,7 @@ class GrantRecord(Record, frozen=True, kw_only=True):
     payload: msgspec.Raw
     checkpoint: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     progress: Progress | None = None
-    correlation_id: str | None = None
+    correlation_id: str
     trace_id: str | None = None
 
 
@@ -109,11 +111,12 @@ class ClaimReply(Record, frozen=True, kw_only=True):
 
 
 _GRANTED = {"ttl_us": "lease_ttl_s", "status": "job_status"}
-grant_record = to_wire(Grant, GrantRecord, via=("job", "job.policy"), names=_GRANTED)
+grant_record = to_wire(Grant, GrantRecord, via=("job", "job.policy"), names=_GRANTED | CORRELATED)
 _grant = to_core(GrantRecord, Grant, names=_GRANTED)
 _granted_job = to_core(
     GrantRecord,
     Job,
+    given=("correlation_id",),
     without=("lease_id",),
     names={"id": "job_id", "status": "job_status", "updated_at": "enqueued_at"},
 )
@@ -122,7 +125,12 @@ _granted_policy = to_core(GrantRecord, Policy)
 
 def grant_of(record: GrantRecord) -> Grant:
     """The grant that came. Its job is what a worker needs of one: no instants but its beginning."""
-    return _grant(record, job=_granted_job(record, policy=_granted_policy(record)))
+    job = _granted_job(
+        record,
+        policy=_granted_policy(record),
+        correlation_id=given_correlation_id(record.correlation_id, record.job_id),
+    )
+    return _grant(record, job=job)
 
 
 def claim_reply(answer: ClaimAnswer) -> ClaimReply:
@@ -188,13 +196,6 @@ class JobPage(Record, frozen=True, kw_only=True):
     jobs: tuple[JobRecord, ...]
     next_before: JobId | None = None
     resolutions: tuple[ResolutionRecord, ...] = ()
-
-
-class DeadLetterRecord(Record, frozen=True, kw_only=True):
-    """A dead letter and what became of it."""
-
-    job: JobRecord
-    resolution: ResolutionRecord | None
 
 
 class DeadLetterPage(Record, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from tenure.ports import EventFilter, JobFilter
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
+    dead_letter_record,
     event_record,
     job_record,
     resolution_record,
@@ -24,7 +25,6 @@ from tenure.protocol.records import (
 from tenure.protocol.replies import (
     ArtifactsReply,
     DeadLetterPage,
-    DeadLetterRecord,
     EventsReply,
     JobPage,
     JobsReply,
@@ -56,7 +56,8 @@ _Id = TypeVar("_Id", bound=str)
 async def enqueue(call: Call) -> Response:
     """Make a job: 201, or 200 with the job that exists already."""
     bodies = call.check_bodies_wanted()
-    command = _enqueue_of(call, call.message(EnqueueMessage), await call.services.now())
+    message, traced = call.message(EnqueueMessage), call.asked.traced
+    command = _enqueue_of(call, message, await call.services.now(), traced=traced)
     [reply] = await _enqueued(call, [command])
     now = await call.services.now()
     return answer(job_reply(reply, now=now, bodies=bodies), _status(call, reply))
@@ -67,7 +68,10 @@ async def enqueue_many(call: Call) -> Response:
     messages = call.message(EnqueueManyMessage).jobs
     bodies = call.check_with_bodies("jobs", len(messages))
     came_at = await call.services.now()
-    commands = await call.work(lambda: [_enqueue_of(call, each, came_at) for each in messages])
+    traced = call.asked.traced
+    commands = await call.work(
+        lambda: [_enqueue_of(call, each, came_at, traced=traced) for each in messages]
+    )
     replies = await _enqueued(call, commands, within="jobs")
     now = await call.services.now()
     return await call.large_answer(
@@ -83,7 +87,7 @@ async def follow_up(call: Call) -> Response:
     if message.job.job_id is not None:
         raise InvalidInput("job.job_id", "follows from the parent", hint="leave it out")
     now = await call.services.now()
-    enqueue = _enqueue_of(call, message.job, now)
+    enqueue = _enqueue_of(call, message.job, now, traced=call.asked.named)
     if await hidden_jobs(call, [call.job_id]):
         raise UnknownJob(call.job_id)
     command = follow_up_command(enqueue, message, parent=call.job_id)
@@ -98,7 +102,9 @@ def _lower(job_id: _Id | None) -> _Id | None:
     return None if job_id is None else cast(_Id, job_id.lower())
 
 
-def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
+def _enqueue_of(
+    call: Call, message: EnqueueMessage, now: Instant, *, traced: TraceContext
+) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
     undo = message.policy.compensation
@@ -108,7 +114,7 @@ def _enqueue_of(call: Call, message: EnqueueMessage, now: Instant) -> Enqueue:
     if job_id is None:
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
-    message = _labelled(message, call.asked.traced)
+    message = _labelled(message, traced)
     return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
 
 
@@ -256,10 +262,7 @@ async def dead_letters(call: Call) -> Response:
     return await call.large_answer(
         lambda: DeadLetterPage(
             dead_letters=tuple(
-                DeadLetterRecord(
-                    job=job_record(job, now=now, bodies=bodies),
-                    resolution=resolution_record(resolutions.get(job.id)),
-                )
+                dead_letter_record(job, resolutions.get(job.id), now=now, bodies=bodies)
                 for job in found
             ),
             next_before=next_before,

@@ -36,7 +36,7 @@ def job_ids(job: Job) -> dict[str, Any]:
         "kind": job.kind,
         "queue": job.queue,
         "attempt": job.attempt,
-        "correlation_id": job.correlation_id,
+        "correlation_id": job.correlated_by,
         "trace_id": job.trace_id,
     }
 
@@ -97,7 +97,7 @@ class JsonFormatter(logging.Formatter):
         }
         traced = tracing.current()
         line |= {
-            "trace_id": traced.traceparent,
+            "trace_id": traced.trace_id,
             "correlation_id": traced.correlation_id,
             **_several(traced),
             **{name: each for name, each in vars(record).items() if name not in _ORDINARY},

@@ -57,6 +57,8 @@ class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
     """The trace and correlation ids of the attempt or request that runs here, if one does."""
 
     traceparent: str | None = None
+    label: str | None = None
+    """The attempt's trace id, if that is not a traceparent: only jobs and log lines carry it."""
     correlation_ids: tuple[str, ...] = ()
     """The attempt's own, or those of the jobs that the request is about, without duplicates."""
     traces: tuple[str, ...] = ()
@@ -66,6 +68,12 @@ class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
     def correlation_id(self) -> str | None:
         """The correlation id, if there is exactly one."""
         return self.correlation_ids[0] if len(self.correlation_ids) == 1 else None
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace id of jobs that are enqueued here: that of the attempt goes before that of a
+        span, which nobody would find under the attempt's label. [OB4]"""
+        return self.traceparent if self.label is None else self.label
 
 
 NO_TRACE = TraceContext()
@@ -155,7 +163,7 @@ def server_span(method: str, path: str, told: TraceContext) -> Iterator["Request
         _request_span(method, path, told, "SERVER", "http.route") as (inside, span),
         use_trace(inside),
     ):
-        yield RequestSpan(inside if told.traceparent is None else told, span)
+        yield RequestSpan(inside if told.traceparent is None else told, span, named=told)
 
 
 @contextmanager
@@ -188,10 +196,18 @@ class RequestSpan:
 
     `traced` is the trace that the request carries. On the server it is the trace of the jobs that
     the request enqueues: the caller's, if it named one, else that of the server's own span. [OB3]
+    `named` is only what the caller named: a follow-up has its parent's trace otherwise. [OB4]
     """
 
-    def __init__(self, traced: TraceContext, span: "Span | None" = None) -> None:
+    def __init__(
+        self,
+        traced: TraceContext,
+        span: "Span | None" = None,
+        *,
+        named: TraceContext = NO_TRACE,
+    ) -> None:
         self.traced = traced
+        self.named = named
         self._span = span
 
     def answered(self, status: int) -> None:

@@ -10,9 +10,11 @@ from tenure.core.ids import (
     JobId,
     Kind,
     QueueName,
+    correlated_by,
     fence,
     follow_up_id,
     new_job_id,
+    traceparent_of,
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Progress
@@ -37,6 +39,7 @@ class FakeContext(Context):
         attempt: int = 1,
         checkpoint: Any = None,
         correlation_id: str | None = None,
+        trace_id: str | None = None,
         traceparent: str | None = None,
     ) -> None:
         self.job_id: JobId = new_job_id(Instant(0), bytes(ENTROPY_BYTES))
@@ -44,8 +47,9 @@ class FakeContext(Context):
         self.queue = QueueName(queue)
         self.attempt = attempt
         self.fence = fence(Epoch(1), attempt)
-        self.correlation_id = correlation_id
-        self.traceparent = traceparent
+        self.correlation_id = correlated_by(correlation_id, self.job_id)
+        self.trace_id = traceparent if trace_id is None else trace_id
+        self.traceparent = traceparent_of(trace_id) if traceparent is None else traceparent
         self.checkpoint = checkpoint
         self.saved: list[Any] = []
         self.progressed: list[Progress] = []

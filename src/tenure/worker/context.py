@@ -55,7 +55,8 @@ class AttemptContext(Context):
         self.queue = run.queue
         self.attempt = run.attempt
         self.fence = run.fence
-        self.correlation_id = run.correlation_id
+        self.correlation_id = run.correlated_by
+        self.trace_id = run.trace_id
         self.traceparent = traceparent_of(run.trace_id)
         self.checkpoint = None  # decoded at stage `fetch`
         self._run = run.run

@@ -97,8 +97,10 @@ class Execution:
     def _traced(self) -> Iterator[None]:
         """Within the trace that the job was enqueued in."""
         run, context = self.run, self.context
-        ids = () if run.correlation_id is None else (run.correlation_id,)
-        traced = TraceContext(traceparent=context.traceparent, correlation_ids=ids)
+        label = None if context.traceparent is not None else run.trace_id
+        traced = TraceContext(
+            traceparent=context.traceparent, label=label, correlation_ids=(run.correlated_by,)
+        )
         with attempt_span(
             job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced
         ) as here:

@@ -11,7 +11,7 @@ import msgspec
 from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
-from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName
+from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, correlated_by
 from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
 from tenure.core.leases import HeldLease
@@ -51,6 +51,11 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     payload: bytes
     until: Boot
     trace_id: str | None = None
+
+    @property
+    def correlated_by(self) -> str:
+        """The correlation id that its handler and log lines see. [OB26]"""
+        return correlated_by(self.correlation_id, self.job_id)
 
     @staticmethod
     def of(run: int, grant: Grant, *, until: Boot) -> "Run":

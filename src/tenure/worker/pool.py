@@ -622,5 +622,6 @@ class Pool:
 
 def _ids(frame: Run) -> dict[str, object]:
     """What a log line about this attempt carries."""
-    names = ("job_id", "kind", "queue", "attempt", "correlation_id", "trace_id")
-    return {name: getattr(frame, name) for name in names}
+    names = ("job_id", "kind", "queue", "attempt", "trace_id")
+    ids = {name: getattr(frame, name) for name in names}
+    return ids | {"correlation_id": frame.correlated_by}

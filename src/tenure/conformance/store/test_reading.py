@@ -67,6 +67,32 @@ def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> Non
     assert listed(correlation_id="C") == set()
 
 
+@spec("OB26")
+def test_a_job_that_was_given_no_correlation_id_is_found_by_its_own_id(kit: Kit) -> None:
+    queue = QueueName("q2")
+    first = kit.enqueue(queue=queue)
+    related = [kit.enqueue(correlation_id=first.id) for _ in range(2)]
+    given = kit.enqueue(correlation_id="c")
+    family = [related[1].id, related[0].id, first.id]
+
+    def listed(correlation_id: str, **fields: object) -> list[JobId]:
+        wanted = JobFilter(
+            namespace=DEFAULT_NAMESPACE,
+            correlation_id=correlation_id,
+            **fields,  # type: ignore[arg-type]  # fields are named by the tests below
+        )
+        return ids(kit.store.list_jobs(wanted))
+
+    assert listed(first.id) == family
+    assert listed(first.id, limit=2) == family[:2]
+    assert listed(first.id, before=family[0]) == family[1:]
+    assert listed(first.id, queue=queue) == [first.id]
+    assert listed(first.id, statuses=(JobStatus.RUNNING,)) == []
+    assert listed(given.id) == []
+    elsewhere = JobFilter(namespace=Namespace("elsewhere"), correlation_id=first.id)
+    assert kit.store.list_jobs(elsewhere) == []
+
+
 def test_jobs_are_filtered_by_the_beginning_of_their_id(kit: Kit) -> None:
     jobs = [kit.enqueue() for _ in range(5)]
     kit.enqueue(namespace=Namespace("elsewhere"))

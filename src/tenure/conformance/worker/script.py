@@ -179,6 +179,7 @@ class Script:
             max_attempts=5,
             enqueued_at=datetime.fromtimestamp(self._enqueued_us / 1e6, UTC),
             payload=msgspec.Raw(encode(payload)),
+            correlation_id=self._job_id,
         )
 
     # --- reports -------------------------------------------------------------------------------

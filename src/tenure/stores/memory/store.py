@@ -524,7 +524,7 @@ class MemoryStore(
                 and (not wanted.statuses or job.status in wanted.statuses)
                 and wanted.queue in (None, job.queue)
                 and wanted.kind in (None, job.kind)
-                and wanted.correlation_id in (None, job.correlation_id)
+                and wanted.correlation_id in (None, job.correlated_by)
                 and wanted.reason_code in (None, job.reason_code)
                 and wanted.stage in (None, job.stage)
                 and wanted.resolved in (None, job.id in self._resolutions)
