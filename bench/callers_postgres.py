@@ -52,10 +52,10 @@ class Direct:
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer:
         """Claim for one session."""
-        asked_at = self._clock.asked()
+        sent_at = self._clock.monotonic()
 
         def plan(view: ClaimView) -> ClaimPlan:
-            self._clock.heard(view.now, view.epoch, asked_at=asked_at)
+            self._clock.update(view.now, view.epoch, sent_at=sent_at)
             luck = [os.urandom(ENTROPY_BYTES) for _ in view.candidates]
             return plan_claims([request], view, luck)
 

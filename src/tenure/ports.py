@@ -4,8 +4,8 @@
 other protocols say what one caller each needs of a store; `Store` is all of them together.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
-revision still matches, and it says which changes stuck. Instants are the store's own; nobody
-else's clock is ever written.
+revision still matches, and it says which changes it applied. Instants come from the store's clock;
+no other clock's time is ever written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,10 +85,10 @@ class Locked(Loaded, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """Which of the offered changes stuck, and the store's clock at the write."""
+    """Which of the changes the store applied, and its clock at the write."""
 
     now: Instant
-    stuck: frozenset[JobId]
+    applied: frozenset[JobId]
 
 
 class PruneResult(msgspec.Struct, frozen=True):
@@ -161,7 +161,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Whether payload, checkpoint and result are read; if not: as `Job.without_bodies` has them."""
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be called: bytes that are no text cannot be asked for. [J6]"""
+        """Refuse names that no job can have: a database may fail on them, for example on bytes that
+        are not UTF-8. [J6]"""
         check_name("namespace", self.namespace)
         for field in ("queue", "kind"):
             name = getattr(self, field)
@@ -377,13 +378,14 @@ class DecisionStore(Protocol):
         order of seq: all that a decision needs, however long the log is. [J8]"""
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
-        """Apply each change iff its job's rev is still `expected_rev` (0: neither the id nor the
-        live dedupe key exists), the clock is before `not_after`, and the store is still in
-        `epoch`. Row, events, observations and spawned jobs together; one transaction for all
-        changes, one change per job. [K1] [K2] [K3] A change with a resolution sticks only if its
-        dead letter is there and has no resolution yet. [B17] They may come one by one, later ones
-        being decided while the store writes the first; an iterator is taken once, and never asks
-        the store for anything."""
+        """Apply each change iff its job's rev is still `expected_rev` (0: no job has this id, and
+        no live job its dedupe key), the clock is before `not_after`, and the store is still in
+        `epoch`. [K1] [K2] A change with a resolution is applied only if its dead letter exists and
+        has no resolution yet. [B17]
+
+        One transaction writes all changes, each with its row, events, observations and spawned
+        jobs; there is one change per job. [K3] `changes` may be an iterator that decides while the
+        store writes: the store reads it once, and the iterator never calls the store."""
 
     def save_locked(
         self,
@@ -455,16 +457,16 @@ class RetentionStore(Protocol):
         """Delete terminal jobs that finished longer ago than this, with everything of theirs.
         Returns how many. [T26]"""
 
-    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        """Read `limit` sessions, from where the last call stopped, and forget those that hold
+    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Read `limit` sessions, from where the last call stopped, and delete those that hold
         no lease and received nothing for this long. Returns how many. [Q7]"""
 
-    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget outages that ended longer ago than this and before every claim of a job that is
+    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete outages that ended longer ago than this and before every claim of a job that is
         still leased. Returns how many. [O4]"""
 
-    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long. Returns how many. [B13]"""
+    def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete workers that were not seen for this long. Returns how many. [B13]"""
 
 
 class RecordSource(Protocol):
@@ -533,9 +535,10 @@ class Store(
         [E5]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
-        """How full it is, or this namespace of it: so many queues, chosen by `core.queue_sample`,
-        and of each at most so many jobs of a sort; likewise dead letters, the newest of each
-        namespace. Cheap however many jobs there are. [B27]"""
+        """How full the store is, or one namespace of it. Measures at most `queues` queues, which
+        `core.queue_sample` chooses, and counts at most `jobs` jobs of each, and as many of the
+        newest dead letters of each namespace: the cost does not grow with the number of jobs.
+        [B27]"""
 
     def health(self) -> list[HealthFact]:
         """What is true of the store now, and what to do about it. [B14]"""

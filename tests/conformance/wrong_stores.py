@@ -154,7 +154,7 @@ class PrunesOnlyTheFirstPage(MemoryStore):
 class ForgetsWhoHoldsALease(MemoryStore):
     """Has no look at leases before it forgets a session. [Q7]"""
 
-    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
         before = self._clock() - older_than_us
         old = [key for key, seen in self._sessions.items() if seen.claimed_at < before][:limit]
         for key in old:
@@ -165,7 +165,7 @@ class ForgetsWhoHoldsALease(MemoryStore):
 class ForgetsOutagesThatExcuse(MemoryStore):
     """Has no look at leases before it forgets an outage. [O4]"""
 
-    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
+    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
         before = self._clock() - older_than_us
         old = [outage for outage in self._outages if outage.ended_at < before][:limit]
         self._outages = [outage for outage in self._outages if outage not in old]

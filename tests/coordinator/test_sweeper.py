@@ -468,12 +468,12 @@ def test_a_sweeper_that_has_just_begun_lets_others_record_their_outage_first() -
 def test_a_short_failure_is_no_outage() -> None:
     clock = VirtualClock()
     watch = OutageWatch(clock)
-    watch.failed(asked_us=watch.asked())
+    watch.failed(sent_us=watch.monotonic())
     clock.advance(5)
 
     brief = watch.wrote(clock.now)
     began = clock.now
-    watch.failed(asked_us=watch.asked())
+    watch.failed(sent_us=watch.monotonic())
     clock.advance(6)
     long = watch.wrote(clock.now)
 
@@ -515,12 +515,12 @@ def test_a_store_that_hangs_is_an_outage_too(monkeypatch: pytest.MonkeyPatch, as
 def test_an_answer_that_only_arrives_late_is_no_outage() -> None:
     monotonic = VirtualClock()
     watch = OutageWatch(monotonic)
-    watch.read_clock(Instant(0), asked_us=watch.asked())
+    watch.read_clock(Instant(0), sent_us=watch.monotonic())
     monotonic.advance(1)
-    asked_us = watch.asked()
+    sent_us = watch.monotonic()
     monotonic.advance(19)
 
-    watch.read_clock(Instant(seconds(2)), asked_us=asked_us)
+    watch.read_clock(Instant(seconds(2)), sent_us=sent_us)
 
     assert not watch.is_out
     assert watch.wrote(Instant(seconds(20))) is None

@@ -90,9 +90,9 @@ def test_retention_and_purge_work_as_the_narrow_role(narrow_site: Site) -> None:
     store.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=False, limit=3)
 
     Retention(store).run_once()
-    store.forget_outages(older_than_us=AT_ONCE, limit=10)
-    store.forget_workers(older_than_us=AT_ONCE, limit=10)
-    store.forget_sessions(older_than_us=AT_ONCE, limit=10)
+    store.delete_outages(older_than_us=AT_ONCE, limit=10)
+    store.delete_workers(older_than_us=AT_ONCE, limit=10)
+    store.delete_sessions(older_than_us=AT_ONCE, limit=10)
     store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
 
     assert store.purge(older_than_us=AT_ONCE, limit=10) == 1

@@ -58,7 +58,7 @@ def enqueue_changes(store: Store, count: int, *, dedupe_key: str | None = None) 
 def save(store: Store, changes: Sequence[Change]) -> Saved:
     """Save changes, all of which must stick."""
     saved = store.save(changes, epoch=EPOCH)
-    assert len(saved.stuck) == len(changes)
+    assert len(saved.applied) == len(changes)
     return saved
 
 

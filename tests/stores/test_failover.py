@@ -15,5 +15,5 @@ def test_a_queue_that_was_lost_in_a_failover_is_recorded_again(hand: ForeignHand
 
     saved = store.save(enqueue_changes(store, 1), epoch=Epoch(2))
 
-    assert len(saved.stuck) == 1
+    assert len(saved.applied) == 1
     assert [state.name for state in store.list_queues(DEFAULT_NAMESPACE)] == [QUEUE]

@@ -163,7 +163,7 @@ def test_what_is_wrong_with_a_server_is_named(
     def found(answers: dict[str, list[Row]]) -> dict[str, HealthState]:
         now = Instant(10**9)
         later = Instant(10**9 + 1_000_000)
-        return states(postgres_facts(list(answers.values()), asked_at=now, heard_at=later))
+        return states(postgres_facts(list(answers.values()), sent_at=now, received_at=later))
 
     assert set(found(HEALTHY).values()) == {OK}
     assert {key: value for key, value in found(HEALTHY | {part: [row]}).items() if value != OK} == {

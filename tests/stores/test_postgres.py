@@ -26,7 +26,7 @@ from tenure.errors import (
 )
 from tenure.ports import DedupeKey
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.postgres.wire import PREPARED_AFTER, Prepared
+from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
 from tenure.stores.sql.statements import Query
 from tests.stores.hands import PostgresHand
@@ -222,7 +222,7 @@ def test_of_two_equal_keys_in_one_batch_one_is_applied(postgres_store: PostgresS
 
     saved = postgres_store.save(changes, epoch=EPOCH)
 
-    assert saved.stuck == {changes[0].job.id}
+    assert saved.applied == {changes[0].job.id}
 
 
 @spec("K1")
@@ -239,8 +239,8 @@ def test_batches_that_meet_in_opposite_order_both_end(postgres_store: PostgresSt
         ),
     )
 
-    stuck = [len(answer.stuck) for answer in answers]  # type: ignore[attr-defined]  # all are Saved
-    assert sorted(stuck) == [0, 0, 0, 40]
+    applied = [len(answer.applied) for answer in answers]  # type: ignore[attr-defined]  # all are Saved
+    assert sorted(applied) == [0, 0, 0, 40]
 
 
 @spec("Z2")
@@ -286,7 +286,7 @@ def test_a_write_under_an_old_epoch_writes_nothing(postgres_store: PostgresStore
 
     saved = postgres_store.save(changes, epoch=Epoch(1))
 
-    assert saved.stuck == frozenset()
+    assert saved.applied == frozenset()
     assert not postgres_store.load([changes[0].job.id]).jobs
 
 
@@ -357,7 +357,7 @@ def test_a_batch_of_many_changes_keeps_its_connection(postgres_url: str) -> None
     starts = (change(job, start_command(job), now) for job in jobs)
     saved = store.save(starts, epoch=EPOCH)
 
-    assert len(saved.stuck) == 2 * CHANGES_PER_STATEMENT + 1
+    assert len(saved.applied) == 2 * CHANGES_PER_STATEMENT + 1
     assert store._pool._idle == [connection]
     store.close()
 
@@ -384,7 +384,7 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
     early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
     before = prepared_by(store)
     with store._pool.connection(deadline(10)) as connection:
-        newcomer = store._prepared[connection] = Prepared()
+        newcomer = store._prepared[connection] = PreparedStatements()
         newcomer._uses = defaultdict(lambda: PREPARED_AFTER)  # it has seen them all elsewhere
 
     late = enqueue(store, 3)

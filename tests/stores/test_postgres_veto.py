@@ -35,7 +35,7 @@ def test_a_change_that_waited_for_its_row_past_the_end_of_its_lease_is_refused(
 
         saved = saving.result()
 
-    assert saved.stuck == {early.id}
+    assert saved.applied == {early.id}
     assert postgres_store.load([late.id]).jobs[late.id] == late
     assert len(postgres_store.load_histories([late.id])[late.id]) == late.rev
 
@@ -49,7 +49,7 @@ def test_a_change_of_an_old_epoch_is_rolled_back_even_if_it_was_written_first(
     started = change(job, start_command(job), postgres_store.now())
     raised = postgres_store.raise_epoch()
 
-    assert not postgres_store.save([started], epoch=EPOCH).stuck
+    assert not postgres_store.save([started], epoch=EPOCH).applied
     assert postgres_store.load([job.id]).jobs[job.id] == job
     assert raised == Epoch(EPOCH + 1)
 
@@ -65,7 +65,7 @@ def test_batches_that_share_rows_in_opposite_order_do_not_deadlock(
         one = pool.submit(postgres_store.save, changes, epoch=EPOCH)
         other = pool.submit(postgres_store.save, changes[::-1], epoch=EPOCH)
 
-        stuck = [one.result().stuck, other.result().stuck]
+        applied = [one.result().applied, other.result().applied]
 
-    assert stuck[0] | stuck[1] == {job.id for job in jobs}
-    assert not stuck[0] & stuck[1]
+    assert applied[0] | applied[1] == {job.id for job in jobs}
+    assert not applied[0] & applied[1]

@@ -7,7 +7,7 @@ import pytest
 from tenure.deadlines import deadline
 from tenure.stores.postgres import wire as postgres_wire
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.postgres.wire import MOST_COUNTED, PREPARED_AFTER, Prepared
+from tenure.stores.postgres.wire import MOST_COUNTED, PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.statements import MOST_COMPILED
 from tests.stores.lives import enqueue
 
@@ -36,7 +36,7 @@ def test_a_connection_with_too_many_statements_begins_anew(
 
 
 def test_the_number_of_statements_whose_uses_are_counted_is_limited() -> None:
-    prepared = Prepared()
+    prepared = PreparedStatements()
 
     for number in range(3 * MOST_COUNTED):
         prepared.name_of(f"SELECT {number}", [])

@@ -192,7 +192,7 @@ def test_a_change_that_is_refused_fails_its_whole_batch(sqlite_store: SqliteStor
         save(sqlite_store, [good, type(bad)(job=bad.job, expected_rev=0, events=twice)])
 
     assert not sqlite_store.load([good.job.id, bad.job.id]).jobs
-    assert save(sqlite_store, [good, bad]).stuck == {good.job.id, bad.job.id}
+    assert save(sqlite_store, [good, bad]).applied == {good.job.id, bad.job.id}
 
 
 def test_waiting_for_a_writer_of_another_process_has_a_limit(sqlite_path: Path) -> None:

@@ -48,7 +48,7 @@ def fill(folder: Path, jobs: int) -> tuple[str, Path]:
     with AckWriter(folder / f"{jobs}.acks") as writer:
         for copy in range(jobs // BATCH):
             changes = [changed_ids(world, job_id, copy) for job_id in world.rows]
-            assert len(store.save(changes, epoch=epoch).stuck) == BATCH
+            assert len(store.save(changes, epoch=epoch).applied) == BATCH
             writer.write(*(acknowledged(ack, copy) for ack in world.acks))
     store.close()
     return f"sqlite:///{path}", folder / f"{jobs}.acks"

@@ -521,7 +521,7 @@ class Kit:
     def save(self, *changes: Change) -> frozenset[JobId]:
         """Save changes; the ids of the jobs whose change the store accepted."""
         epoch = self.store.load([]).epoch
-        return self.store.save(changes, epoch=epoch).stuck
+        return self.store.save(changes, epoch=epoch).applied
 
 
 def ids(found: Sequence[Job] | Sequence[Grant] | Sequence[Event]) -> list[JobId]:

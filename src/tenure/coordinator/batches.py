@@ -258,9 +258,9 @@ class Executor:
                 parents.append(pending.command.parent.job_id)
             if pending.missed is not None:
                 wanted.append(pending.missed.job.id)
-        asked_at = self._clock.asked()
+        sent_at = self._clock.monotonic()
         loaded = self._store.load(list(dict.fromkeys(wanted + parents)))
-        self._clock.heard(loaded.now, loaded.epoch, asked_at=asked_at)
+        self._clock.update(loaded.now, loaded.epoch, sent_at=sent_at)
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
@@ -273,8 +273,8 @@ class Executor:
         return rows
 
     def _find_existing(self, wave: list[PendingCommand], rows: "_Rows") -> None:
-        """Find the jobs that kept inserts from sticking: those with the same id, else those with
-        the same dedupe key. A repeated redrive finds the job that it made. [Q4]"""
+        """Find the jobs because of which inserts were not applied: those with the same id, else
+        those with the same dedupe key. A repeated redrive finds the job that it made. [Q4]"""
         keys: dict[DedupeKey, list[JobId]] = {}
         for pending in wave:
             if isinstance(pending.command, Redrive):
@@ -329,14 +329,14 @@ class Executor:
             rounds.append((rows, self._decide_all([pending], rows)))
             return [each.change for _, each in _applied(rounds[-1][1])]
 
-        asked_at = self._clock.asked()
+        sent_at = self._clock.monotonic()
         try:
             saved = self._store.save_locked([job_id], sessions, decide_locked)
         except StoreRefused as refusal:
             pending.error = refusal
             return
         rows, outcomes = rounds[-1]  # the last one is the one that was written
-        self._answer_saved(saved, outcomes, rows, asked_at=asked_at)
+        self._answer_saved(saved, outcomes, rows, sent_at=sent_at)
         self._answer_unchanged(outcomes)
 
     def _answer_unchanged(self, outcomes: list[tuple[PendingCommand, Outcome]]) -> None:
@@ -420,7 +420,7 @@ class Executor:
         rows: "_Rows",
     ) -> None:
         """`outcomes` grows while the changes are taken."""
-        asked_at = self._clock.asked()
+        sent_at = self._clock.monotonic()
         try:
             saved = self._store.save(changes, epoch=rows.epoch)
         except StoreRefused as refusal:
@@ -432,7 +432,7 @@ class Executor:
             for pending, outcome in applied:  # one bad change must not take its neighbours down
                 self._save(iter([outcome.change]), [(pending, outcome)], rows)
             return
-        self._answer_saved(saved, outcomes, rows, asked_at=asked_at)
+        self._answer_saved(saved, outcomes, rows, sent_at=sent_at)
 
     def _answer_saved(
         self,
@@ -440,16 +440,16 @@ class Executor:
         outcomes: list[tuple[PendingCommand, Outcome]],
         rows: "_Rows",
         *,
-        asked_at: int,
+        sent_at: int,
     ) -> None:
-        """Answer the commands whose changes stuck; the others lost a race."""
-        if saved.stuck:  # else the epoch may have changed, and the one of `rows` is no reading
-            self._clock.heard(saved.now, rows.epoch, asked_at=asked_at)
+        """Answer the commands whose changes were applied; the others lost a race."""
+        if saved.applied:  # otherwise the epoch of `rows` may be outdated
+            self._clock.update(saved.now, rows.epoch, sent_at=sent_at)
         written: list[Change] = []
         missed: list[Command] = []
         for pending, outcome in _applied(outcomes):
             change = outcome.change
-            if change.job.id in saved.stuck:
+            if change.job.id in saved.applied:
                 pending.answer = outcome.answer
                 written.append(change)
             else:

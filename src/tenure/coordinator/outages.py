@@ -40,7 +40,7 @@ UNWATCHED = frozenset(
             "health",
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
-        *("forget_sessions", "forget_outages", "forget_workers"),
+        *("delete_sessions", "delete_outages", "delete_workers"),
         *("records", "live_keys", "lease_holders", "raise_epoch", "close"),
         "now",  # SQLite answers it without its file
     }
@@ -54,16 +54,16 @@ class OutageWatch:
         self._monotonic = monotonic
         self._shortest_us = shortest_us
         self._lock = Lock()
-        self._reading: tuple[Instant, int] | None = None  # the store's clock, and when it was heard
+        self._reading: tuple[Instant, int] | None = None  # the store's clock, and when it came
         self._failing_since_us: int | None = None
 
-    def asked(self) -> int:
-        """The time at which a call is sent, for the other methods."""
+    def monotonic(self) -> int:
+        """This process's monotonic time: read it before a call, for the other methods."""
         return self._monotonic()
 
-    def is_late(self, asked_us: int) -> bool:
+    def is_late(self, sent_us: int) -> bool:
         """Whether a call sent then has waited longer than the shortest outage."""
-        return self._monotonic() - asked_us > self._shortest_us
+        return self._monotonic() - sent_us > self._shortest_us
 
     @property
     def is_out(self) -> bool:
@@ -71,21 +71,21 @@ class OutageWatch:
         with self._lock:
             return self._failing_since_us is not None and self.is_late(self._failing_since_us)
 
-    def failed(self, *, asked_us: int) -> None:
+    def failed(self, *, sent_us: int) -> None:
         """The store did not answer a call."""
         with self._lock:
-            self._fail(asked_us)
+            self._fail(sent_us)
 
-    def read_clock(self, now: Instant, *, asked_us: int) -> None:
+    def read_clock(self, now: Instant, *, sent_us: int) -> None:
         """The store answered a call, and read its clock for it."""
-        heard_us = self._monotonic()
+        received_us = self._monotonic()
         with self._lock:
-            if self.is_late(asked_us) and now - self._instant(asked_us, now) > self._shortest_us:
+            if self.is_late(sent_us) and now - self._instant(sent_us, now) > self._shortest_us:
                 # A store that read its clock at once is well, even if its answer came late: then
                 # this process was suspended.
-                self._fail(asked_us)
-            if heard_us - asked_us <= LATEST_READING:
-                self._reading = (now, heard_us)
+                self._fail(sent_us)
+            if received_us - sent_us <= LATEST_READING:
+                self._reading = (now, received_us)
 
     def wrote(self, now: Instant) -> Outage | None:
         """The sweeper's write succeeded when the store's clock showed `now`; the outage that this
@@ -98,15 +98,15 @@ class OutageWatch:
             began_at = self._instant(since_us, now)
             return Outage(began_at, max(now, began_at))
 
-    def _fail(self, asked_us: int) -> None:
-        if self._failing_since_us is None or asked_us < self._failing_since_us:
-            self._failing_since_us = asked_us
+    def _fail(self, sent_us: int) -> None:
+        if self._failing_since_us is None or sent_us < self._failing_since_us:
+            self._failing_since_us = sent_us
 
     def _instant(self, at_us: int, now: Instant) -> Instant:
         """What the store's clock showed at `at_us`: by an earlier reading, else counted back from
         the present one."""
-        read_at, heard_us = self._reading or (now, self._monotonic())
-        return Instant(read_at + at_us - heard_us)
+        read_at, received_us = self._reading or (now, self._monotonic())
+        return Instant(read_at + at_us - received_us)
 
 
 class Writability:
@@ -158,28 +158,28 @@ class _Watched:
         return loaded.jobs
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        asked_us = self._watch.asked()
+        sent_us = self._watch.monotonic()
         try:
             answer = method(*arguments, **named)
         except StoreUnavailable:
-            self._watch.failed(asked_us=asked_us)
+            self._watch.failed(sent_us=sent_us)
             raise
         if isinstance(answer, Loaded | Saved):
-            self._watch.read_clock(answer.now, asked_us=asked_us)
+            self._watch.read_clock(answer.now, sent_us=sent_us)
         return answer
 
     def _tick(self, method: Callable[[], tuple[Instant | None, Instant]]) -> Any:
-        asked_us = self._watch.asked()
+        sent_us = self._watch.monotonic()
         last_tick, now = self._call(method)
-        self._watch.read_clock(now, asked_us=asked_us)
+        self._watch.read_clock(now, sent_us=sent_us)
         return last_tick, now
 
     def _claim(self, method: Callable[..., Any], *arguments: Any) -> Any:
         *others, plan = arguments
-        asked_us = self._watch.asked()
+        sent_us = self._watch.monotonic()
 
         def timed(view: ClaimView) -> ClaimPlan:
-            self._watch.read_clock(view.now, asked_us=asked_us)
+            self._watch.read_clock(view.now, sent_us=sent_us)
             return cast(ClaimPlan, plan(view))
 
         return self._call(method, *others, timed)

@@ -53,9 +53,9 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     bodies_expired: int = 0
     jobs_purged: int = 0
     artifacts_collected: int = 0
-    workers_forgotten: int = 0
-    sessions_forgotten: int = 0
-    outages_forgotten: int = 0
+    workers_deleted: int = 0
+    sessions_deleted: int = 0
+    outages_deleted: int = 0
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -114,9 +114,9 @@ class Retention:
                 older_than_us=policy.observation_bodies_us, limit=page
             ),
             "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
-            "workers_forgotten": store.forget_workers(older_than_us=KEEP_WORKERS, limit=page),
-            "sessions_forgotten": store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=page),
-            "outages_forgotten": store.forget_outages(older_than_us=KEEP_OUTAGES, limit=page),
+            "workers_deleted": store.delete_workers(older_than_us=KEEP_WORKERS, limit=page),
+            "sessions_deleted": store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=page),
+            "outages_deleted": store.delete_outages(older_than_us=KEEP_OUTAGES, limit=page),
         }
         return RetentionReport(
             is_behind=renewals.hit_limit or artifacts.hit_limit or page in counted.values(),

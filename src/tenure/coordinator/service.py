@@ -525,7 +525,7 @@ class Coordinator:
 
     def _plan_and_claim(self, calls: list[_Claim]) -> list[tuple[_Claim, ClaimAnswer]]:
         before: dict[JobId, Job] = {}
-        asked_at = self._clock.asked()
+        sent_at = self._clock.monotonic()
         planned_for: list[_Claim] = []
 
         def plan(view: ClaimView) -> ClaimPlan:
@@ -534,7 +534,7 @@ class Coordinator:
             requests = [call.request for call in planned_for]
             if self.observer is not None:
                 before.update((job.id, job) for job in view.candidates)
-            self._clock.heard(view.now, view.epoch, asked_at=asked_at)
+            self._clock.update(view.now, view.epoch, sent_at=sent_at)
             entropy = self._entropy(ENTROPY_BYTES * len(view.candidates))
             starts = range(0, len(entropy), ENTROPY_BYTES)
             pieces = [entropy[start : start + ENTROPY_BYTES] for start in starts]

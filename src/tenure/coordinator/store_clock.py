@@ -23,16 +23,16 @@ class StoreClock:
         self._monotonic = monotonic
         self._reading: tuple[Instant, int, Epoch] | None = None
 
-    def asked(self) -> int:
-        """When the store is asked, for `heard`."""
+    def monotonic(self) -> int:
+        """This process's monotonic time: read it before a call to the store, for `update`."""
         return self._monotonic()
 
-    def heard(self, now: Instant, epoch: Epoch, *, asked_at: int) -> None:
+    def update(self, now: Instant, epoch: Epoch, *, sent_at: int) -> None:
         """Take a fresh reading. A late one is ignored: this process or the store was suspended."""
-        heard_at = self._monotonic()
-        if heard_at - asked_at <= LATEST_READING:
+        received_at = self._monotonic()
+        if received_at - sent_at <= LATEST_READING:
             # One tuple, assigned at once: threads read it without a lock.
-            self._reading = (now, heard_at, epoch)
+            self._reading = (now, received_at, epoch)
 
     def estimate(self) -> tuple[Instant, Epoch] | None:
         """The clock and the epoch as they should be by now; None without a recent reading, since

@@ -124,12 +124,12 @@ class Sweeper:
     def sweep_once(self) -> SweepReport:
         """One pass. Raises what the store raises."""
         store = self._coordinator.store
-        asked_us = self._watch.asked()
+        sent_us = self._watch.monotonic()
         last_tick, now = self._judged(store.tick)
         outage = self._record_outage(now)
         if self._lets_others_record(last_tick):
             return SweepReport(outage=outage)
-        if outage is None and self._watch.is_late(asked_us) and not self._skipped_last_pass:
+        if outage is None and self._watch.is_late(sent_us) and not self._skipped_last_pass:
             # Either this process was suspended, or the answer took long. The other calls of this
             # process show which; they are answered by the next pass.
             self._skipped_last_pass = True

@@ -150,8 +150,8 @@ def stage(
     quotas: ArtifactQuotas,
     is_settling: bool = False,
 ) -> Staging:
-    """The artifact an upload becomes, if its lease is valid now and there is room. Whoever stores
-    it deletes those of the job's earlier attempts. [B7] [B9] [B28]"""
+    """The artifact an upload becomes, if its lease is valid now and the quotas have room. The store
+    that keeps it also deletes those of the job's earlier attempts. [B7] [B9] [B28]"""
     cause = why_not_held(
         job, upload.lease_id, upload.actor, now=now, epoch=epoch, is_settling=is_settling
     )
@@ -176,8 +176,8 @@ def stage(
 
 
 def _exceeded_quota(size: int, usage: ArtifactUsage, quotas: ArtifactQuotas) -> Staging | None:
-    # Neither what this upload replaces nor what earlier attempts left counts: both are deleted with
-    # it. Otherwise a retry soon after a failure would have less room than the first attempt.
+    # The artifact of the same name and those of earlier attempts are not counted, because storing
+    # this one deletes them. Otherwise a retry would have less room than the first attempt had.
     of_namespace = usage.namespace_bytes - usage.replaced_bytes - usage.earlier_bytes
     for cause, used, quota in (
         (Cause.JOB_ARTIFACT_QUOTA, usage.others_bytes, quotas.job_bytes),
@@ -196,7 +196,7 @@ def shown_attempt(job: Job | None) -> int | None:
 
 
 def is_leftover(attempt: int, *, of: int | None, leased: bool, status: JobStatus | None) -> bool:
-    """Whether an attempt's artifacts can never be seen: the attempt has ended, and not well.
+    """Whether an attempt's artifacts can never be seen: the attempt ended without success.
 
     `of` is the job's latest attempt, None if the job is gone. [B10]
     """

@@ -1,8 +1,11 @@
-"""Failover: whether a database server still has what was acknowledged before a connection was lost.
+"""Failover: decides whether a database server still has everything that was acknowledged.
 
-Pure: a store asks the questions and carries out the ruling. Knows nothing of SQL; a "timeline" is a
-number that a database raises whenever a standby takes over, a "system identifier" one that its
-physical copies share and a restored dump does not.
+After a connection was lost, the next one may lead to another server. The store compares what this
+process remembers with what that server has; this module decides whether the server may be used, and
+whether the epoch must be raised because something is missing. Pure, and without SQL.
+
+A database raises its "timeline" number whenever a standby takes over. Its "system identifier" is
+the same on all its standbys, but different on a server that was restored from a dump.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +18,8 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 
 SETTLING = seconds(5)
-"""How long nothing is granted or expired after a standby took over: by then every process that is
-connected has asked for what it remembers, and raised the epoch if something is missing. [A10]"""
+"""For how long after a standby took over no job is granted and no lease expires: in this time every
+connected process compares what it remembers, and raises the epoch if something is missing. [A10]"""
 
 
 def is_settling(since: Instant | None, now: Instant) -> bool:
@@ -73,15 +76,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Enum):
-    """Why nothing may be asked of a server."""
+    """Why a server must not be used."""
 
     BEHIND = auto()
     RESTORED = auto()
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows. `missing` says in words what was acknowledged and is gone; then the epoch has
-    to be at least `epoch`."""
+    """What follows. `missing` says in words what was acknowledged and is missing; if something is,
+    the epoch must become at least `epoch`."""
 
     refusal: Refusal | None = None
     has_new_timeline: bool = False
@@ -102,9 +105,9 @@ def judge(remembered: Remembered, found: Found) -> Ruling:
     return Ruling(
         has_new_timeline=timeline > (found.recorded.timeline or 0),
         missing=missing,
-        # One more than this process has seen, not than the server has: two processes that lost
-        # something in the same failover raise it once between them, and a raise that was lost
-        # itself is made up for. [A9]
+        # One more than this process has seen, not one more than the server has: then two processes
+        # that lost something in the same failover raise it only once, and if the failover lost a
+        # raise of the epoch, this one replaces it. [A9]
         epoch=Epoch(remembered.epoch + 1) if missing else Epoch(0),
     )
 
@@ -122,8 +125,8 @@ def newest(servers: Sequence[Server]) -> Server | None:
 
 
 def _missing(remembered: Remembered, found: Found) -> str | None:
-    """The first thing that was acknowledged and is not there. The server's log is sequential: if
-    the last change of every connection is there, so are all before them. [A8]"""
+    """The first thing that was acknowledged and is missing. The server's log is sequential: if it
+    has the last change of every connection, it has all earlier ones. [A8]"""
     for change in remembered.changes:
         if _is_lost(change, found.kept.get((change.job_id, change.seq), Kept()), found.now):
             return f"change {change.seq} of job {change.job_id}"
@@ -133,9 +136,9 @@ def _missing(remembered: Remembered, found: Found) -> str | None:
 
 
 def _is_lost(change: Acknowledged, kept: Kept, now: Instant) -> bool:
-    """Whether a change is gone that retention cannot have taken."""
+    """Whether a change is missing that retention cannot have deleted."""
     if kept.ts is not None:
-        return kept.ts != change.ts  # another event has its seq: the job was decided about anew
+        return kept.ts != change.ts  # another event has this seq: the change was made again
     if kept.rev is None:
         return now - change.ts <= SHORTEST_RETENTION
     return kept.rev < change.seq or not change.is_renewal

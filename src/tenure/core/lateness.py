@@ -1,6 +1,6 @@
-"""Lateness: what has taken a lease's authority by now, and what its owner is told of it.
+"""Lateness: whether a lease has ended by now, why, and what its owner is told.
 
-The one judge of lateness: reports, sweeps, uploads and displays all ask here. Knows rows and
+The only place that decides this: reports, sweeps, uploads and displays all use it. Knows rows and
 instants, no commands.
 """
 
@@ -18,11 +18,12 @@ _CAUSE_OF_REVOCATION = {
 
 
 def revocation(job: Job, now: Instant) -> EventCause | None:
-    """What has taken the lease's authority by `now`, if anything. [L9]
+    """What has ended the lease by `now`; None if it is still valid. [L9]
 
-    Cancel grace before time-out before expiry, so that a report refused before the sweep hears
-    the same as one refused after it. [N2] Judged at the instant the event will bear: a clock that
-    was set back must not date a report after the end of its own lease. [E2] [I10]
+    If several limits have passed, the grace period of a cancel counts first, then the time-out,
+    then the expiry: a report that comes before the sweep gets the same answer as one that comes
+    after it. [N2] If the clock was set back, the time of the job's last event counts, because the
+    report's event would have that time too, and it must be before the lease's end. [E2] [I10]
     """
     now = later(now, job.updated_at)
     assert job.lease_expires_at is not None

@@ -33,9 +33,9 @@ History: TypeAlias = Sequence[Event]
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's next row and the events that lead to it: what a store saves, or refuses to.
 
-    It sticks iff the stored rev is still `expected_rev` (0: there is no such job) and the store's
-    clock is still before `not_after`. [K1] [K2] With a resolution it sticks only if that is the
-    dead letter's first one. [B17]
+    The store applies it iff the stored rev is still `expected_rev` (0: there is no such job) and
+    the store's clock is still before `not_after`. [K1] [K2] A change with a resolution is applied
+    only if the dead letter has no resolution yet. [B17]
     """
 
     job: Job

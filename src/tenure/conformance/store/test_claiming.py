@@ -408,7 +408,7 @@ def test_a_session_is_deleted_when_it_received_nothing_for_a_week(
 
     report = Retention(kit.store).run_once()
 
-    assert report.sessions_forgotten == gone
+    assert report.sessions_deleted == gone
     assert _is_known(kit) is not bool(gone)
     assert _is_known(kit, worker=OTHER_WORKER)
 
@@ -420,12 +420,12 @@ def test_a_session_that_holds_a_lease_is_not_deleted(kit: Kit) -> None:
     (grant,) = kit.coordinator.claim(request).grants
     kit.advance(seconds=30 * 24 * 3600)
 
-    assert kit.store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 0
+    assert kit.store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 0
 
     kit.enqueue()
     assert kit.coordinator.claim(request).is_repeat
     kit.sweep(grant.job)
-    assert kit.store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 1
+    assert kit.store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 1
 
 
 @spec("Q7")
@@ -443,7 +443,7 @@ def test_sessions_are_told_apart_by_worker_principal_and_namespace(kit: Kit) -> 
     kit.advance(microseconds=KEEP_SESSIONS + 1)
     kit.claimed_job()
 
-    assert kit.store.forget_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 3
+    assert kit.store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 3
 
     assert [_is_known(kit, **fields) for fields in sessions] == [False, False, False]
     assert _is_known(kit)
@@ -463,7 +463,7 @@ def test_sessions_are_forgotten_page_by_page_whatever_is_between_them(kit: Kit, 
         (job,) = kit.claimed(worker=worker)
         kit.complete(job)
 
-    pages = [kit.store.forget_sessions(older_than_us=seconds(60), limit=limit) for _ in range(7)]
+    pages = [kit.store.delete_sessions(older_than_us=seconds(60), limit=limit) for _ in range(7)]
 
     assert sum(pages) == 2
     assert max(pages) <= limit

@@ -76,14 +76,14 @@ def test_a_jump_and_an_outage_of_the_same_time_are_told_apart(kit: Kit) -> None:
 @spec("O5")
 def test_a_failure_of_more_than_five_seconds_is_an_outage(kit: Kit) -> None:
     watch = OutageWatch(kit.monotonic)
-    watch.read_clock(kit.now(), asked_us=watch.asked())
-    watch.failed(asked_us=watch.asked())
+    watch.read_clock(kit.now(), sent_us=watch.monotonic())
+    watch.failed(sent_us=watch.monotonic())
     kit.advance(seconds=5)
     assert watch.wrote(kit.now()) is None
 
-    began, asked_us = kit.now(), watch.asked()
+    began, sent_us = kit.now(), watch.monotonic()
     kit.advance(seconds=5, microseconds=1)
-    watch.failed(asked_us=asked_us)
+    watch.failed(sent_us=sent_us)
 
     assert watch.wrote(kit.now()) == Outage(began, kit.now())
 
@@ -141,7 +141,7 @@ def test_an_outage_is_deleted_when_it_ended_more_than_a_week_ago(
 
     report = Retention(kit.store).run_once()
 
-    assert report.outages_forgotten == gone
+    assert report.outages_deleted == gone
     assert _sorted(kit.store.outages(since=Instant(0))) == [outage, late][gone:]
 
 
@@ -153,11 +153,11 @@ def test_an_outage_is_kept_while_a_lease_that_it_overlapped_waits_for_a_sweep(ki
     kit.store.record_outage(outage)
     kit.advance(seconds=30 * 24 * 3600)
 
-    assert kit.store.forget_outages(older_than_us=KEEP_OUTAGES, limit=10) == 0
+    assert kit.store.delete_outages(older_than_us=KEEP_OUTAGES, limit=10) == 0
 
     kit.sweep(job, *kit.store.outages(since=Instant(0)))
     assert (kit.reload(job).failures, kit.reload(job).outage_credits) == (0, 1)
-    assert kit.store.forget_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
+    assert kit.store.delete_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
 
 
 @spec("O4")
@@ -166,7 +166,7 @@ def test_a_lease_granted_after_an_outage_does_not_keep_its_record(kit: Kit) -> N
     kit.running_job()
     kit.advance(microseconds=KEEP_OUTAGES + 1)
 
-    assert kit.store.forget_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
+    assert kit.store.delete_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
 
 
 @spec("O4", "G4")
@@ -176,7 +176,7 @@ def test_outages_are_forgotten_in_pages(kit: Kit) -> None:
         kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
     kit.advance(seconds=61)
 
-    pages = [kit.store.forget_outages(older_than_us=seconds(60), limit=2) for _ in range(3)]
+    pages = [kit.store.delete_outages(older_than_us=seconds(60), limit=2) for _ in range(3)]
 
     assert pages == [2, 1, 0]
 

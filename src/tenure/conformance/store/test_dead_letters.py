@@ -178,7 +178,7 @@ def test_a_store_writes_no_job_for_a_dead_letter_that_is_resolved_or_gone(kit: K
 
     saved = kit.store.save(changes, epoch=kit.store.load([]).epoch)
 
-    assert saved.stuck == {changes[1].job.id}
+    assert saved.applied == {changes[1].job.id}
     assert [kit.exists(each.job.id) for each in changes] == [False, True, False, False]
     found = _resolution(kit, other)
     assert found is not None

@@ -41,9 +41,9 @@ def test_a_change_is_applied_if_the_revision_matches(kit: Kit) -> None:
     job = kit.running_job()
     change = kit.change(kit.completion(job, result=b'"done"'))
 
-    stuck = kit.save(change)
+    applied = kit.save(change)
 
-    assert stuck == {job.id}
+    assert applied == {job.id}
     assert kit.reload(job) == change.job
     assert kit.events(job)[-1:] == list(change.events)
 
@@ -57,9 +57,9 @@ def test_a_job_with_several_events_may_be_saved_as_a_new_one(kit: Kit) -> None:
     copied = replace(past[0], id=kit.new().job_id)
     log = tuple(replace(event, job_id=copied.id) for event in past[1])
 
-    stuck = kit.save(Change(job=copied, expected_rev=0, events=log))
+    applied = kit.save(Change(job=copied, expected_rev=0, events=log))
 
-    assert stuck == {copied.id}
+    assert applied == {copied.id}
     assert kit.reload(copied) == copied
     assert kit.events(copied) == list(log)
 
@@ -71,9 +71,9 @@ def test_a_change_decided_on_an_older_revision_writes_nothing(kit: Kit) -> None:
     kit.heartbeat(job)
     before, log = kit.reload(job), kit.events(job)
 
-    stuck = kit.save(late)
+    applied = kit.save(late)
 
-    assert stuck == frozenset()
+    assert applied == frozenset()
     assert kit.reload(job) == before
     assert kit.events(job) == log
 
@@ -106,9 +106,9 @@ def test_each_change_of_a_batch_is_judged_by_itself(kit: Kit) -> None:
     for moved in (jobs[0], jobs[3]):
         kit.heartbeat(moved)
 
-    stuck = kit.save(*changes)
+    applied = kit.save(*changes)
 
-    assert stuck == {jobs[1].id, jobs[2].id, jobs[4].id}
+    assert applied == {jobs[1].id, jobs[2].id, jobs[4].id}
     assert [kit.reload(job).status for job in jobs] == [
         JobStatus.RUNNING,
         JobStatus.SUCCEEDED,
@@ -129,9 +129,9 @@ def test_not_after_is_judged_by_the_stores_clock_to_the_microsecond(
     assert change.not_after == job.due_at
     kit.advance_to(Instant(change.not_after - left_us))
 
-    stuck = kit.save(change)
+    applied = kit.save(change)
 
-    assert (job.id in stuck) is sticks
+    assert (job.id in applied) is sticks
     assert kit.reload(job) == (change.job if sticks else job)
     assert len(kit.events(job)) == (job.rev + 1 if sticks else job.rev)
 
@@ -180,7 +180,7 @@ def test_changes_of_another_epoch_are_refused(kit: Kit) -> None:
 
     saved = kit.store.save([settle, birth], epoch=epoch)
 
-    assert saved.stuck == frozenset()
+    assert saved.applied == frozenset()
     assert kit.reload(job) == job
     assert not kit.exists(birth.job.id)
 
@@ -218,9 +218,9 @@ def test_of_two_inserts_with_one_key_in_a_batch_the_first_is_applied(kit: Kit) -
     first, second = (kit.change(kit.new(dedupe_key="same")) for _ in range(2))
     other = kit.change(kit.new(dedupe_key="other"))
 
-    stuck = kit.save(first, second, other)
+    applied = kit.save(first, second, other)
 
-    assert stuck == {first.job.id, other.job.id}
+    assert applied == {first.job.id, other.job.id}
     assert not kit.exists(second.job.id)
     assert kit.store.load_histories([second.job.id]) == {second.job.id: []}
 
@@ -373,9 +373,9 @@ def test_one_bad_change_costs_only_its_own_caller(kit: Kit) -> None:
 def test_one_batch_may_have_changes_of_every_kind(kit: Kit) -> None:
     changes = _one_of_everything(kit)
 
-    stuck = kit.save(*changes)
+    applied = kit.save(*changes)
 
-    assert stuck == {change.job.id for change in changes}
+    assert applied == {change.job.id for change in changes}
     for change in changes:
         assert kit.reload(change.job) == change.job
         assert kit.events(change.job)[-len(change.events) :] == list(change.events)
@@ -502,7 +502,7 @@ def test_nobody_changes_a_row_between_its_locked_reading_and_the_write(kit: Kit)
     saved = kit.store.save_locked([job.id], [], decide)
     thread.join(LONG_ENOUGH_TO_WAIT_S)
 
-    assert saved.stuck == {job.id}
+    assert saved.applied == {job.id}
     assert kit.reload(job).status is JobStatus.SUCCEEDED
     assert [getattr(verdict, "settled", None) for verdict in heard] == [True]
 
@@ -519,7 +519,7 @@ def test_a_locked_decision_to_write_nothing_writes_nothing(kit: Kit) -> None:
 
     saved = kit.store.save_locked([job.id, unknown], [], decide)
 
-    assert saved.stuck == frozenset()
+    assert saved.applied == frozenset()
     assert seen[0].jobs == {job.id: job}
     assert (seen[0].now, kit.reload(job)) == (kit.now(), job)
 
@@ -533,7 +533,7 @@ def test_a_locked_decision_that_comes_too_late_is_not_written(kit: Kit) -> None:
         kit.advance(seconds=30)
         return [change]
 
-    assert kit.store.save_locked([job.id], [], decide).stuck == frozenset()
+    assert kit.store.save_locked([job.id], [], decide).applied == frozenset()
     assert kit.reload(job) == job
 
 

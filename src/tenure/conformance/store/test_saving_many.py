@@ -27,7 +27,7 @@ def _births(kit: Kit, **last: str) -> list[Change]:
 
 
 def _offer(kit: Kit, changes: Iterator[Change]) -> frozenset[str]:
-    return frozenset(kit.store.save(changes, epoch=kit.store.load([]).epoch).stuck)
+    return frozenset(kit.store.save(changes, epoch=kit.store.load([]).epoch).applied)
 
 
 @spec("K1", "K3")
@@ -35,9 +35,9 @@ def _offer(kit: Kit, changes: Iterator[Change]) -> frozenset[str]:
 def test_many_new_jobs_are_saved_together(kit: Kit, last: dict[str, str]) -> None:
     births = _births(kit, **last)
 
-    stuck = _offer(kit, iter(births))
+    applied = _offer(kit, iter(births))
 
-    assert stuck == {birth.job.id for birth in births}
+    assert applied == {birth.job.id for birth in births}
     for birth in (births[0], births[MANY // 2], births[-1]):
         assert kit.reload(birth.job) == birth.job
         assert kit.events(birth.job) == list(birth.events)
@@ -70,9 +70,9 @@ def test_a_new_job_in_a_large_batch_is_saved_with_all_that_belongs_to_it(
         for each in births
     ]
 
-    stuck = _offer(kit, iter(with_more))
+    applied = _offer(kit, iter(with_more))
 
-    assert stuck == {birth.job.id for birth in births}
+    assert applied == {birth.job.id for birth in births}
     assert kit.store.load_resolutions([dead.id]) == {dead.id: kept}
     assert kit.store.load_observations(job.id) == [seen]
     assert kit.reload(spawned.job) == spawned.job
@@ -84,9 +84,9 @@ def test_of_many_new_jobs_only_those_with_free_ids_and_keys_are_saved(kit: Kit) 
     known = kit.enqueue(job_id=births[-2].job.id, payload=b'"mine"')
     holder = kit.enqueue(dedupe_key="k")
 
-    stuck = _offer(kit, iter(births))
+    applied = _offer(kit, iter(births))
 
-    assert stuck == {birth.job.id for birth in births[:-2]}
+    assert applied == {birth.job.id for birth in births[:-2]}
     assert (kit.reload(known), kit.reload(holder)) == (known, holder)
     assert kit.reload(births[-3].job) == births[-3].job
 
@@ -97,7 +97,7 @@ def test_many_new_jobs_of_another_epoch_are_refused(kit: Kit) -> None:
     epoch = kit.store.load([]).epoch
     kit.store.raise_epoch()
 
-    assert kit.store.save(iter(births), epoch=epoch).stuck == frozenset()
+    assert kit.store.save(iter(births), epoch=epoch).applied == frozenset()
     assert not kit.exists(births[0].job.id)
 
 

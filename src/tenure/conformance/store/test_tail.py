@@ -83,7 +83,7 @@ def test_an_event_that_is_committed_late_is_not_skipped(kit: Kit) -> None:
             assert not thread.is_alive()
         return [kit.change(kit.completion(early), job=locked.jobs[early.id])]
 
-    assert kit.store.save_locked([early.id], [], decide).stuck == {early.id}
+    assert kit.store.save_locked([early.id], [], decide).applied == {early.id}
     if kit.store.parallelism == 1:
         finish_late()
     reader.read()

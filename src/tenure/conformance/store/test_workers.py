@@ -136,7 +136,7 @@ def test_a_worker_that_has_not_reported_for_a_day_is_deleted(kit: Kit) -> None:
 
     report = Retention(kit.store).run_once()
 
-    assert report.workers_forgotten == 1
+    assert report.workers_deleted == 1
     assert _names(kit) == ["just-there"]
 
 
@@ -147,9 +147,9 @@ def test_workers_are_forgotten_page_by_page_the_longest_silent_first(kit: Kit) -
         kit.advance(seconds=1)
     kit.advance(seconds=60)
 
-    assert kit.store.forget_workers(older_than_us=seconds(60), limit=2) == 2
+    assert kit.store.delete_workers(older_than_us=seconds(60), limit=2) == 2
     assert _names(kit) == ["a"]
-    assert kit.store.forget_workers(older_than_us=seconds(60), limit=2) == 1
+    assert kit.store.delete_workers(older_than_us=seconds(60), limit=2) == 1
 
 
 @spec("J6")

@@ -1,7 +1,7 @@
 """The memory store: the reference that the SQL stores are compared with, and a store for tests.
 
-The plainest correct reading of `tenure.ports.Store`: dictionaries under one lock. It is not
-durable and says so by its URL, `memory://`. It decides nothing, like every store.
+The simplest correct implementation of `tenure.ports.Store`: dictionaries under one lock. Nothing is
+durable, as its URL `memory://` says. Like every store, it decides nothing.
 """
 
 import threading
@@ -92,7 +92,9 @@ class MemoryStore(
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
         self._last_renewal: tuple[JobId, int] | None = None  # where pruning goes on
-        self._last_session: _SessionOrder | None = None  # where forgetting sessions goes on
+        self._last_session: _SessionOrder | None = (
+            None  # the next deletion continues after this one
+        )
 
     @property
     def parallelism(self) -> int:
@@ -229,12 +231,12 @@ class MemoryStore(
             for change in changes:
                 if self._matches(change, now):
                     self._guard(change)  # all of them before the first write: all or nothing
-            stuck = set()
+            applied = set()
             for change in changes:
                 if self._matches(change, now):  # again: a key may have been taken in this batch
                     self._write(change)
-                    stuck.add(change.job.id)
-            return Saved(now, frozenset(stuck))
+                    applied.add(change.job.id)
+            return Saved(now, frozenset(applied))
 
     def _matches(self, change: Change, now: Instant) -> bool:
         if change.not_after is not None and now >= change.not_after:
@@ -452,8 +454,8 @@ class MemoryStore(
                     expired += 1
             return expired
 
-    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget sessions that hold no lease and received nothing for this long, among the next
+    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete sessions that hold no lease and received nothing for this long, among the next
         `limit` ones."""
         with self._lock:
             self._open()
@@ -472,23 +474,23 @@ class MemoryStore(
                 del self._sessions[key]
             return len(old)
 
-    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget outages that ended this long ago and before every claim that is still leased."""
+    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete outages that ended this long ago and before every claim that is still leased."""
         with self._lock:
             self._open()
             now = self._clock()
             claimed = [job.claimed_at for job in self._jobs.values() if job.claimed_at is not None]
-            unneeded = min(claimed, default=now)
+            first_claim = min(claimed, default=now)
             old = [
                 outage
                 for outage in self._outages
-                if outage.ended_at < now - older_than_us and outage.ended_at <= unneeded
+                if outage.ended_at < now - older_than_us and outage.ended_at <= first_claim
             ][:limit]
             self._outages = [outage for outage in self._outages if outage not in old]
             return len(old)
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete terminal jobs past their retention with everything of theirs."""
+        """Delete terminal jobs past their retention, with everything that belongs to them."""
         with self._lock:
             self._open()
             before = self._clock() - older_than_us

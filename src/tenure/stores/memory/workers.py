@@ -17,7 +17,7 @@ class MemoryWorkers(MemoryPart):
         self._instances: dict[tuple[str, str, str], str] = {}
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives. Returns whether it was asked to drain."""
+        """Record that this worker is alive. Returns whether it was asked to drain."""
         with self._lock:
             self._open()
             now = self._clock()
@@ -62,8 +62,8 @@ class MemoryWorkers(MemoryPart):
                 self._processes[key] = replace(seen, drain_requested_at=self._clock())
             return bool(named)
 
-    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long. Returns how many."""
+    def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete workers that were not seen for this long. Returns how many."""
         with self._lock:
             self._open()
             before = self._clock() - older_than_us

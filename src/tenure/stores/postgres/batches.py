@@ -1,4 +1,4 @@
-"""Batches for PostgreSQL: one statement, columns as array literals of one unnest."""
+"""Batches for PostgreSQL: one statement, which unnests its columns from array literals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -80,8 +80,8 @@ _JOB_ENCODERS: Mapping[str, Encoder] = {**JOB_ENCODERS, "was_started": _truths}
 
 
 def _put(columns: Columns, prefix: str, parameters: dict[str, object]) -> tuple[str, ...]:
-    """Put each column into `parameters`, those of their own values as an array literal; the names
-    of the arrays."""
+    """Put each column into `parameters`, as one value or as an array literal. Returns the names of
+    the arrays."""
     for name, value in columns.same.items():
         parameters[prefix + name] = value
     for name, values in columns.own.items():
@@ -93,9 +93,9 @@ def _put(columns: Columns, prefix: str, parameters: dict[str, object]) -> tuple[
 class EventSource(Enum):
     """Where a statement finds the values of its events."""
 
-    UPDATED_ROWS = auto()  # one event each: they travel with the rows, and are returned by them
-    SAME_IDS = auto()  # one event each, but an INSERT returns nothing that it did not store
-    OWN_IDS = auto()
+    UPDATED_ROWS = auto()  # one event per row: an UPDATE can return its values with the row
+    SAME_IDS = auto()  # one event per row, but an INSERT returns only what it stored
+    OWN_IDS = auto()  # several events per row
 
 
 def _source_of_events(group: Group, columns: GroupColumns) -> EventSource:

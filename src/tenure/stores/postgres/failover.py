@@ -1,7 +1,7 @@
-"""Failover of a PostgreSQL server: what this process remembers, and what it asks a new connection.
+"""Failover of a PostgreSQL server: what this process remembers, and the check of a new connection.
 
-`core.failover` decides; here the questions are asked and the ruling is carried out. Callers' own
-transactions are not covered: what is committed on a connection that is not ours is not remembered.
+`core.failover` decides; this module reads what the server has, and carries the decision out. What
+is committed in a caller's own transaction, on a connection that is not ours, is not remembered.
 """
 
 import logging
@@ -40,8 +40,8 @@ class FailoverMemory:
     """The last change that was acknowledged on each connection, the last tick, the highest epoch,
     and the server they were on. Thread-safe; outlives the connections. [A8]
 
-    A transaction that begins after a change was acknowledged is later in the server's log, so its
-    own change takes the other's place. One change per connection is left at most.
+    A transaction that begins after a change was acknowledged comes later in the server's log, so
+    remembering its change is enough. At most one change per connection is remembered.
     """
 
     def __init__(self) -> None:
@@ -54,17 +54,17 @@ class FailoverMemory:
 
     @property
     def timeline(self) -> int | None:
-        """The timeline that transactions are meant for; None before a server was asked, and on a
-        standby."""
+        """The timeline that transactions are sent to; None before the first check of a server, and
+        on a standby."""
         return None if self._server is None else self._server.timeline
 
     def begin(self) -> int:
-        """To be called before a transaction begins, for `acknowledged`."""
+        """Call this before a transaction begins, and pass the result to `acknowledged`."""
         return self._acknowledgements
 
     def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
-        """Remember one change of a transaction that was committed: a transition if there is one,
-        because renewals are pruned."""
+        """Remember one change of a committed transaction: if possible not a renewal, because
+        renewals are pruned."""
         last: Event | None = None
         for change in changes:
             last = change.events[-1]
@@ -104,8 +104,8 @@ class FailoverMemory:
             )
 
     def checked(self, result: "Checked") -> None:
-        """Take over the answer of a server that was asked for what is remembered. What it has lost
-        is forgotten: the epoch was raised for it."""
+        """Update what is remembered after the check of a server. Changes that the server has lost
+        are dropped: the epoch was raised because of them."""
         asked, found = result.asked, result.found
         with self._lock:
             self._epoch = max(result.epoch, self._epoch)
@@ -118,7 +118,7 @@ class FailoverMemory:
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What was asked of a server, what it has, what follows, and the epoch it is in by now."""
+    """What a server was checked for, what it has, what follows, and the epoch it is in now."""
 
     asked: Remembered
     found: Found
@@ -134,8 +134,8 @@ def check_server(
     epoch_lock: Sequence[Query],
     accepts_restored: bool,
 ) -> Checked:
-    """Ask a server for all that is remembered, and raise the epoch if something is missing. Raises
-    for a server that must not be used. The caller commits."""
+    """Check that a server has everything that is remembered, and raise the epoch if something is
+    missing. Raises an error for a server that must not be used. The caller commits."""
     found, epoch = _find(tx, query, asked)
     ruling = judge(asked, found)
     if ruling.refusal is Refusal.BEHIND:
@@ -146,7 +146,7 @@ def check_server(
             found=found.server.system_identifier, recorded=found.recorded.system_identifier
         )
     if ruling.has_new_timeline or ruling.missing is not None:
-        # The lock first: who is in the middle of a write ends it in the epoch it began in.
+        # The lock first: writes that have begun in the old epoch end before it is raised.
         *_, raised = tx.fetch(
             *epoch_lock,
             query("note_timeline", timeline=found.server.timeline),

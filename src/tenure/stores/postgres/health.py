@@ -1,6 +1,6 @@
 """The health of a PostgreSQL store: what is true of its server now, and what to do about it.
 
-Looks and measures; changes nothing and needs no special rights.
+Only reads, and needs no special rights.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ QUESTIONS = (
 
 
 def postgres_facts(
-    answers: Sequence[Sequence[Row]], *, asked_at: Instant, heard_at: Instant
+    answers: Sequence[Sequence[Row]], *, sent_at: Instant, received_at: Instant
 ) -> list[HealthFact]:
-    """What can be said of this server; the answers are those to `QUESTIONS`, and the instants
-    are this host's, around them."""
+    """The facts about this server from the answers to `QUESTIONS`. By this host's clock, these were
+    sent at `sent_at` and answered by `received_at`."""
     [server], [meta], [transactions], [connections], [slots], tables = answers
     return [
         *_server(server),
-        _clock(server[5], asked_at, heard_at),
+        _clock(server[5], sent_at, received_at),
         *_meta(meta),
         *_transactions(transactions),
         *(_bloat(*row) for row in tables),
@@ -77,9 +77,10 @@ def _server(row: Row) -> list[HealthFact]:
     ]
 
 
-def _clock(server_now: int, asked_at: Instant, heard_at: Instant) -> HealthFact:
-    """Only what the wait for the answer cannot explain is a difference."""
-    difference = max(asked_at - server_now, server_now - heard_at, 0) / MICROSECONDS_PER_SECOND
+def _clock(server_now: int, sent_at: Instant, received_at: Instant) -> HealthFact:
+    """The server read its clock between the two instants, so only a reading outside of them counts
+    as a difference."""
+    difference = max(sent_at - server_now, server_now - received_at, 0) / MICROSECONDS_PER_SECOND
     return fact(
         "clock_difference_s",
         round(difference, 3),

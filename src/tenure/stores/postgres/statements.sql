@@ -93,12 +93,12 @@ written AS (
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
     SELECT {logged_values} FROM {event_source})
-SELECT judged.now, {unless_all_stuck} FROM judged, (SELECT {stuck} FROM written) AS w;
+SELECT judged.now, {unless_all_applied} FROM judged, (SELECT {applied} FROM written) AS w;
 
 -- name: update_jobs_alone
--- Differs: update_jobs for a statement that is all of a transaction of ours. It writes first, in id
--- order, and is judged afterwards, when the rows are locked by having been written; a veto undoes
--- the transaction, and update_jobs sorts out what was in time.
+-- Differs: update_jobs for a statement that is the whole of a transaction of ours. It writes first,
+-- in id order, which locks the rows, and then compares clock and epoch; if one change is too late,
+-- veto rolls the transaction back, and update_jobs applies those that are in time.
 WITH written AS (
     UPDATE {t}job AS j SET {assignments}
       FROM {job_input}
@@ -107,8 +107,8 @@ WITH written AS (
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
     SELECT {logged_values} FROM {event_source})
-SELECT judged.now, {unless_all_stuck}
-  FROM (SELECT {stuck} FROM written) AS w,
+SELECT judged.now, {unless_all_applied}
+  FROM (SELECT {applied} FROM written) AS w,
        LATERAL {t}veto(w.n, CAST(:epoch_lock AS bigint), CAST(:epoch AS bigint),
                        CAST(:first_end AS bigint)) AS judged;
 
@@ -125,11 +125,11 @@ written AS (
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
     SELECT {logged_values} FROM {event_source})
-SELECT judged.now, {unless_all_stuck} FROM judged, (SELECT {stuck} FROM written) AS w;
+SELECT judged.now, {unless_all_applied} FROM judged, (SELECT {applied} FROM written) AS w;
 
 -- name: insert_jobs_alone
--- Differs: insert_jobs for a statement that is all of a transaction of ours, and sticks as a whole:
--- ON CONFLICT looks every row up before it is inserted and logs the insertion twice, a sixth of it.
+-- Differs: insert_jobs for a statement that is the whole of a transaction of ours, applied all or
+-- nothing: ON CONFLICT looks every row up first and logs the insertion twice, a sixth of its cost.
 WITH written AS (
     INSERT INTO {t}job ({inserted_columns})
     SELECT {inserted_values} FROM {job_input}
@@ -152,10 +152,10 @@ held AS MATERIALIZED (SELECT count(*) AS n FROM locked);
 -- Differs: part of update_jobs, for rows that this transaction has locked already.
 held AS MATERIALIZED (SELECT 0::bigint AS n);
 
--- name: stuck
--- Differs: part of update_jobs and insert_jobs. The ids are sent only if some change did not stick.
+-- name: applied
+-- Differs: part of update_jobs and insert_jobs. The ids are sent only if not all were applied.
 count(*) AS n, array_agg(id) AS ids;
 
--- name: unless_all_stuck
--- Differs: see stuck.
+-- name: unless_all_applied
+-- Differs: see applied.
 CASE WHEN w.n = CAST(:count AS bigint) THEN NULL ELSE coalesce(array_to_string(w.ids, ','), '') END;

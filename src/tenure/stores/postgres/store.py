@@ -1,7 +1,7 @@
 """PostgreSQL: any number of coordinators on one database, READ COMMITTED, row locks and CAS.
 
 Works behind a pooler in transaction mode: no session state, advisory locks that end with their
-transaction, prepared statements only where the pooler carries them. Never prints a password.
+transaction, prepared statements only if the pooler supports them. Never prints a password.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ from tenure.stores.postgres.schema import (
     translate,
 )
 from tenure.stores.postgres.schema import migrate as migrate_schema
-from tenure.stores.postgres.wire import NoAnswer, Prepared, RoundTrip
+from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.resolutions import letters_of
 from tenure.stores.sql.rows import Row
@@ -69,27 +69,27 @@ LISTING_CONNECTIONS = 2
 """For lists and measures alone, so that a slow list holds up no heartbeat."""
 
 MAX_TRIES = 5
-"""How often a transaction is run that PostgreSQL aborts in favour of another one."""
+"""How often a transaction is tried that PostgreSQL aborts because of another one."""
 
 LONGEST_PAUSE_S = 0.05
 
 SERVER_FIRST_S = 0.5
-"""How much earlier the server's time-out ends than this process's, if there is time: the server's
-answer then says that nothing was written."""
+"""By how much the server's time-out is shorter than this process's, if there is time: then the
+server answers, and its answer says that nothing was written."""
 
 COMPARE_WITHIN_S = 3
-"""How long a process that starts waits for each further host of its URL."""
+"""How long a process that starts waits for each host of its URL, if there are several."""
 
 WORDS = COLUMN_WORDS | {
     "uuid": "uuid",
     "bytes": "bytea",
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
-    # Where the events of this transaction come in the tail: see job_event in the schema. A
+    # The position of this transaction's events in the tail: see job_event in the schema. A
     # sub-select is evaluated once for all rows.
     "position": "(SELECT (CAST(:epoch AS bigint) << 44)"
     " | CAST(CAST(pg_current_xact_id() AS text) AS bigint))",
-    # Before every transaction that may still be running.
+    # True for events of transactions before the oldest one that may still be running.
     "committed": "position < (SELECT (epoch << 44)"
     " | CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) FROM {t}meta)",
     "by_leases": "",  # the planner knows that this index is small
@@ -123,7 +123,7 @@ _NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
 
 
 class _Vetoed(Exception):
-    """A change did not stick, and the whole transaction was undone: save in another way."""
+    """A change was not applied, so the whole transaction was rolled back: save in another way."""
 
 
 class _PostgresTransaction:
@@ -138,7 +138,7 @@ class _PostgresTransaction:
         connection: Connection,
         begin: str,
         settings: Query,
-        prepared: Prepared | None,
+        prepared: PreparedStatements | None,
         *,
         until: Deadline,
     ) -> None:
@@ -206,16 +206,16 @@ class _PostgresTransaction:
         return self.is_committing and self._begin == _BEGIN
 
     def undo(self) -> None:
-        """Roll back; a connection on which that fails is not handed out again."""
+        """Roll back. If that fails, the pool does not use the connection again."""
         if self._connection.info.transaction_status in _OPEN_TRANSACTION:
             with suppress(psycopg.Error):
                 self._run_alone(_ROLLBACK)
 
     def make_room(self) -> None:
-        """Let the server forget what this connection has prepared, if that has become too much."""
+        """Deallocate the statements that this connection has prepared, if there are too many."""
         if self._prepared is not None and self._prepared.is_full:
             self._run_alone(_DEALLOCATE)
-            self._prepared.forget()
+            self._prepared.clear()
 
     def _run_alone(self, query: Query) -> None:
         """Run one statement by itself, under the same deadline."""
@@ -258,13 +258,13 @@ class PostgresStore(SqlStore):
         self._accepts_restored = accept_restored
         self._pool = Pool(self._connect, size=pool_size)
         self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
-        self._prepared: WeakKeyDictionary[Connection, Prepared] = WeakKeyDictionary()
+        self._prepared: WeakKeyDictionary[Connection, PreparedStatements] = WeakKeyDictionary()
         self._prepares = True
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._compare_hosts()
         opened_by = Deadline(time.monotonic() + max(timeout_s, CONNECT_TIMEOUT_S))
         with self._pool.connection(opened_by):
-            pass  # a server that must not be used is refused now
+            pass  # raises now if this server must not be used
 
     @property
     def parallelism(self) -> int:
@@ -274,9 +274,9 @@ class PostgresStore(SqlStore):
     def health(self) -> list[HealthFact]:
         """What is true of the server now, and what to do about it."""
         queries = [self._query(name, schema=self._schema) for name in QUESTIONS]
-        asked_at = host_clock()
+        sent_at = host_clock()
         answers = self._read(lambda tx: tx.fetch(*queries, last=True), listing=True)
-        return postgres_facts(answers, asked_at=asked_at, heard_at=host_clock())
+        return postgres_facts(answers, sent_at=sent_at, received_at=host_clock())
 
     def close(self) -> None:
         """Close every connection."""
@@ -286,8 +286,8 @@ class PostgresStore(SqlStore):
     # --- failover ------------------------------------------------------------------------------
 
     def _connect(self, until: Deadline) -> Connection:
-        """A new connection, to a server that has everything this process was told. [A8] Hosts are
-        tried in the URL's order; one that is behind is passed over. [A11]"""
+        """A new connection to a server that has everything that was acknowledged to this process.
+        [A8] Hosts are tried in the URL's order; one that is behind is skipped. [A11]"""
         problems: list[StoreUnavailable] = []
         for tried, dsn in enumerate(self._hosts):
             try:
@@ -311,8 +311,8 @@ class PostgresStore(SqlStore):
         return connection
 
     def _compare_hosts(self) -> None:
-        """Find the newest primary among the hosts of the URL, so that this process does not begin
-        with an old one that comes first. [A11]"""
+        """Find the newest primary among the hosts of the URL, so that this process does not start
+        on an old primary that the URL names first. [A11]"""
         if len(self._hosts) == 1:
             return
         found: dict[str, Server] = {}
@@ -326,12 +326,12 @@ class PostgresStore(SqlStore):
             raise StoreError(
                 f"{' and '.join(found)} are different PostgreSQL systems, not a primary and its"
                 " standbys",
-                hint="leave those out of the URL that do not belong to this store",
+                hint="remove from the URL the hosts that do not belong to this store",
             )
         self._memory.expect(newest(list(found.values())))
 
     def _check_server(self, connection: Connection, until: Deadline) -> None:
-        """Ask the server for all that this process remembers, before anything else is asked."""
+        """Check that the server has everything that this process remembers."""
         asked = self._memory.remembered()
         tx = self._transaction(connection, _BEGIN, until, timeline=None, prepared=None)
         result = tx.run(
@@ -346,7 +346,7 @@ class PostgresStore(SqlStore):
         self._memory.checked(result)
         log_check(result)
         if asked.server is not None and asked.server != result.found.server:
-            self._drop_idle()  # those lead to the old server
+            self._drop_idle()  # these connections lead to the old server
 
     def _saw_epoch(self, epoch: Epoch) -> None:
         self._memory.saw(epoch)
@@ -390,7 +390,7 @@ class PostgresStore(SqlStore):
         return saved
 
     def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
-        written = (change for change in changes if change.job.id in saved.stuck)
+        written = (change for change in changes if change.job.id in saved.applied)
         self._memory.acknowledged(written, begun=begun)
 
     # --- transactions --------------------------------------------------------------------------
@@ -436,7 +436,7 @@ class PostgresStore(SqlStore):
                             self._stop_preparing(problem)
                             continue
                         if problem.sqlstate == _OTHER_TIMELINE and tries < MAX_TRIES:
-                            # A pooler hid a failover, or these lead to an old primary.
+                            # A pooler hid a failover, or idle connections lead to an old primary.
                             connection.close()
                             self._drop_idle()
                             continue
@@ -462,17 +462,18 @@ class PostgresStore(SqlStore):
         begin: str,
         until: Deadline,
         timeline: int | None,
-        prepared: Prepared | None,
+        prepared: PreparedStatements | None,
     ) -> _PostgresTransaction:
-        """A transaction that a server on another timeline refuses. None: any server takes it."""
+        """A transaction that a server on another timeline refuses; with None, none refuses it."""
         settings = self._settings(until, timeline)
         return _PostgresTransaction(connection, begin, settings, prepared, until=until)
 
     def _settings(self, until: Deadline, timeline: int | None) -> Query:
-        """What a transaction begins with: the server's own time-outs end a little earlier."""
+        """The first statement of a transaction. Sets the server's time-outs a little shorter than
+        this process's."""
         left_s = until.remaining_s
         whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
-        lock_ms = whole_ms * 9 // 10  # the first to end, so that the error says what was waited for
+        lock_ms = whole_ms * 9 // 10  # the shortest, so that the error names the lock
         return self._query(
             "settings",
             timeline=timeline,
@@ -482,7 +483,7 @@ class PostgresStore(SqlStore):
         )
 
     def _drop_idle(self) -> None:
-        """Close idle connections: one was found dead, or leads to the wrong server."""
+        """Close idle connections, after one was found dead or leads to the wrong server."""
         self._pool.drop_idle()
         self._listing_pool.drop_idle()
 
@@ -494,14 +495,16 @@ class PostgresStore(SqlStore):
             raise _unknown("another PostgreSQL server took over while committing")
         return result
 
-    def _prepared_on(self, connection: Connection) -> Prepared | None:
-        """What the connection has prepared; None if statements are not prepared at all."""
-        return self._prepared.setdefault(connection, Prepared()) if self._prepares else None
+    def _prepared_on(self, connection: Connection) -> PreparedStatements | None:
+        """The statements that the connection has prepared; None if none are to be prepared."""
+        if not self._prepares:
+            return None
+        return self._prepared.setdefault(connection, PreparedStatements())
 
     def _stop_preparing(self, problem: psycopg.Error) -> None:
         self._prepares = False
         _log.info(
-            "prepared statements get lost on the way (a pooler?), no longer preparing them: %s",
+            "prepared statements get lost (a pooler?); no longer preparing them: %s",
             problem,
         )
 
@@ -513,9 +516,9 @@ class PostgresStore(SqlStore):
     def _claim_locks(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
     ) -> list[Query]:
-        """Epoch, then sessions, then queues, each sorted: nobody waits in a circle.
+        """Epoch, then sessions, then queues, each sorted, so that no deadlock can occur.
 
-        Advisory locks rather than rows: a claim that finds nothing must write nothing.
+        Advisory locks, not row locks: a claim that finds nothing must write nothing.
         """
         own = {self._key("session", *_parts(key)) for key in sessions}
         queues = {self._key("queue", scope.namespace, name): name for name in scope.queues}
@@ -557,7 +560,7 @@ class PostgresStore(SqlStore):
         return [self._query("lock_exclusive", key=self._key("queue", namespace, name))]
 
     def _epoch_queries(self) -> list[Query]:
-        # On whatever server the store is on now.
+        # `adopt_server` records the server that the store is on now.
         return [*self._epoch_lock(), self._query("adopt_server"), self._query("raise_epoch")]
 
     def _epoch_lock(self) -> list[Query]:
@@ -586,8 +589,9 @@ class PostgresStore(SqlStore):
         return self._save_at_once(offered.whole(), epoch)
 
     def _save_as_offered(self, tx: Transaction, offered: ChangeStream, epoch: Epoch) -> Saved:
-        """Write new jobs without keys, a statement for each piece; all of them stick or none. Other
-        changes could deadlock when they are written in pieces: `_save_at_once` writes those."""
+        """Write new jobs without keys, a statement for each piece; all of them are applied or none.
+        Other changes could deadlock when they are written in pieces: `_save_at_once` writes
+        those."""
         assert isinstance(tx, _PostgresTransaction)
         new_queues: set[tuple[Namespace, QueueName]] = set()
 
@@ -595,15 +599,15 @@ class PostgresStore(SqlStore):
             for piece in offered.pieces():
                 groups = groups_of(piece)
                 if not _are_new(groups):
-                    raise _Vetoed  # costs the connection, but such mixed batches are rare
+                    raise _Vetoed  # this closes the connection, but such mixed batches are rare
                 unknown = self._unregistered(piece, epoch) - new_queues
                 new_queues.update(unknown)
                 yield [*self._register(unknown), self._group_query(groups[0], epoch, alone=True)]
 
         answers = tx.stream(parts())
         self._registered_queues |= new_queues
-        stuck = frozenset(change.job.id for change in offered.whole())
-        return Saved(Instant(answers[-1][0][0]), stuck)
+        applied = frozenset(change.job.id for change in offered.whole())
+        return Saved(Instant(answers[-1][0][0]), applied)
 
     def _save_at_once(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
         """One statement per shape, all in one round trip."""
@@ -614,7 +618,7 @@ class PostgresStore(SqlStore):
         new_queues = self._unregistered(changes, epoch)
         queries = self._register(new_queues)
         groups = groups_of(changes)
-        if self._may_undo and _is_likely_to_stick(groups):
+        if self._may_undo and _is_likely_to_apply(groups):
             alone = [*queries, self._group_query(groups[0], epoch, alone=True)]
             with suppress(_Vetoed):
                 saved = self._write(
@@ -622,7 +626,7 @@ class PostgresStore(SqlStore):
                 )
                 self._registered_queues |= new_queues
                 return saved
-        # Several statements lock rows in several goes: lock all of them first, in id order.
+        # Each statement locks its own rows: lock all of them first, in id order.
         updates = [group for group in groups if not group.is_insert]
         if len(updates) > 1:
             ids = [change.job.id for group in updates for change in group.changes]
@@ -639,8 +643,8 @@ class PostgresStore(SqlStore):
         return self._save(tx, groups, queries, epoch)
 
     def _save_resolving(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        """Some of the changes resolve dead letters: lock those with the other rows, then see which
-        are still unresolved. Nobody can resolve one of them before this transaction ends. [B17]"""
+        """Save changes some of which resolve dead letters: lock the dead letters with the other
+        rows, then apply only changes whose dead letter is still unresolved. [B17]"""
         held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
         tx.fetch(self._query("lock_jobs", ids=texts(held)))
         first = self._first_to_resolve(tx, changes)
@@ -658,20 +662,22 @@ class PostgresStore(SqlStore):
     ) -> Saved:
         with_more = [change for group in groups for change in group.changes if _has_more(change)]
         answers = tx.fetch(*queries, last=not with_more)[-len(groups) :]
-        stuck: set[JobId] = set()
+        applied: set[JobId] = set()
         for group, [(_, ids)] in zip(groups, answers, strict=True):
-            stuck.update(_stuck(group, ids))
+            applied.update(_applied_ids(group, ids))
         for change in with_more:
-            if change.job.id in stuck:
+            if change.job.id in applied:
                 for spawned in groups_of(change.spawned):
                     [[(_, ids)]] = tx.fetch(self._group_query(spawned, epoch, held=True))
-                    missing = {each.job.id for each in spawned.changes} - {*_stuck(spawned, ids)}
+                    missing = {each.job.id for each in spawned.changes} - {
+                        *_applied_ids(spawned, ids)
+                    }
                     for job_id in missing:
                         raise StoreRefused(f"job {job_id} is already there")
                 self._keep_observations(tx, change.observations)
                 if change.resolution is not None:
                     self._keep_resolutions(tx, [change.resolution])
-        return Saved(Instant(answers[-1][0][0]), frozenset(stuck))
+        return Saved(Instant(answers[-1][0][0]), frozenset(applied))
 
     def _write_claimed(
         self,
@@ -684,7 +690,7 @@ class PostgresStore(SqlStore):
         queries = [self._group_query(group, epoch, held=True) for group in groups]
         answers = tx.fetch(*queries, *also, last=True)
         for group, [(_, ids)] in zip(groups, answers, strict=False):
-            assert len(_stuck(group, ids)) == len(group.changes), "the rows were locked by us"
+            assert len(_applied_ids(group, ids)) == len(group.changes), "the rows were locked by us"
 
     def _group_query(
         self, group: Group, epoch: Epoch, *, held: bool = False, alone: bool = False
@@ -695,8 +701,8 @@ class PostgresStore(SqlStore):
         shape = (
             *batch.shape,
             ("held", text("rows_are_held" if held else "rows_to_lock")),
-            ("stuck", text("stuck")),
-            ("unless_all_stuck", text("unless_all_stuck")),
+            ("applied", text("applied")),
+            ("unless_all_applied", text("unless_all_applied")),
         )
         return self._query(
             f"{statement}_alone" if alone else statement,
@@ -708,32 +714,33 @@ class PostgresStore(SqlStore):
 
 
 def _unknown(what: str) -> OutcomeUnknown:
-    return OutcomeUnknown(what, hint="send the same request again: its id tells what became of it")
+    hint = "send the same request again: it is carried out once, whatever happened"
+    return OutcomeUnknown(what, hint=hint)
 
 
 def _are_new(groups: Sequence[Group]) -> bool:
-    """Whether these are only new jobs without dedupe keys, and nothing else is to be written."""
-    if not groups[0].is_insert or not _is_likely_to_stick(groups):
+    """Whether these are only new jobs without dedupe keys, and nothing else has to be written."""
+    if not groups[0].is_insert or not _is_likely_to_apply(groups):
         return False
     return not any(_has_more(change) for change in groups[0].changes)
 
 
 def _has_more(change: Change) -> bool:
-    """Whether more than a row and its events is to be written."""
+    """Whether more than a row and its events has to be written."""
     return bool(change.spawned or change.observations or change.resolution)
 
 
-def _is_likely_to_stick(groups: Sequence[Group]) -> bool:
-    """Whether to try all of it as one statement that sticks as a whole or not at all. Dedupe keys
-    often meet an existing job; ids and revisions hardly ever do."""
+def _is_likely_to_apply(groups: Sequence[Group]) -> bool:
+    """Whether to try one statement that applies all changes or none. A dedupe key is often held by
+    another job; an id hardly ever exists already, and a revision hardly ever differs."""
     [group, *others] = groups
     if others:
         return False
     return not group.is_insert or all(each.job.dedupe_key is None for each in group.changes)
 
 
-def _stuck(group: Group, ids: str | None) -> list[JobId]:
-    """The ids that were written; None means all of the group."""
+def _applied_ids(group: Group, ids: str | None) -> list[JobId]:
+    """The ids of the changes that were applied; `ids` is None if all of the group were."""
     if ids is None:
         return [change.job.id for change in group.changes]
     return [JobId(each) for each in ids.split(",") if each]
@@ -745,6 +752,6 @@ def _parts(key: SessionKey) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=4096)
 def _lock_key(*parts: str) -> int:
-    """A number for a name. Two names that share one only wait for each other needlessly."""
+    """The key of an advisory lock. If two names have the same key, they only wait needlessly."""
     digest = hashlib.blake2b("\x00".join(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -31,7 +31,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 
 _INFERRED, _BOOLEAN, _BYTES, _INTEGER = 0, 16, 17, 20
-"""Object ids of types, which never change; text is left to the server to infer, like a literal."""
+"""PostgreSQL's fixed ids of types. The server infers that of text, as it does for a literal."""
 
 
 PREPARED_AFTER = 3
@@ -42,8 +42,8 @@ MOST_PREPARED = 200
 deallocated, and those in use are prepared again."""
 
 MOST_COUNTED = 1000
-"""Texts whose uses are counted: which columns of a batch are equal decides about its text, and some
-texts are never seen again."""
+"""Texts whose uses are counted. The text of a batch depends on which of its columns are equal, so
+some texts are used only once."""
 
 _UNPREPARED = ("BEGIN", "COMMIT", "ROLLBACK")
 
@@ -62,11 +62,11 @@ _SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
 """How each type of parameter is sent. There are no others."""
 
 
-class Prepared:
+class PreparedStatements:
     """The statements that one connection has prepared, by text and types of parameters.
 
-    A name is made of the statement's text, so that a pooler's server connection on which another
-    client has prepared it under the same name holds the same statement.
+    A name is a hash of the statement's text: behind a pooler, another client may have prepared a
+    statement under the same name on the same connection, and then it is the same statement.
     """
 
     def __init__(self) -> None:
@@ -75,16 +75,17 @@ class Prepared:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are so many that all should be forgotten."""
+        """Whether there are so many that all should be deallocated."""
         return len(self._names) >= MOST_PREPARED
 
-    def forget(self) -> None:
-        """The server has forgotten them."""
+    def clear(self) -> None:
+        """The server has deallocated them."""
         self._uses.clear()
         self._names.clear()
 
     def name_of(self, text: str, types: list[int]) -> tuple[bytes | None, bool]:
-        """The name under which to execute a statement, if any, and whether it must be prepared."""
+        """The name under which to execute a statement (None: without a name), and whether it must
+        be prepared first."""
         key = (text, tuple(types))
         name = self._names.get(key)
         if name is not None:
@@ -104,7 +105,7 @@ class Prepared:
 
 
 class NoAnswer(psycopg.OperationalError):
-    """A server that should have answered by now did not. The connection is closed."""
+    """The server did not answer within the deadline. The connection is closed."""
 
 
 class RoundTrip:
@@ -116,7 +117,7 @@ class RoundTrip:
     """
 
     def __init__(
-        self, connection: Connection, prepared: Prepared | None, *, until: Deadline
+        self, connection: Connection, prepared: PreparedStatements | None, *, until: Deadline
     ) -> None:
         self._connection = connection
         self._prepared = prepared
@@ -144,11 +145,12 @@ class RoundTrip:
             self._sent += 1
 
     def push(self) -> None:
-        """Give the server as much as it takes now."""
+        """Send as much of the buffer as the server reads now."""
         self._connection.pgconn.flush()
 
     def finish(self) -> list[list[Row]]:
-        """The rows of each statement. Raises the first error; those behind it were not executed."""
+        """The rows of each statement. Raises the first error; the server does not execute the
+        statements after it."""
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()
         try:
@@ -175,11 +177,11 @@ def _bound(query: Query) -> _Bound:
 
 @lru_cache(maxsize=4096)
 def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Encoder]]:
-    """How parameters of these kinds are sent: a statement's are the same each time."""
+    """How parameters of these types are sent. Cached: a statement has the same types each time."""
     found = []
     for kind in kinds:
         base = next((each for each in kind.__mro__ if each in _SENT_AS), None)
-        assert base is not None, f"{kind.__name__} is not sent anywhere"
+        assert base is not None, f"a parameter of type {kind.__name__} cannot be sent"
         found.append(_SENT_AS[base])
     return (
         [type_ for type_, _, _ in found],
@@ -189,7 +191,7 @@ def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Enc
 
 
 def _receive(pgconn: PGconn, until: Deadline) -> list[PGresult]:
-    """Everything up to the sync; the statements' results in their order."""
+    """Read everything up to the sync. Returns the statements' results in their order."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
     while pgconn.flush():  # the server may have to send before it reads on
@@ -213,8 +215,8 @@ def _receive(pgconn: PGconn, until: Deadline) -> list[PGresult]:
 
 
 def _ready(poll: select.poll, until: Deadline) -> list[tuple[int, int]]:
-    """What the socket is ready for. The server's own time-outs end its statements; but if it hangs
-    or its host is gone, nothing would ever arrive."""
+    """Wait until the socket is ready, at most until the deadline: the server's own time-outs end
+    its statements, but a server that hangs or whose host is gone never answers."""
     found = poll.poll(until.remaining_s * 1000)
     if not found:
         raise NoAnswer("the server has not answered in time")

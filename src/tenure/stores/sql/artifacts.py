@@ -43,14 +43,14 @@ class Artifacts(Transactional):
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
         self.artifact_quotas = ArtifactQuotas()
-        self._last_collected: Row | None = None  # where the collection of artifacts goes on
+        self._last_collected: Row | None = None  # the next collection continues after this one
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact if its lease is valid now and the quotas have room. [B7] [B28]"""
         return self._write(lambda tx: self._stage(tx, upload))
 
     def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
-        # The row is locked first: when the attempt has succeeded, nothing is added any more.
+        # The row is locked first: nothing may be added to an attempt that has succeeded.
         rows, [(now, epoch, settling_since)], [used] = tx.fetch(
             self._query("lock_job", job_id=upload.job_id),
             self._query("moment_to_decide"),
@@ -101,7 +101,7 @@ class Artifacts(Transactional):
         return StoredArtifact(_artifact(rows[0][:-1]), bytes(rows[0][-1])) if rows else None
 
     def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
-        # Two reads: a job whose artifacts are shown is finished, and its row changes no more.
+        # Two reads are safe: a job whose artifacts are shown has finished, its row never changes.
         jobs = self._rows(self._query("load_jobs", ids=self._pack([job_id])))
         attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
         if attempt is None:
@@ -139,25 +139,25 @@ class Artifacts(Transactional):
 def count_artifact_bytes(
     query: Callable[..., Query], *, added: Iterable[Row] = (), deleted: Iterable[Row]
 ) -> list[Query]:
-    """Statements that keep the bytes of each namespace, for rows of (namespace, job id, size).
+    """Statements that update the byte counters of namespaces; rows are (namespace, job id, size).
 
-    They have to come last in a transaction, which then holds these rows only while it commits. They
-    are in order, so that no two transactions wait for each other.
+    Send them last in a transaction, so that it locks the counters only while it commits. They are
+    sorted, so that no two transactions can deadlock.
     """
     changes: Counter[tuple[str, int]] = Counter()
     for sign, rows in ((1, added), (-1, deleted)):
         for namespace, job_id, size in rows:
-            changes[namespace, _part_of(job_id)] += sign * size
+            changes[namespace, _shard_of(job_id)] += sign * size
     return [
-        query("count_artifact_bytes", namespace=namespace, part=part, bytes=change)
-        for (namespace, part), change in sorted(changes.items())
+        query("count_artifact_bytes", namespace=namespace, shard=shard, bytes=change)
+        for (namespace, shard), change in sorted(changes.items())
         if change
     ]
 
 
-def _part_of(job_id: object) -> int:
-    """Which of the rows that count the bytes of a namespace counts this job's: chosen by the last
-    digit of its id, which is random."""
+def _shard_of(job_id: object) -> int:
+    """Which of a namespace's sixteen counters has this job's bytes: the last digit of the job's id,
+    which is random."""
     return int(str(job_id)[-1], 16)
 
 

@@ -1,7 +1,7 @@
-"""Batches: many changes of one shape as columns.
+"""Batches: turns many changes of one shape into columns.
 
-A value that is equal for the whole batch is sent once, the others as columns; each dialect has its
-own way to send columns. Column names come from the structs, never from a caller.
+A value that all rows of a batch share is sent once, the others as columns; each dialect has its own
+way to send columns. Column names come from the structs, never from a caller.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ EventTypes = tuple[EventType, ...]
 
 
 CHANGES_PER_STATEMENT = 250
-"""In a stream of changes: enough for a statement while the next ones are being decided."""
+"""So many changes of a stream are written by one statement while the next ones are decided."""
 
 
 class ChangeStream:
@@ -48,7 +48,7 @@ class ChangeStream:
         return len(self.first) == CHANGES_PER_STATEMENT
 
     def pieces(self) -> Iterator[list[Change]]:
-        """All pieces, those that were read before included."""
+        """All pieces, including those that were read before."""
         yield from self._taken
         while piece := list(islice(self._rest, CHANGES_PER_STATEMENT)):
             self._taken.append(piece)
@@ -80,10 +80,10 @@ def groups_of(changes: Iterable[Change]) -> list[Group]:
         found = updates if change.expected_rev else inserts
         found.setdefault(types, []).append(change)
     for group in updates.values():
-        group.sort(key=_id_of)  # rows are written in this order, so that batches do not cross
+        group.sort(key=_id_of)  # two batches write rows in the same order, so they cannot deadlock
     for group in inserts.values():
         # In the order of their keys, so that two batches do not wait for each other; the sort
-        # is stable, so that of two equal keys the first offered is the one that sticks.
+        # is stable, so that of two changes with the same key the first one is applied.
         group.sort(key=_key_of)
     return [Group(types, found) for types, found in (*updates.items(), *inserts.items())]
 
@@ -96,7 +96,7 @@ def _key_of(change: Change) -> str:
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of a batch as a database takes them, by name."""
+    """The encoded columns of a batch, by name."""
 
     same: dict[str, object]  # one value for all rows
     own: dict[str, Values]  # one for each
@@ -138,7 +138,7 @@ def group_columns(group: Group, job_encoders: Mapping[str, Encoder]) -> GroupCol
 def columns_of(
     names: Sequence[str], columns: Iterable[Values], encoders: Mapping[str, Encoder]
 ) -> Columns:
-    """Equal values become one, all are encoded."""
+    """Encode columns; one whose values are all equal becomes a single value."""
     found = Columns(same={}, own={})
     for name, values in zip(names, columns, strict=True):
         first, encode = values[0], encoders.get(name)

@@ -79,7 +79,7 @@ SELECT w.namespace, w.worker, w.actor,
   FROM {t}worker AS w {after_session}
  ORDER BY w.namespace, w.worker, w.actor LIMIT :limit;
 
--- name: forget_session
+-- name: delete_session
 -- Unless it has claimed since, or is claiming now: no claim waits for this.
 WITH old AS MATERIALIZED (
     SELECT w.namespace, w.worker, w.actor FROM {t}worker AS w
@@ -142,7 +142,7 @@ INSERT INTO {t}outage (began_at, ended_at, is_jump) VALUES (:began_at, :ended_at
 SELECT began_at, ended_at, is_jump FROM {t}outage WHERE ended_at > :since
  ORDER BY began_at, ended_at, is_jump;
 
--- name: forget_outages
+-- name: delete_outages
 -- A lease is renewed no earlier than it was granted.
 WITH old AS MATERIALIZED (
     SELECT o.began_at, o.ended_at, o.is_jump FROM {t}outage AS o
@@ -302,8 +302,8 @@ SELECT count(*) FILTER (WHERE a.attempt = j.attempt AND a.name <> :name),
  WHERE j.id = :job_id;
 
 -- name: count_artifact_bytes
-INSERT INTO {t}artifact_bytes (namespace, part, bytes) VALUES (:namespace, :part, :bytes)
-    ON CONFLICT (namespace, part) DO UPDATE
+INSERT INTO {t}artifact_bytes (namespace, shard, bytes) VALUES (:namespace, :shard, :bytes)
+    ON CONFLICT (namespace, shard) DO UPDATE
    SET bytes = {t}artifact_bytes.bytes + excluded.bytes;
 
 -- name: put_artifact
@@ -387,7 +387,7 @@ UPDATE {t}worker_process SET drain_requested_at = {t}clock()
  WHERE namespace = :namespace AND worker = :worker
 RETURNING worker;
 
--- name: forget_workers
+-- name: delete_workers
 WITH silent AS MATERIALIZED (
     SELECT w.namespace, w.worker, w.actor FROM {t}worker_process AS w
      WHERE w.seen_at < (SELECT {t}clock()) - :older_than_us

@@ -1,7 +1,7 @@
 """Deletes what retention no longer keeps. A mixin of `SqlStore`, which owns jobs and events.
 
-However much is kept, a call reads one page, and the next call goes on from there. [G4] It reads
-without a lock, and writes only what it found.
+However much is kept, a call reads one page, and the next call continues from there. [G4] It reads
+without a lock, and then deletes only what it found.
 """
 
 from tenure.core.instants import Duration
@@ -32,7 +32,7 @@ _PURGED_WITH_A_JOB = (
     "delete_resolutions",
     "delete_attempt_logs",
 )
-"""Artifacts are deleted apart, because their bytes are counted. [B6]"""
+"""Artifacts are deleted separately, because their bytes are counted. [B6]"""
 
 
 class SqlRetention(Transactional):
@@ -40,8 +40,8 @@ class SqlRetention(Transactional):
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
-        self._last_renewal: Row = (None, None)  # where pruning goes on
-        self._last_session: Row | None = None  # where forgetting sessions goes on
+        self._last_renewal: Row = (None, None)  # the next call continues after this one
+        self._last_session: Row | None = None  # likewise
 
     def prune_renewals(self, *, limit: int) -> PruneResult:
         """Delete renewals of ended attempts, among the next `limit` ones. [G1]"""
@@ -50,7 +50,7 @@ class SqlRetention(Transactional):
         rows = self._rows(
             self._query("page_of_renewals", shape, job_id=job_id, seq=seq, limit=limit)
         )
-        # An attempt that has ended stays so, and what came before it in its job has ended too.
+        # An ended attempt never continues, and the job's earlier attempts have ended too.
         ended = {job_id: seq for job_id, seq, is_ended in rows if is_ended}
         queries = [
             self._query("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()
@@ -60,8 +60,8 @@ class SqlRetention(Transactional):
         self._last_renewal = rows[-1][:2] if hit_limit else (None, None)
         return PruneResult(sum(map(len, gone)), hit_limit)
 
-    def forget_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget sessions that hold no lease and received nothing for this long. [Q7]"""
+    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete sessions that hold no lease and received nothing for this long. [Q7]"""
         after = self._last_session
         given = {} if after is None else dict(zip(_SESSION_KEY, after, strict=True))
         shape = _FROM_THE_FIRST_SESSION if after is None else _FROM_THE_LAST_SESSION
@@ -71,16 +71,16 @@ class SqlRetention(Transactional):
             )
         )
         old = [dict(zip(_SESSION_KEY, row, strict=False)) for row in rows if row[-1]]
-        queries = [self._query("forget_session", older_than_us=older_than_us, **key) for key in old]
+        queries = [self._query("delete_session", older_than_us=older_than_us, **key) for key in old]
         gone = self._write(lambda tx: tx.fetch(*queries, last=True)) if queries else []
         self._last_session = rows[-1][:-1] if len(rows) == limit else None
         return sum(map(len, gone))
 
-    def forget_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget outages that can excuse no lease any more. [O4]"""
-        query = self._query("forget_outages", older_than_us=older_than_us, limit=limit)
-        [forgotten] = self._write(lambda tx: tx.fetch(query, last=True))
-        return len(forgotten)
+    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete outages that cannot excuse a lease any more. [O4]"""
+        query = self._query("delete_outages", older_than_us=older_than_us, limit=limit)
+        [deleted] = self._write(lambda tx: tx.fetch(query, last=True))
+        return len(deleted)
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations."""
@@ -89,8 +89,8 @@ class SqlRetention(Transactional):
         return len(expired)
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete finished jobs with everything of theirs; rows first, or the guard of the
-        transitions refuses."""
+        """Delete finished jobs with everything that belongs to them. Rows first: the schema refuses
+        to delete events of an existing job."""
 
         def delete(tx: Transaction) -> int:
             query = self._query("purgeable", older_than_us=older_than_us, limit=limit)

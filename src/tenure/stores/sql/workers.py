@@ -22,7 +22,7 @@ class Workers(Transactional):
     """The part of `tenure.ports.Store` about worker processes."""
 
     def see_worker(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives. Returns whether it was asked to drain. [B12]"""
+        """Record that this worker is alive. Returns whether it was asked to drain. [B12]"""
         if process.is_ending:
             key = {name: getattr(process, name) for name in _PROCESS_KEY}
             left = self._query("dismiss_worker", **key)
@@ -54,11 +54,11 @@ class Workers(Transactional):
         [found] = self._write(lambda tx: tx.fetch(query, last=True))
         return bool(found)
 
-    def forget_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Forget workers that were not seen for this long. Returns how many. [B13]"""
-        query = self._query("forget_workers", older_than_us=older_than_us, limit=limit)
-        [forgotten] = self._write(lambda tx: tx.fetch(query, last=True))
-        return len(forgotten)
+    def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete workers that were not seen for this long. Returns how many. [B13]"""
+        query = self._query("delete_workers", older_than_us=older_than_us, limit=limit)
+        [deleted] = self._write(lambda tx: tx.fetch(query, last=True))
+        return len(deleted)
 
 
 def _worker(row: Row) -> WorkerSeen:

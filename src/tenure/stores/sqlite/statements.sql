@@ -19,7 +19,7 @@ INSERT INTO {t}job ({inserted_columns}) SELECT {inserted_values} FROM json_each(
 INSERT INTO {t}job_event ({logged_columns})
 SELECT {logged_values} FROM json_each({logged_rows}) AS i;
 
--- name: forget_last_position
+-- name: delete_last_position
 -- Differs: see begin_positions.
 DELETE FROM sqlite_sequence WHERE name = '{t}job_event';
 

@@ -204,7 +204,7 @@ class SqliteStore(SqlStore):
         return []
 
     def _epoch_queries(self) -> list[Query]:
-        names = ("forget_last_position", "begin_positions", "raise_epoch")
+        names = ("delete_last_position", "begin_positions", "raise_epoch")
         return [self._query(name) for name in names]
 
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
@@ -233,7 +233,7 @@ class SqliteStore(SqlStore):
         saved = self._writer.run(
             lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
         )
-        if saved.stuck:  # else perhaps nothing was written, not even the queue's name
+        if saved.applied:  # else perhaps nothing was written, not even the queue's name
             self._registered_queues |= new_queues
         return saved
 
@@ -261,11 +261,11 @@ class SqliteStore(SqlStore):
         )
         tx.fetch(*self._register(self._unregistered(changes, epoch)))
         self._write_changes(tx, inserts)
-        stuck = updates + inserts
-        self._spawn(tx, [each for change in stuck for each in change.spawned])
-        self._keep_observations(tx, [seen for change in stuck for seen in change.observations])
-        self._keep_resolutions(tx, [each.resolution for each in stuck if each.resolution])
-        return Saved(now, frozenset(change.job.id for change in stuck))
+        applied = updates + inserts
+        self._spawn(tx, [each for change in applied for each in change.spawned])
+        self._keep_observations(tx, [seen for change in applied for seen in change.observations])
+        self._keep_resolutions(tx, [each.resolution for each in applied if each.resolution])
+        return Saved(now, frozenset(change.job.id for change in applied))
 
     def _with_free_keys(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
         """Inserts whose dedupe key no live job holds, and no earlier insert of this batch. [I17]"""

@@ -359,9 +359,9 @@ CREATE TABLE {t}artifact (
 -- commit: with commits of 10 ms four uploaders stage 300 artifacts a second, with one row 90.
 CREATE TABLE {t}artifact_bytes (
     namespace text    NOT NULL COLLATE "C",
-    part      integer NOT NULL CHECK (part BETWEEN 0 AND 15),
+    shard     integer NOT NULL CHECK (shard BETWEEN 0 AND 15),
     bytes     bigint  NOT NULL,
-    PRIMARY KEY (namespace, part)
+    PRIMARY KEY (namespace, shard)
 ) WITH (fillfactor = 50);
 
 CREATE TABLE {t}attempt_log (

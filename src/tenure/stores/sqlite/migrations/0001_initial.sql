@@ -297,9 +297,9 @@ CREATE TABLE tenure_artifact (
 -- Sixteen rows, by the last digit of the job id, as on PostgreSQL, where each is locked by itself.
 CREATE TABLE tenure_artifact_bytes (
     namespace TEXT    NOT NULL,
-    part      INTEGER NOT NULL CHECK (part BETWEEN 0 AND 15),
+    shard     INTEGER NOT NULL CHECK (shard BETWEEN 0 AND 15),
     bytes     INTEGER NOT NULL,
-    PRIMARY KEY (namespace, part)
+    PRIMARY KEY (namespace, shard)
 ) STRICT;
 
 CREATE TABLE tenure_attempt_log (
