@@ -52,7 +52,7 @@ from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome
 from tenure.core.policy import Policy
-from tenure.core.transitions import is_lawful
+from tenure.core.transitions import allows
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -180,7 +180,7 @@ class Driver:
             self.spawned.append(change)
             return
         path = tuple((event.type, event.to_status) for event in change.events)
-        assert is_lawful(outcome.rule, before.status if before else None, path)
+        assert allows(outcome.rule, before.status if before else None, path)
         assert change.expected_rev == (before.rev if before else 0)
         assert not row_violations(change.job), row_violations(change.job)
         self.events.extend(change.events)

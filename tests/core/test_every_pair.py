@@ -16,7 +16,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.outcomes import Applied
 from tenure.core.policy import Policy
-from tenure.core.transitions import ENDED, LIVE, TABLE, Path, is_lawful
+from tenure.core.transitions import ENDED, LIVE, TABLE, Path, allows
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -432,9 +432,9 @@ def test_every_path_and_every_source_of_the_table_is_walked_and_no_other() -> No
 def test_no_row_of_the_table_allows_another_path_or_another_source() -> None:
     for row in TABLE:
         for source in (None, *LIVE, *ENDED):
-            assert is_lawful(row.id, source, ((EventType.CLAIMED, JobStatus.QUEUED),)) is False
+            assert allows(row.id, source, ((EventType.CLAIMED, JobStatus.QUEUED),)) is False
             if source not in row.sources:
-                assert not any(is_lawful(row.id, source, path) for path in row.paths)
+                assert not any(allows(row.id, source, path) for path in row.paths)
 
 
 @spec("T4")
@@ -443,5 +443,5 @@ def test_a_renewal_stays_where_it_is(status: JobStatus) -> None:
     other = JobStatus.RUNNING if status is JobStatus.CLAIMED else JobStatus.CLAIMED
 
     for renewal in (EventType.LEASE_RENEWED, EventType.HEARTBEAT):
-        assert is_lawful("T4", status, ((renewal, status),))
-        assert not is_lawful("T4", status, ((renewal, other),))
+        assert allows("T4", status, ((renewal, status),))
+        assert not allows("T4", status, ((renewal, other),))

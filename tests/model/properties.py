@@ -13,7 +13,7 @@ from tenure.core.ids import SYSTEM, Actor, fence
 from tenure.core.instants import Instant
 from tenure.core.job import Job, row_violations
 from tenure.core.outcomes import Applied, Outcome, Refused, Replayed
-from tenure.core.transitions import EDGES, is_lawful
+from tenure.core.transitions import EDGES, allows
 from tenure.core.verdicts import Grant, Reply, Verdict
 from tenure.core.vocabulary import (
     Cause,
@@ -307,7 +307,7 @@ def _path(before: Job, outcome: Applied) -> Iterator[Violation]:
             yield Violation("rev", f"event {offset} after rev {before.rev} has seq {event.seq}")
         here = event.to_status
     path = tuple((event.type, event.to_status) for event in change.events)
-    if not is_lawful(outcome.rule, before.status, path):
+    if not allows(outcome.rule, before.status, path):
         yield Violation("edge", f"{outcome.rule} does not lead from {before.status} by {path}")
     if here is not change.job.status:
         yield Violation("edge", f"the events lead to {here}, the row is {change.job.status}")

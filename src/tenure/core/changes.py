@@ -26,7 +26,7 @@ from tenure.core.instants import Instant, later
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment
-from tenure.core.transitions import BY_ID, Path, is_lawful
+from tenure.core.transitions import BY_ID, Path, allows
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
 
@@ -85,7 +85,7 @@ def apply(
     """The change that `drafts` make of `job` under the row `rule` of the table."""
     source = job.status if job is not None else None
     path: Path = tuple([(draft.type, draft.to) for draft in drafts])
-    assert is_lawful(rule, source, path), f"{rule} does not lead from {source} along {path}"
+    assert allows(rule, source, path), f"{rule} does not lead from {source} along {path}"
     assert role_of(origin.actor) in BY_ID[rule].actors, f"{rule} is not for {origin.actor}"
     expected_rev = job.rev if job is not None else 0
     logged: list[Event] = []

@@ -4,6 +4,8 @@ One flat struct whose field names are the column names, so that one row mapper s
 It decides nothing; `row_violations` only says where a row breaks the table of docs/spec/states.md.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tenure.core.ids import (
@@ -241,66 +243,95 @@ LEASE_FIELDS = (
 )
 
 
+class RowRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a row of one status has and lacks. A field in neither list may be there or not."""
+
+    id: str
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+_CONDITIONAL = (
+    *LEASE_FIELDS,
+    "started_at",
+    "run_at",
+    "stall_cause",
+    "result",
+    "error",
+    "reason_code",
+    "stage",
+    "finished_at",
+)
+"""The fields that a row has in some statuses only."""
+
+
+def _row(id_: str, *present: str, optional: tuple[str, ...] = ()) -> RowRule:
+    absent = tuple(name for name in _CONDITIONAL if name not in (*present, *optional))
+    return RowRule(id=id_, present=present, absent=absent)
+
+
+_STARTED_AT = ("started_at",)  # a job that ended while an attempt was running keeps it [S10]
+
+ROW_TABLE: dict[JobStatus, RowRule] = {
+    JobStatus.QUEUED: _row("S1", "run_at"),
+    JobStatus.CLAIMED: _row("S2", *LEASE_FIELDS),
+    JobStatus.RUNNING: _row("S3", *LEASE_FIELDS, "started_at"),
+    JobStatus.STALLED: _row("S4", "stall_cause", optional=("run_at",)),
+    JobStatus.SUCCEEDED: _row("S5", "result", "finished_at", optional=_STARTED_AT),
+    JobStatus.FAILED: _row("S6", "error", "finished_at", optional=_STARTED_AT),
+    JobStatus.CANCELLED: _row("S7", "cancel_reason", "finished_at", optional=_STARTED_AT),
+    JobStatus.DEAD_LETTERED: _row(
+        "S8", "error", "reason_code", "finished_at", optional=("stage", *_STARTED_AT)
+    ),
+}
+"""The table of docs/spec/states.md. [I8]"""
+
+
+def field_violations(status: JobStatus, fields: Mapping[str, object]) -> list[str]:
+    """Where these fields break the table; None means absent. A field that is not among them is
+    not checked, so that rows of other queues can be checked too."""
+    rule = ROW_TABLE[status]
+    wrong = {name: "absent" for name in rule.present if name in fields and fields[name] is None}
+    wrong |= {name: "present" for name in rule.absent if fields.get(name) is not None}
+    return [f"{name} is {what} while {status}" for name, what in wrong.items()]
+
+
+def counter_violations(*, attempt: int, rev: int, failures: int) -> list[str]:
+    """What no history can lead to: each failure is one of an attempt. [A1] [A2] [A13]"""
+    if attempt >= 0 and rev >= 1 and failures <= attempt:
+        return []
+    return [f"counters: attempt {attempt}, rev {rev}, failures {failures}"]
+
+
 def row_violations(job: Job) -> list[str]:
     """Every way in which a row breaks the per-status table. Empty for a lawful row. [I8]"""
-    found = _lease_violations(job) + _terminal_violations(job)
-    claimable = job.status is JobStatus.QUEUED or (
-        job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.RECLAIM
-    )
-    if claimable != (job.run_at is not None):
+    found = field_violations(job.status, msgspec.structs.asdict(job))
+    if not found:
+        found = _due_at_violations(job)
+    waits_for_reclaim = job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.RECLAIM
+    if job.status is JobStatus.STALLED and waits_for_reclaim != (job.run_at is not None):
         found.append(f"run_at is {job.run_at} while {job.status}")
     if job.not_before != not_before(job.run_at, queued_at=job.updated_at):
         found.append(f"not_before is {job.not_before}, run_at {job.run_at}")
-    if (job.status is JobStatus.STALLED) != (job.stall_cause is not None):
-        found.append(f"stall_cause is {job.stall_cause} while {job.status}")
     if job.cancel_requested_at is not None and job.status is JobStatus.QUEUED:
         found.append("queued although its cancellation was requested")
     if (job.cancel_requested_at is None) != (job.cancel_deadline is None):
         found.append("cancel_requested_at and cancel_deadline disagree")
-    if job.attempt < 0 or job.rev < 1 or job.failures > job.attempt:
-        found.append(f"counters: attempt {job.attempt}, rev {job.rev}, failures {job.failures}")
+    found += counter_violations(attempt=job.attempt, rev=job.rev, failures=job.failures)
     return found
 
 
-def _lease_violations(job: Job) -> list[str]:
-    present = [name for name in LEASE_FIELDS if getattr(job, name) is not None]
-    if not job.status.is_leased:
-        found = [f"{name} is present while {job.status}" for name in present]
-        if job.started_at is not None and not job.status.is_terminal:
-            found.append(f"started_at is present while {job.status}")
-        return found
-    found = [f"{name} is absent while {job.status}" for name in LEASE_FIELDS if name not in present]
-    if (job.started_at is not None) != (job.status is JobStatus.RUNNING):
-        found.append(f"started_at is {job.started_at} while {job.status}")
-    if not found and job.lease is not None:
-        expected = due_at(
-            policy=job.policy,
-            claimed_at=job.lease.claimed_at,
-            started_at=job.started_at,
-            lease_expires_at=job.lease.expires_at,
-            cancel_deadline=job.cancel_deadline,
-            renewals=job.renewals,
-        )
-        if expected != job.due_at:
-            found.append(f"due_at is {job.due_at}, its bounds give {expected}")
-    return found
-
-
-def _terminal_violations(job: Job) -> list[str]:
-    status = job.status
-    expected = {
-        "result": status is JobStatus.SUCCEEDED,
-        "error": status in (JobStatus.FAILED, JobStatus.DEAD_LETTERED),
-        "finished_at": status.is_terminal,
-        "reason_code": status is JobStatus.DEAD_LETTERED,
-    }
-    found = [
-        f"{name} is {'absent' if wanted else 'present'} while {status}"
-        for name, wanted in expected.items()
-        if (getattr(job, name) is not None) != wanted
-    ]
-    if job.stage is not None and status is not JobStatus.DEAD_LETTERED:
-        found.append(f"stage is present while {status}")
-    if status is JobStatus.CANCELLED and job.cancel_reason is None:
-        found.append("cancel_reason is absent while cancelled")
-    return found
+def _due_at_violations(job: Job) -> list[str]:
+    if job.lease is None:
+        return []
+    expected = due_at(
+        policy=job.policy,
+        claimed_at=job.lease.claimed_at,
+        started_at=job.started_at,
+        lease_expires_at=job.lease.expires_at,
+        cancel_deadline=job.cancel_deadline,
+        renewals=job.renewals,
+    )
+    if expected == job.due_at:
+        return []
+    return [f"due_at is {job.due_at}, its bounds give {expected}"]

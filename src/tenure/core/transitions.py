@@ -320,7 +320,13 @@ def _ways() -> frozenset[Way]:
 _WAYS = _ways()
 
 
-def is_lawful(rule: str, source: JobStatus | None, path: Path) -> bool:
+def is_lawful(source: str | None, event_type: str, target: str) -> bool:
+    """Whether a job may go from `source` to `target` by this event; None is before its enqueue.
+    A word that is in no list is in no row of the table. [N1] [I4]"""
+    return (source, event_type, target) in EDGES
+
+
+def allows(rule: str, source: JobStatus | None, path: Path) -> bool:
     """Whether the row `rule` allows this path out of `source`."""
     return (rule, source, path) in _WAYS  # one look-up: asked for every change of every job
 
@@ -336,12 +342,13 @@ def mermaid() -> str:
     arrows: dict[tuple[str, str], list[str]] = {}
     for (source, event_type, target), rules in EDGES.items():
         arrow = (source.value if source else "[*]", target.value)
-        label = f"{event_type.value} ({', '.join(sorted(rules, key=_rule_order))})"
+        label = f"{event_type.value} ({', '.join(sorted(rules, key=rule_order))})"
         arrows.setdefault(arrow, []).append(label)
     lines += [f"  {one} --> {two}: {' / '.join(labels)}" for (one, two), labels in arrows.items()]
     lines += [f"  {status.value} --> [*]" for status in ENDED]
     return "\n".join(lines) + "\n"
 
 
-def _rule_order(rule: str) -> tuple[int, str]:
+def rule_order(rule: str) -> tuple[int, str]:
+    """Sorts T9 before T9b before T10."""
     return int(rule.strip("Tb")), rule

@@ -6,7 +6,7 @@ assumes that another one holds.
 
 from collections.abc import Iterator
 
-from tenure.core.transitions import EDGES
+from tenure.core.transitions import is_lawful
 from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventCause, EventType, JobStatus
 from tenure.ports import Record
 from tenure.verify.violations import Violation, broken, rev_of
@@ -96,7 +96,7 @@ def statuses_connect(record: Record) -> Iterator[Violation]:
 def edges_are_lawful(record: Record) -> Iterator[Violation]:
     """Every (from, type, to) is one of the table. [I4]"""
     for event in record.events:
-        if (event.from_status, event.type, event.to_status) not in EDGES:
+        if not is_lawful(event.from_status, event.type, event.to_status):
             what = f"no transition leads from {event.from_status} by {event.type}"
             yield broken("I4", record, event.seq, f"{what} to {event.to_status}")
 
