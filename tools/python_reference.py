@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, Unpack, get_args, get_origin
 import msgspec
 
 import tenure
-from tenure import testing
+from tenure import contract, testing
 from tenure.client.administration import DeadLetters, Queues, Workers
 from tenure.client.app import JobOptions
 from tenure.client.records import DeadLetterRecord, QueueRecord
@@ -123,6 +123,20 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
 }
 """Attributes that only an instance has, or that have no docstring."""
 
+_CONTRACT = """\
+[Its page](contract.md) shows how to use it. Besides these functions it has the tables `TABLE`,
+`EDGES` and `ROW_TABLE`, the names of fields and rules that the checks use, the vocabulary and the
+paths of the two JSON files.
+"""
+
+_CHECKS = (
+    contract.is_lawful,
+    contract.check_row,
+    contract.check_log,
+    contract.response_matrix,
+    contract.response_vectors,
+)
+
 _FIXTURE = """\
 `pytest_plugins = ["tenure.testing.fixtures"]` gives pytest a fixture `tenure_inline`, which is
 `inline(app)` for one test; it needs a fixture `tenure_app` of yours that returns the application.
@@ -145,7 +159,9 @@ def page() -> str:
     for record in _RECORDS:
         lines += _record(record)
     lines += ["## Errors", "", *_errors(errors), ""]
-    lines += ["## `tenure.testing`", "", _paragraph(testing), ""]
+    lines += ["## `tenure.contract`", "", _paragraph(contract), "", _CONTRACT]
+    lines += [f"- `{_signature(each.__name__, each)}`: {_paragraph(each)}" for each in _CHECKS]
+    lines += ["", "## `tenure.testing`", "", _paragraph(testing), ""]
     block = _signature("inline", testing.inline).partition(" -> ")[0]
     lines += [f"- `with {block} as jobs`: {_paragraph(testing.inline)}", ""]
     for name in ("Inline", "FakeClock", "FakeContext"):

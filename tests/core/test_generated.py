@@ -33,11 +33,12 @@ from tenure.core.transitions import EDGES
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import EventClass
 from tests.support.evidence import defined_ids
+from tools import transitions_json
 from tools.transition_diagram import PAGE, with_diagram
 from tools.vectors import generate
 
 ROOT = Path(__file__).parents[2]
-VECTORS = ROOT / "src" / "tenure" / "conformance" / "vectors" / "responses.json"
+VECTORS = ROOT / "src" / "tenure" / "contract" / "responses.json"
 HINT = "run `make docs-generated`, and look at what changed"
 
 # --- The documents are fresh ---------------------------------------------------------------------
@@ -71,6 +72,13 @@ def test_a_page_without_a_place_for_the_diagram_is_refused() -> None:
 @spec("R1", "R4")
 def test_the_committed_vectors_are_what_the_core_answers_now() -> None:
     assert VECTORS.read_text(encoding="utf-8") == generate.render(generate.vectors()), HINT
+
+
+@spec("N1")
+def test_the_committed_table_of_transitions_is_that_of_the_core() -> None:
+    committed = VECTORS.with_name("transitions.json").read_text(encoding="utf-8")
+
+    assert committed == transitions_json.render(transitions_json.contract()), HINT
 
 
 def test_every_rule_that_the_core_cites_is_a_sentence_of_the_spec() -> None:

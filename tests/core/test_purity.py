@@ -10,7 +10,7 @@ import pytest
 from tests.test_tidy import RULES, sources
 
 ROOT = Path(__file__).parents[2]
-VECTORS = ROOT / "src" / "tenure" / "conformance" / "vectors" / "responses.json"
+VECTORS = ROOT / "src" / "tenure" / "contract" / "responses.json"
 
 
 def test_the_rules_about_purity_look_at_every_module_of_the_core() -> None:

@@ -1,10 +1,11 @@
 """Prints `responses.json`: every cell of the response matrices, as the core answers it now.
 
-Run as `python -m tools.vectors.generate`. Per situation the file has the steps that
-lead to it (commands with their instant, epoch and random bytes, or the deletion of renewals or of
-the whole job), the instant and epoch of what follows, and per cell the requests with their answers;
-what all requests of a situation share stands in `common`. Bodies are JSON text in strings,
-durations and instants are microseconds, null members and false flags are left out.
+Run as `python -m tools.vectors.generate`. `matrix` has each cell once, with the answers of all
+situations of its row. Per situation the file has the steps that lead to it (commands with their
+instant, epoch and random bytes, or the deletion of renewals or of the whole job), the instant and
+epoch of what follows, and per cell the requests with their answers; what all requests of a
+situation share stands in `common`. Bodies are JSON text in strings, durations and instants are
+microseconds, null members and false flags are left out.
 """
 
 import json
@@ -12,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
+from typing import Any, cast
 
 import msgspec
 
@@ -108,11 +110,40 @@ def _situation(situation: Situation) -> Json:
 
 def vectors() -> Json:
     """The whole file."""
+    situations = [_situation(situation) for situation in SITUATIONS]
     return {
         "about": "What a worker hears. Rows are ids of docs/spec/responses.md. Generated.",
         "version": EVENT_VERSION,
-        "situations": [_situation(situation) for situation in SITUATIONS],
+        "matrix": _matrix(situations),
+        "situations": situations,
     }
+
+
+def _matrix(situations: list[Json]) -> list[Json]:
+    """Every cell once, with the answers that the situations of its row get."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for situation in situations:
+        for cell in cast(list[Any], situation["cells"]):
+            is_live = cell["operation"] in ("heartbeat", "start")
+            row = situation["heartbeat_start" if is_live else "complete_fail_release"]
+            heard = cell["sent"][-1]["answer"]
+            answer = {"verdict": heard["kind"]}
+            answer |= {name: heard[name] for name in ("cause", "disposition") if name in heard}
+            key = (str(row), cell["operation"], cell["column"])
+            found.setdefault(key, set()).add(_line(answer))
+    return [
+        {"row": row, "operation": operation, "column": column, "answers": _answers(answers)}
+        for (row, operation, column), answers in sorted(found.items(), key=_cell_order)
+    ]
+
+
+def _answers(lines: set[str]) -> list[object]:
+    return [json.loads(line) for line in sorted(lines)]
+
+
+def _cell_order(item: tuple[tuple[str, str, str], object]) -> tuple[int, str, str]:
+    (row, operation_, column), _ = item
+    return int(row[1:]), operation_, column
 
 
 def render(found: Json) -> str:
@@ -124,6 +155,9 @@ def _lines(found: Json) -> Iterator[str]:
     situations = found["situations"]
     assert isinstance(situations, list)
     yield f'{{"about": {json.dumps(found["about"])},\n"version": {found["version"]},\n'
+    matrix = found["matrix"]
+    assert isinstance(matrix, list)
+    yield '"matrix": [\n' + ",\n".join(map(_line, matrix)) + "],\n"
     yield '"situations": [\n'
     for number, situation in enumerate(situations):
         head = {key: value for key, value in situation.items() if not isinstance(value, list)}
