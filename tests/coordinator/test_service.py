@@ -7,6 +7,7 @@ from threading import Semaphore, Thread
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.coordinator import service
 from tenure.coordinator.batches import (
     DECIDED_TOGETHER,
     LARGEST_REMEMBERED_BYTES,
@@ -42,6 +43,7 @@ from tenure.errors import (
 from tenure.ports import Loaded, Saved
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+from tests.support.waiting import PATIENCE_S
 
 W1 = worker_actor("w1")
 
@@ -546,3 +548,18 @@ def test_a_repeated_claim_that_cannot_be_answered_costs_its_own_caller_only(
 
     assert isinstance(calls[0].future.exception(), StoreUnavailable)
     assert len(calls[1].future.result().grants) == 1
+
+
+def test_closing_does_not_wait_until_overdue_calls_are_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every command of the command line would take that long at its end."""
+    monkeypatch.setattr(service, "OVERDUE_EVERY_S", 2 * PATIENCE_S)
+    world = World()
+    world.enqueue()
+    closing = Thread(target=world.coordinator.close, daemon=True)
+
+    closing.start()
+    closing.join(PATIENCE_S)
+
+    assert not closing.is_alive()

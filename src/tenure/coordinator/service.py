@@ -185,7 +185,7 @@ class OverdueCalls:
         self._timeout_s = timeout_s
         self._open: set[_Commands | _Claim] = set()
         self._has_some = threading.Event()
-        self._closed = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-overdue", daemon=True)
         self._thread.start()
 
@@ -197,18 +197,19 @@ class OverdueCalls:
 
     def close(self) -> None:
         """Stop. Calls that are still open get no answer."""
-        self._closed = True
+        self._closing.set()
         self._has_some.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closing.is_set():
             if not self._open:
                 self._has_some.clear()
-                if not self._open and not self._closed:  # `add` puts a call in before it looks
+                # `add` puts a call in before it looks, so none is missed here.
+                if not self._open and not self._closing.is_set():
                     self._has_some.wait()
                 continue
-            time.sleep(OVERDUE_EVERY_S)
+            self._closing.wait(OVERDUE_EVERY_S)
             for call in list(self._open):
                 if call.deadline.has_passed:
                     with self._lock:
