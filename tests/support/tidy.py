@@ -93,13 +93,17 @@ class Source:
         return ast.parse(self.text, filename=str(self.path))
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def comments(self) -> list[tokenize.TokenInfo]:
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
         return [token for token in tokens if token.type == tokenize.COMMENT]
 
     def imports(self) -> Iterator[tuple[int, str, str | None]]:
         """Every import as line, module and, for `from … import`, the imported name."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield node.lineno, alias.name, None
@@ -109,7 +113,7 @@ class Source:
 
     def called_names(self) -> Iterator[tuple[int, str]]:
         """Calls of plain names, such as `open(…)`, but not of methods, such as `file.open(…)`."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 yield node.lineno, node.func.id
 
@@ -123,7 +127,7 @@ def opens_with_a_docstring(source: Source) -> Iterator[str]:
 
 
 def functions_fit_a_screen(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = _length_without_docstring(node)
             if lines > MAX_FUNCTION_LINES:
@@ -146,6 +150,9 @@ def _last_line(node: ast.stmt) -> int:
 
 
 def exceptions_to_tools_carry_code_and_reason(source: Source) -> Iterator[str]:
+    # Most files have none, and to find the comments of all takes seconds.
+    if not (_NOQA.search(source.text) or _IGNORE.search(source.text)):
+        return
     for comment in source.comments:
         text = comment.string
         if _NOQA.search(text) and not _NOQA_WITH_REASON.search(text):
@@ -179,7 +186,7 @@ def nothing_unsafe_is_loaded(source: Source) -> Iterator[str]:
 
 
 def sql_is_not_built_from_strings(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -219,7 +226,7 @@ def core_calls_are_pure(source: Source) -> Iterator[str]:
     for line, name in source.called_names():
         if name in CORE_REFUSED_CALLS:
             yield f"{line}: the core does not call {name}()"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr=name)) if name in CORE_REFUSED_NAMES:
                 yield f"{node.lineno}: the core has no clock and no chance of its own: .{name}()"
