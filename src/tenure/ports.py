@@ -19,6 +19,7 @@ from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_correlation_id, check_job_id_prefix, check_name
 from tenure.core.claims import (
     ClaimAnswer,
+    ClaimConflict,
     ClaimPlan,
     ClaimRequest,
     ClaimScope,
@@ -251,6 +252,9 @@ class Observer(Protocol):
 
     def missed(self, commands: Sequence[Command]) -> None:
         """The changes decided for these lost their compare-and-swap."""
+
+    def contended(self, conflict: ClaimConflict, number: int) -> None:
+        """Claims met so many conflicts of this sort."""
 
     def swept(self, overdue_us: Duration) -> None:
         """A sweep is over; the longest overdue job it found had been so for this long."""

@@ -1,15 +1,21 @@
 """What a coordinator tells its observer: committed changes with the rows before, and misses."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
+from tenure.core.claims import ClaimConflict, ClaimPlan, ClaimScope, ClaimView, SessionKey
 from tenure.core.commands import Command, Complete, Start
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventType, JobStatus
+from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import World
 
 
@@ -20,6 +26,7 @@ class Told:
         self.changes: list[Change] = []
         self.before: dict[tuple[JobId, int], Job | None] = {}
         self.misses: list[Command] = []
+        self.conflicts: Counter[ClaimConflict] = Counter()
         self.overdue: list[Duration] = []
 
     def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
@@ -29,6 +36,9 @@ class Told:
 
     def missed(self, commands: Sequence[Command]) -> None:
         self.misses += commands
+
+    def contended(self, conflict: ClaimConflict, number: int) -> None:
+        self.conflicts[conflict] += number
 
     def swept(self, overdue_us: Duration) -> None:
         self.overdue.append(overdue_us)
@@ -94,6 +104,39 @@ def test_observers_get_a_lost_race_with_its_command_and_no_replay() -> None:
     assert told.misses == [report]
     types = [event.type for change in told.changes for event in change.events]
     assert types == [EventType.ENQUEUED, EventType.CLAIMED, EventType.SUCCEEDED]
+
+
+class BusyStore(MemoryStore):
+    """Begins each claim again: twice because of its queues, once because of another transaction."""
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        def plan_twice(view: ClaimView) -> ClaimPlan:
+            plan(view)
+            return plan(view)
+
+        return replace(super().claim(scope, sessions, wanted, plan_twice), restarts=2)
+
+
+@spec("OB27")
+def test_observers_learn_of_claims_that_began_again() -> None:
+    world, told = observed()
+    world.coordinator.close()
+    world.store = BusyStore(clock=world.clock)
+    world.coordinator = Coordinator(
+        world.store, entropy=world.entropy, monotonic=world.clock, observer=told
+    )
+    world.enqueue()
+
+    assert len(world.claim()) == 1
+
+    world.coordinator.close()
+    assert told.conflicts == {ClaimConflict.RESTARTED: 2, ClaimConflict.LOST: 1}
 
 
 def test_observers_learn_how_late_a_sweep_was() -> None:

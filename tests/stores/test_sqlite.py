@@ -22,7 +22,15 @@ from tenure.stores.memory.store import host_clock
 from tenure.stores.sqlite import writer as sqlite_writer
 from tenure.stores.sqlite.file import connect, filesystem_of, is_network_filesystem, translated
 from tenure.stores.sqlite.store import SqliteStore
-from tests.stores.lives import QUEUE, claim, enqueue, enqueue_changes, save
+from tests.stores.lives import (
+    QUEUE,
+    claim,
+    claim_request,
+    enqueue,
+    enqueue_changes,
+    planner,
+    save,
+)
 from tests.support.waiting import PATIENCE_S, until
 
 # --- Settings ------------------------------------------------------------------------------------
@@ -264,6 +272,24 @@ def test_a_claim_uses_the_queue_settings_that_it_read_itself(
     jobs = claim(sqlite_store, 3)
 
     assert len(jobs) == granted
+
+
+@spec("OB27")
+def test_a_claim_says_how_often_it_began_again_because_its_queue_had_changed(
+    sqlite_store: SqliteStore, sqlite_path: Path
+) -> None:
+    enqueue(sqlite_store, 3)
+    claim(sqlite_store, 1)  # as a queue without settings
+    with closing(SqliteStore(sqlite_path)) as of_another_process:
+        of_another_process.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=3)
+    request = claim_request(2, seq=2)
+
+    began_again = sqlite_store.claim(request.scope, [request.session], 2, planner(request))
+    request = claim_request(1, seq=3)
+    knows_it = sqlite_store.claim(request.scope, [request.session], 1, planner(request))
+
+    assert [len(each.changes) for each in (began_again, knows_it)] == [2, 0]
+    assert (began_again.restarts, knows_it.restarts) == (1, 0)
 
 
 def test_a_failed_wal_checkpoint_restores_the_writers_busy_timeout(

@@ -58,7 +58,7 @@ def test_lost_races_of_a_child_are_counted() -> None:
 
     send(child, supervisor)
 
-    assert total(Metrics(supervisor).text(), "tenure_claim_conflicts_total") == 1
+    assert total(Metrics(supervisor).text(), "tenure_lost_races_total") == 1
 
 
 def test_operations_that_do_not_exist_are_not_shown() -> None:

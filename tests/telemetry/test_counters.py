@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.harness import (
     LIMITS,
@@ -132,7 +133,7 @@ def test_claimers_that_race_count_each_grant_once(tenure_store_factory: StoreFac
     kit.close()
 
 
-def test_a_lost_compare_and_swap_is_a_conflict_and_what_follows_is_counted_once(
+def test_a_lost_compare_and_swap_is_a_lost_race_and_what_follows_is_counted_once(
     kit: Observed,
 ) -> None:
     job = kit.claimed_job()
@@ -142,9 +143,30 @@ def test_a_lost_compare_and_swap_is_a_conflict_and_what_follows_is_counted_once(
     kit.enqueue(dedupe_key="k")
     kit.reply(kit.new(dedupe_key="k"))
 
-    conflicts = samples(kit.metrics.text())["tenure_claim_conflicts_total"]
-    assert conflicts == {(("operation", "complete"),): 1, (("operation", "enqueue"),): 1}
+    races = samples(kit.metrics.text())["tenure_lost_races_total"]
+    assert races == {(("operation", "complete"),): 1, (("operation", "enqueue"),): 1}
     assert total(kit.metrics.text(), "tenure_transitions_total", type="succeeded") == 1
+
+
+def conflicts(kit: Observed) -> dict[str, float]:
+    found = samples(kit.metrics.text()).get("tenure_claim_conflicts_total", {})
+    return {dict(labels)["conflict"]: number for labels, number in found.items()}
+
+
+@spec("OB27")
+def test_a_refused_claim_is_a_claim_conflict(kit: Observed) -> None:
+    kit.enqueue()
+    kit.enqueue()
+    first = kit.claim_request(claim_seq=5)
+    kit.coordinator.claim(first)
+
+    kit.coordinator.claim(kit.claim_request(claim_seq=4))
+    kit.coordinator.claim(replace(first, limit=2))
+    kit.coordinator.repeat_claim(kit.claim_request(claim_seq=3))
+    kit.coordinator.claim(first)  # a repeat is none
+    kit.coordinator.claim(kit.claim_request(claim_seq=6))
+
+    assert conflicts(kit) == {"refused": 3}
 
 
 def test_replays_and_refusals_count_nothing(kit: Observed) -> None:

@@ -47,3 +47,12 @@ def test_every_query_uses_the_metric_it_is_shown_with() -> None:
         assert re.search(rf"\b{name}\b", metric.query), metric.name
         for grouped in re.findall(r"by \(([^)]*)\)", metric.query):
             assert set(grouped.split(", ")) - {"le"} <= set(metric.labels), metric.name
+
+
+def test_every_histogram_has_a_query_for_the_median_and_one_for_p95() -> None:
+    for metric in METRICS:
+        if metric.sort is Sort.HISTOGRAM:
+            quantiles = re.findall(
+                r"histogram_quantile\(([0-9.]+), sum by \(kind, le\)", metric.query
+            )
+            assert quantiles == ["0.5", "0.95"], metric.name

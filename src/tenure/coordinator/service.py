@@ -31,6 +31,7 @@ from tenure.coordinator.outages import OutageWatch, Writability, watched
 from tenure.coordinator.store_clock import StoreClock
 from tenure.core.claims import (
     ClaimAnswer,
+    ClaimConflict,
     ClaimPlan,
     ClaimRequest,
     ClaimScope,
@@ -332,6 +333,7 @@ class Coordinator:
         planned = self.store.claim(
             request.scope, [request.session], 0, lambda view: plan_claims([request], view, [])
         )
+        self._tell_conflicts(planned, tries=1)
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
 
@@ -528,8 +530,11 @@ class Coordinator:
         before: dict[JobId, Job] = {}
         sent_at = self._clock.monotonic()
         planned_for: list[_Claim] = []
+        tries = 0
 
         def plan(view: ClaimView) -> ClaimPlan:
+            nonlocal tries
+            tries += 1
             # Nothing is granted to a claim whose caller was told that nothing was.
             planned_for[:] = [call for call in calls if call.permit.use()]
             requests = [call.request for call in planned_for]
@@ -547,7 +552,22 @@ class Coordinator:
         self._last_written.remember(change.job for change in planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
+        self._tell_conflicts(planned, tries=tries)
         return list(zip(planned_for, planned.answers, strict=True))
+
+    def _tell_conflicts(self, planned: ClaimPlan, *, tries: int) -> None:
+        """Which conflicts a claim met. Jobs that another claimer holds locked are passed over in
+        silence: a database that skips them does not say how many."""
+        if self.observer is None:
+            return
+        refused = sum(answer.cause is not None for answer in planned.answers)
+        for conflict, number in (
+            (ClaimConflict.REFUSED, refused),
+            (ClaimConflict.RESTARTED, planned.restarts),
+            (ClaimConflict.LOST, tries - 1),
+        ):
+            if number:
+                self.observer.contended(conflict, number)
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received. [Q1]"""

@@ -7,7 +7,7 @@ the order it found it, never past a queue's limit [Z3]; each grant is still `dec
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
 import msgspec
 
@@ -145,11 +145,21 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store must write, and the answers to give once it is written."""
+    """What the store must write, and the answers to give once it is written. The store says how
+    often it had to begin again, because the settings of a queue changed under the claim."""
 
     changes: tuple[Change, ...]
     sessions: tuple[Session, ...]
     answers: tuple[ClaimAnswer, ...]
+    restarts: int = 0
+
+
+class ClaimConflict(StrEnum):
+    """How a claim met another one, or a change of its queues."""
+
+    REFUSED = "refused"  # another claim of its session came first
+    RESTARTED = "restarted"  # the settings of its queues changed
+    LOST = "lost"  # the database gave its transaction up for another one
 
 
 class Admission(Enum):

@@ -65,7 +65,10 @@ def _histogram(name: str, help_: str) -> Metric:
         source=Source.PROCESS,
         labels=("namespace", "kind"),
         help=help_,
-        query=f"histogram_quantile(0.95, sum by (kind, le) (rate({name}_bucket[5m])))",
+        query="\n".join(
+            f"histogram_quantile({part}, sum by (kind, le) (rate({name}_bucket[5m])))"
+            for part in ("0.5", "0.95")
+        ),
     )
 
 
@@ -83,10 +86,18 @@ CLAIMS = _counter(
 )
 CONFLICTS = _counter(
     "tenure_claim_conflicts_total",
+    "conflict",
+    "Claims that were refused because another one of their session came first, restarted because"
+    " the settings of their queues changed, or lost to another transaction and made again."
+    " Jobs that another claim holds locked are passed over and not counted.",
+    "sum by (conflict) (rate(tenure_claim_conflicts_total[5m]))",
+)
+LOST_RACES = _counter(
+    "tenure_lost_races_total",
     "operation",
     "Changes that lost their compare-and-swap and were decided again: another process was first,"
     " the lease had ended, or an enqueue met a job with its id or key.",
-    "sum by (operation) (rate(tenure_claim_conflicts_total[5m]))",
+    "sum by (operation) (rate(tenure_lost_races_total[5m]))",
 )
 RENEWALS = _counter(
     "tenure_lease_renewals_total",
@@ -210,6 +221,7 @@ METRICS: tuple[Metric, ...] = (
     TRANSITIONS,
     CLAIMS,
     CONFLICTS,
+    LOST_RACES,
     RENEWALS,
     EXPIRIES,
     RETRIES,

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, field
 
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
+from tenure.core.claims import ClaimConflict
 from tenure.core.commands import Command
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace
@@ -207,6 +208,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     tallies: dict[tuple[str, str], Tally]
     """By namespace and kind."""
     misses: dict[str, int]
+    conflicts: dict[ClaimConflict, int]
     sweeper_lag_s: float | None
 
 
@@ -234,6 +236,7 @@ class Counts:
     def _begin_at_zero(self) -> None:
         self._tallies = Tallies(kinds=self._kinds, namespaces=self._namespaces)
         self._misses: dict[str, int] = {}
+        self._conflicts: dict[ClaimConflict, int] = {}
 
     def _locked(self) -> threading.Lock:
         """The lock. A forked child begins at zero, because its parent counts what the parent
@@ -256,6 +259,11 @@ class Counts:
         with self._locked():
             for command in commands:
                 _add(self._misses, _operation(type(command)))
+
+    def contended(self, conflict: ClaimConflict, number: int) -> None:
+        """Count conflicts of claims. None are taken from a worker's children: they do not claim."""
+        with self._locked():
+            _add(self._conflicts, conflict, number)
 
     def swept(self, overdue_us: Duration) -> None:
         """Remember how late the sweeper was, and when."""
@@ -287,6 +295,7 @@ class Counts:
             return Snapshot(
                 tallies=deepcopy(self._tallies.by_label),
                 misses=dict(self._misses),
+                conflicts=dict(self._conflicts),
                 sweeper_lag_s=self._sweeper_lag_s(),
             )
 

@@ -188,7 +188,8 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
         catalogue.CLAIMS,
         [(labels, number) for labels, kind, _, number in events if kind is EventType.CLAIMED],
     )
-    yield catalogue.CONFLICTS, [((name,), number) for name, number in snapshot.misses.items()]
+    yield catalogue.CONFLICTS, [((how,), number) for how, number in snapshot.conflicts.items()]
+    yield catalogue.LOST_RACES, [((name,), number) for name, number in snapshot.misses.items()]
     yield (
         catalogue.RENEWALS,
         [(labels, number) for labels, kind, _, number in events if kind in RENEWAL_TYPES],

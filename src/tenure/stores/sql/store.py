@@ -7,6 +7,8 @@ method means in statements. Like every store it has no opinion: plans and decisi
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -319,11 +321,12 @@ class SqlStore(
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
         """Lock, read, let `plan` decide, write what it says."""
-        for _ in range(MAX_CLAIM_RESTARTS):
+        for restarts in range(MAX_CLAIM_RESTARTS):
             try:
-                return self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan))
+                planned = self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan))
             except _Restart:
                 continue
+            return replace(planned, restarts=restarts) if restarts else planned
         raise StoreUnavailable(
             f"the settings of {', '.join(scope.queues)} keep changing", hint="claim again"
         )
