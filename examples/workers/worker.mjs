@@ -95,10 +95,10 @@ async function main([queue, file]) {
   for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, () => stop.abort());
   for (let seq = 1; !stop.signal.aborted; ) {
     const claim = { worker, queues: [queue], kinds: Object.keys(handlers), claim_seq: seq, request_id: `claim-${seq}`, wait_s: 20 };
-    const answer = await ask("/v1/claim", claim, { timeoutS: 40, signal: stop.signal }).catch(() => null);
-    if (!answer) continue; // the same claim again: its grants may be waiting for us [WP4]
+    const answer = await ask("/v1/claim", claim, { tries: 20, timeoutS: 40, signal: stop.signal }).catch(() => null);
+    seq++; // without an answer too: a new claim takes its place [WP20]
+    if (!answer) continue;
     if (answer.verdict !== "OK") { say("the claim was", answer.verdict, answer.cause); return 1; }
-    seq++;
     for (const grant of answer.grants) await attempt(grant, stop.signal).catch((error) => say(error.message));
   }
   return 0;

@@ -37,7 +37,7 @@ ask() {
     esac
     ((--tries > 0)) || return 1
     after=$(sed -n 's/^[Rr]etry-[Aa]fter: *\([0-9]*\).*/\1/p' "$got.head")
-    sleep "$((RANDOM % pause + ${after:-0})).$RANDOM" && pause=$((pause * 2))
+    sleep "$((RANDOM % pause + ${after:-0})).$RANDOM" && pause=$((pause < 5 ? pause * 2 : 5))
   done
 }
 
@@ -98,10 +98,11 @@ for ((seq = 1; !stopping; )); do
   : >"$tmp/stop"
   jq -cn --arg worker "$worker" --arg queue "$queue" --argjson kinds "$kinds" --argjson seq "$seq" '{$worker,
     queues: [$queue], $kinds, claim_seq: $seq, request_id: "claim-\($seq)", wait_s: 20}' >"$tmp/claim"
-  ask claim 6 40 <"$tmp/claim" >"$tmp/grants" &
+  ask claim 20 40 <"$tmp/claim" >"$tmp/grants" &
   asking=$!
-  await "$asking" || continue # the same claim again: its grants may be waiting for us [WP4]
-  asking='' seq=$((seq + 1))
+  seq=$((seq + 1)) # without an answer too: a new claim takes its place [WP20]
+  await "$asking" || continue
+  asking=''
   [ "$(jq -r .verdict "$tmp/grants")" = OK ] || { say "the claim: $(cat "$tmp/grants")" && exit 1; }
   while read -r grant; do attempt "$grant"; done < <(jq -c '.grants[]?' "$tmp/grants")
 done

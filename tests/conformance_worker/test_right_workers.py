@@ -1,4 +1,4 @@
-"""Tenure's own worker over HTTP and both reference workers keep every obligation."""
+"""Tenure's own worker over HTTP, in each lane, and both reference workers keep every obligation."""
 
 import sys
 from pathlib import Path
@@ -14,17 +14,19 @@ pytestmark = pytest.mark.process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"
 
+TENURE = [sys.executable, "-m", "tenure", "worker", "-q", "conform", "-c", "2", "--grace", "2s"]
+JOBS = "tenure.conformance.worker.jobs"
+
 COMMANDS = {
-    "tenure": [
-        *(sys.executable, "-m", "tenure", "worker", "-q", "conform", "-c", "2"),
-        *("--grace", "2s", "tenure.conformance.worker.jobs:app"),
-    ],
+    "tenure": [*TENURE, f"{JOBS}:app"],
+    "tenure, async lane": [*TENURE, f"{JOBS}:async_app"],
+    "tenure, thread lane": [*TENURE, f"{JOBS}:thread_app"],
     "node": ["node", str(EXAMPLES / "worker.mjs"), "conform", str(EXAMPLES / "handlers.mjs")],
     "shell": ["bash", str(EXAMPLES / "worker.sh"), "conform", str(EXAMPLES / "handlers")],
 }
 
 
-@spec("WP4", "WP8", "WP9", "WP12", "WP14")
+@spec("WP8", "WP9", "WP11", "WP12", "WP14")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_right_worker_keeps_every_obligation(name: str) -> None:
     report = conform(COMMANDS[name], SCENARIOS, at_once=8)

@@ -32,6 +32,8 @@ REPORTING: Cases = {
 REPEATING: Cases = {
     (wrong.RenamesRequests, "complete-lost"): "same-request-id",
     (wrong.NeverGivesUp, "never-answered"): "bounded-retries",
+    (wrong.NeverGivesUp, "claim-never-answered"): "bounded-claims",
+    (wrong.GivesUpAtOnce, "claim-never-answered"): "same-request-id",
     (wrong.CannotWait, "retry-after"): "honours-retry-after",
     (wrong.RetriesByItself, "failure"): "executes-once",
     (wrong.RunsWhatComes, "answers-twice"): "executes-once",
@@ -85,7 +87,7 @@ def test_a_worker_that_reports_wrongly_is_caught() -> None:
     assert broken_by(REPORTING) == expected(REPORTING)
 
 
-@spec("WP4", "WP5", "WP6", "WP14", "WP15")
+@spec("WP4", "WP5", "WP6", "WP15", "WP20")
 def test_a_worker_that_repeats_wrongly_is_caught() -> None:
     assert broken_by(REPEATING) == expected(REPEATING)
 

@@ -32,7 +32,9 @@ class Worker:
         while True:
             self.claim_seq += 1
             answer = self.ask("claim", self.claim_message())
-            if answer is None or answer["verdict"] != "OK":
+            if answer is None:
+                continue  # a new claim takes its place
+            if answer["verdict"] != "OK":
                 self.surface("claim", answer)
                 sys.exit(1)
             for grant in answer["grants"]:

@@ -49,6 +49,13 @@ class RenamesRequests(Worker):
         return message | {"request_id": f"try-{number}"} if "lease_id" in message else message
 
 
+class GivesUpAtOnce(Worker):
+    """A new claim for every one that got no answer."""
+
+    def ask(self, name: str, message: Message, tries: int | None = None) -> Message | None:
+        return super().ask(name, message, 1 if name == "claim" else tries)
+
+
 class NeverGivesUp(Worker):
     """Repeats for ever."""
 

@@ -5,10 +5,11 @@ from collections import Counter
 import pytest
 
 from tenure.clock import Boot
+from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.retry import delay_us
-from tenure.worker.claims import RETRY, Claimer, ClaimSettings
+from tenure.worker.claims import MAX_CLAIM_TRIES, RETRY, Claimer, ClaimSettings
 
 HIGH, LOW = QueueName("high"), QueueName("low")
 PLAIN, SCARCE = Kind("plain"), Kind("scarce")
@@ -109,3 +110,44 @@ def test_the_worker_pauses_only_after_every_group_was_empty() -> None:
 def test_transport_retries_have_full_jitter_below_a_ceiling(tries: int) -> None:
     assert delay_us(RETRY, failures=tries, fraction=0.0) == 0
     assert 0 < delay_us(RETRY, failures=tries, fraction=0.999) <= seconds(5)
+
+
+def unanswered(each: Claimer) -> str:
+    """One claim that gets no answer; its request id."""
+    request = each.ask(free=1, running=Counter())
+    assert request is not None
+    each.failed(Boot(0))
+    return request.request_id
+
+
+@spec("WP20")
+def test_a_claim_without_an_answer_is_sent_so_often_and_then_a_new_one() -> None:
+    each = claimer()
+
+    sent = [unanswered(each) for _ in range(2 * MAX_CLAIM_TRIES + 1)]
+
+    assert sent == ["claim-1"] * MAX_CLAIM_TRIES + ["claim-2"] * MAX_CLAIM_TRIES + ["claim-3"]
+
+
+@spec("WP20")
+def test_a_hint_of_work_does_not_hurry_the_claim_after_one_that_was_given_up() -> None:
+    each = claimer()
+    for _ in range(MAX_CLAIM_TRIES):
+        unanswered(each)
+    due_at = each.next_at
+
+    each.wake(Boot(0))
+
+    assert each.unanswered is None
+    assert due_at > 0
+    assert each.next_at == due_at
+
+
+@spec("WP20")
+def test_a_claim_that_is_answered_starts_the_count_anew() -> None:
+    each = claimer()
+    for _ in range(MAX_CLAIM_TRIES - 1):
+        unanswered(each)
+    answered(each)
+
+    assert [unanswered(each) for _ in range(MAX_CLAIM_TRIES)] == ["claim-2"] * MAX_CLAIM_TRIES

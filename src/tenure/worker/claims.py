@@ -1,7 +1,8 @@
 """When to claim jobs, and which: polling with backoff, weights, and limits per kind.
 
-Pure. One claim at a time; a claim without an answer is repeated under the same id until it has
-one, because the grants it may have received would otherwise lie idle for a whole lease. [Q1]
+Pure. One claim at a time; a claim without an answer is repeated under the same id, because the
+grants it may have received would otherwise lie idle for a whole lease. [Q1] After a bounded number
+of tries a new claim takes its place. [WP20]
 """
 
 from collections import Counter
@@ -18,6 +19,10 @@ from tenure.core.retry import Random, delay_us
 
 AT_ONCE = Duration(0)
 MAX_PER_CLAIM = 100
+MAX_CLAIM_TRIES = 20
+"""How often one claim is sent. With the pauses of `RETRY` that takes most of a minute at least: a
+usual lease is over by then, and its jobs are in other hands or ready again. [WP20]"""
+
 RETRY = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.0)
 """Between two tries of a request that got no answer: claims, starts and reports."""
 
@@ -83,6 +88,7 @@ class Claimer:
         self._seq = settings.first_claim_seq - 1
         self._not_before = Boot(0)  # as the last Retry-After asks
         self.tries = 0  # in a row without an answer
+        self._sent = 0  # how often the unanswered claim was sent
         self.next_at = Boot(0)
         self.unanswered: ClaimRequest | None = None
 
@@ -91,12 +97,14 @@ class Claimer:
     def ask(self, *, free: int, running: Counter[Kind]) -> ClaimRequest | None:
         """The claim to send now: the unanswered one again, or a new one; None without room."""
         if self.unanswered is not None:
+            self._sent += 1
             return self.unanswered
         for _ in self._groups:
             group = self._group()
             room = min(free, MAX_PER_CLAIM, self._room(group.kinds, running))
             if room > 0:
                 self.unanswered = self._request(group, room)
+                self._sent = 1
                 return self.unanswered
             self._pass_turn()
         return None
@@ -163,8 +171,10 @@ class Claimer:
         self._idle_us = Duration(min(2 * self._idle_us, self._settings.longest_poll_us))
 
     def failed(self, now: Boot, *, retry_after_us: Duration = AT_ONCE) -> None:
-        """No answer came."""
+        """No answer came. After the last try the claim is given up; the next one keeps its pace."""
         self.tries += 1
+        if self._sent >= MAX_CLAIM_TRIES:
+            self.unanswered = None
         self._not_before = Boot(now + retry_after_us)
         self.next_at = Boot(
             self._not_before + delay_us(RETRY, failures=self.tries, fraction=self._random())
@@ -178,8 +188,8 @@ class Claimer:
 
     def wake(self, now: Boot) -> None:
         """There may be work: ask now, and often for a while."""
-        if self.unanswered is not None:
-            return  # its retries have their own pace
+        if self.unanswered is not None or self.tries:
+            return  # what got no answer has its own pace
         self._idle_us = self._settings.shortest_poll_us
         self._empty_in_a_row = 0
         self.next_at = now

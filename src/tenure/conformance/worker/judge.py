@@ -16,7 +16,10 @@ from tenure.conformance.worker.scenarios import Scenario
 from tenure.core.vocabulary import VerdictKind
 
 MAX_TRIES = 20
-"""How often a worker may send one request. [WP5]"""
+"""How often a worker may send one request. [WP5] [WP20]"""
+
+MIN_CLAIM_TRIES = 5
+"""A claim that was sent so often may be given up. [WP20]"""
 
 IN_FLIGHT_S = 1.0
 """Allowance for a heartbeat that another thread of the worker had already begun to send."""
@@ -98,7 +101,12 @@ def _lost_its_lease(record: Record) -> bool:
 def _same_id(_: Scenario, record: Record) -> tuple[bool, list[str]]:
     complaints = []
     repeats = 0
+    tries: Counter[tuple[str, str]] = Counter()
     for before, after in record.repeats():
+        tries[before.who, before.request_id] += 1
+        is_new_claim = before.op is Op.CLAIM and after.request_id != before.request_id
+        if is_new_claim and tries[before.who, before.request_id] >= MIN_CLAIM_TRIES:
+            continue  # it was given up
         if record.signalled_at is not None and after.at > record.signalled_at:
             continue  # SIGTERM: a release is a new request, not a retry
         repeats += 1
@@ -121,6 +129,17 @@ def _bounded(_: Scenario, record: Record) -> tuple[bool, list[str]]:
         if count > MAX_TRIES
     ]
     return unanswered > 0, complaints
+
+
+def _bounded_claims(_: Scenario, record: Record) -> tuple[bool, list[str]]:
+    claims = record.all(Op.CLAIM)
+    tries = Counter((claim.who, claim.request_id) for claim in claims)
+    complaints = [
+        f"the worker sent the claim {request_id!a} {count} times; the limit is {MAX_TRIES}"
+        for (_, request_id), count in tries.items()
+        if count > MAX_TRIES
+    ]
+    return any(not claim.was_answered for claim in claims), complaints
 
 
 def _retry_after(_: Scenario, record: Record) -> tuple[bool, list[str]]:
@@ -277,6 +296,7 @@ CHECKS: dict[Obligation, Check] = {
     obligations.HEARTBEATS: _heartbeats,
     obligations.SAME_ID: _same_id,
     obligations.BOUNDED: _bounded,
+    obligations.BOUNDED_CLAIMS: _bounded_claims,
     obligations.RETRY_AFTER: _retry_after,
     obligations.COMMITTED: _final_for(VerdictKind.COMMITTED),
     obligations.CANCELLED: _final_for(VerdictKind.CANCELLED),

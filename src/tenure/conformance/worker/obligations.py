@@ -16,6 +16,7 @@ REPORTS = Obligation("reports-outcome", "WP2", "reports success and failure trut
 HEARTBEATS = Obligation("heartbeats", "WP3", "renews its lease in time, with a rising hb_seq")
 SAME_ID = Obligation("same-request-id", "WP4", "retries a request under the same id")
 BOUNDED = Obligation("bounded-retries", "WP5", "sends one request at most 20 times")
+BOUNDED_CLAIMS = Obligation("bounded-claims", "WP20", "sends one claim at most 20 times")
 RETRY_AFTER = Obligation("honours-retry-after", "WP6", "waits as long as Retry-After says")
 COMMITTED = Obligation("committed-is-final", "WP7", "reports nothing more after COMMITTED")
 CANCELLED = Obligation("cancelled-is-final", "WP8", "reports nothing more after CANCELLED")
@@ -41,6 +42,7 @@ OBLIGATIONS: tuple[Obligation, ...] = (
     HEARTBEATS,
     SAME_ID,
     BOUNDED,
+    BOUNDED_CLAIMS,
     RETRY_AFTER,
     COMMITTED,
     CANCELLED,

@@ -137,8 +137,10 @@ def _over_at(scenario: Scenario, record: Record, listener: Listener, began_at: f
     for request in record.all():
         if request.is_final and request.answered_at is not None:
             return request.answered_at + scenario.watch_s
-    granted_at = listener.script.granted_at
-    return began_at + CLAIM_WITHIN_S if granted_at is None else granted_at + scenario.patience_s
+    asked_at = listener.script.granted_at
+    if not scenario.grants:
+        asked_at = next((claim.at for claim in record.all(Op.CLAIM)), None)
+    return began_at + CLAIM_WITHIN_S if asked_at is None else asked_at + scenario.patience_s
 
 
 def _end(worker: "subprocess.Popen[bytes]") -> None:

@@ -69,7 +69,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario. `faults` lists what happens to the first requests of each operation, one entry
     per request; with `goes_on` the last entry applies to all later ones too.
 
-    A scenario ends `watch_s` after the first final verdict, or `patience_s` after the grant.
+    A scenario ends `watch_s` after the first final verdict, or `patience_s` after the grant; if no
+    claim is ever answered, after the first claim.
     """
 
     name: str
@@ -84,6 +85,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     expects_for: Obligation = REPORTS
     outlives_a_lease: bool = False
     terminates: bool = False  # SIGTERM while the handler runs
+
+    @property
+    def grants(self) -> bool:
+        """Whether the worker receives the job: some claim is answered."""
+        return not (self.goes_on and Op.CLAIM in self.faults)
 
 
 _CANCELLED = Says(VerdictKind.CANCELLED, Cause.SUPERSEDED)
@@ -123,6 +129,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         plays="the answer to the claim is lost",
         faults={Op.CLAIM: (Lost(),)},
         expects=Op.COMPLETE,
+    ),
+    Scenario(
+        name="claim-never-answered",
+        plays="every claim is answered 503",
+        faults={Op.CLAIM: (Unavailable(),)},
+        goes_on=True,
+        patience_s=12.0,
     ),
     Scenario(
         name="start-lost",

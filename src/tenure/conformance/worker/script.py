@@ -99,6 +99,7 @@ class Script:
         self._cancel_at: float | None = None
         self._started_by = ""
         self._hb_seq = 0
+        self._rev = 2
         self._settled: tuple[str, bytes, VerdictReply] | None = None
         self._ended: VerdictReply | None = None
         self.granted_at: float | None = None
@@ -173,7 +174,7 @@ class Script:
             grace_s=30.0,
             hb_seq=self._hb_seq,
             job_status=JobStatus.RUNNING if self._started_by else JobStatus.CLAIMED,
-            rev=2,
+            rev=self._rev,
             priority=0,
             failures=0,
             max_attempts=5,
@@ -220,6 +221,7 @@ class Script:
                 return self._ended
             case CancelRequested() if self._cancel_at is None:
                 self._cancel_at = now + fault.remaining_s
+                self._rev += 1
             case _:
                 pass
         return self._judge(message, request, now)
@@ -238,8 +240,11 @@ class Script:
             return self._ended
         if isinstance(message, HeartbeatMessage):
             if message.hb_seq > self._hb_seq:
+                if self._states_another_rev(message):
+                    return _rejected(Cause.REVISION_MISMATCH)
                 if self._is_early(message, now):
                     return msgspec.structs.replace(self._ok(now), replayed=True)
+                self._rev += 1
                 self._hb_seq = message.hb_seq
                 self._renew(now)
             return self._ok(now)
@@ -248,9 +253,14 @@ class Script:
                 return _rejected(Cause.ALREADY_STARTED)
             if self._started_by:
                 return msgspec.structs.replace(self._ok(now), replayed=True)
+            if self._states_another_rev(message):
+                return _rejected(Cause.REVISION_MISMATCH)
+            self._rev += 1
             self._started_by = message.request_id
             self._renew(now)
             return self._ok(now)
+        if self._states_another_rev(message):
+            return _rejected(Cause.REVISION_MISMATCH)
         reply = _committed(message, is_cancelled=self._cancel_at is not None)
         self._settled = (message.request_id, request.fingerprint, reply)
         return reply
@@ -267,6 +277,9 @@ class Script:
         if request.fingerprint != fingerprint:
             return _rejected(Cause.IDEMPOTENCY_KEY_REUSE)
         return msgspec.structs.replace(reply, replayed=True)
+
+    def _states_another_rev(self, message: Report) -> bool:
+        return message.expected_rev not in (None, self._rev)  # [K10]
 
     # --- the lease -----------------------------------------------------------------------------
 
@@ -299,6 +312,7 @@ class Script:
         return VerdictReply(
             verdict=VerdictKind.OK,
             job_status=JobStatus.RUNNING if self._started_by else JobStatus.CLAIMED,
+            rev=self._rev,
             lease_ttl_s=ends_at - now,
             cancel=cancel,
         )
