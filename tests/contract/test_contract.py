@@ -192,6 +192,22 @@ def test_the_other_documents_words_for_statuses_are_read() -> None:
     assert rules_broken(row, ENQUEUED, CLAIMED | {"to_status": "assigned"}) == set()
 
 
+def test_fields_that_are_the_other_queues_own_are_not_read() -> None:
+    own = {"ts": "2026-01-01T00:00:00Z", "version": "v1", "cause": "because", "payload": "text"}
+
+    assert rules_broken(LEASED, ENQUEUED | own, CLAIMED | own) == set()
+
+
+@spec("I1", "G1")
+def test_a_log_that_dropped_its_heartbeats_says_how_many_there_were() -> None:
+    stalled = {"type": "stalled", "from_status": "claimed", "to_status": "stalled", "attempt": 1}
+    row = ROW | {"status": "stalled", "attempt": 1, "rev": 5}
+    end = stalled | {"seq": 5}
+
+    assert rules_broken(row, ENQUEUED, CLAIMED, end | {"payload": {"renewals": 2}}) == set()
+    assert rules_broken(row, ENQUEUED, CLAIMED, end) == {"I1"}
+
+
 def test_a_rule_that_cannot_be_checked_here_is_refused_not_passed() -> None:
     with pytest.raises(InvalidInput, match="I12 is neither in ORDER_RULES nor in LEASE_RULES"):
         contract.check_log(ROW, [ENQUEUED], ["I12"])

@@ -128,7 +128,7 @@ def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> Recor
     for position, found in enumerate(events, start=1):
         _require(found, needed, of=f"event number {position}")
         try:
-            read.append(_event(job_id, found))
+            read.append(_event(job_id, found, needed))
         except msgspec.ValidationError as wrong:
             unreadable.append(Unreadable(_integer(found, "seq"), f"event: {wrong}"))
     status = _status(row["status"])
@@ -143,15 +143,21 @@ def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> Recor
 _OWN_FACTS = ("renewals", "cancel_deadline")
 
 
-def _event(job_id: JobId, found: Fields) -> Event:
-    seq = _integer(found, "seq")
-    members = {"ts": 0, "actor": SYSTEM, "request_id": f"{job_id}:{seq}"} | dict(found)
-    members["job_id"] = job_id
-    # Causes and payloads of another queue are its own; rules read no more of them than this.
-    members["cause"] = EventCause.RECLAIM if found.get("cause") == EventCause.RECLAIM else None
+def _event(job_id: JobId, found: Fields, needed: Sequence[str]) -> Event:
+    """An event with the fields that the rules read. All others are the other queue's own: its
+    causes, payloads, versions."""
+    members: dict[str, object] = {
+        "job_id": job_id,
+        "ts": 0,
+        "actor": SYSTEM,
+        "request_id": f"{job_id}:{_integer(found, 'seq')}",
+    }
+    members |= {name: found[name] for name in needed}
+    if found.get("cause") == EventCause.RECLAIM:
+        members["cause"] = EventCause.RECLAIM
     payload = found.get("payload")
-    facts = payload if isinstance(payload, Mapping) else {}
-    members["payload"] = {name: facts[name] for name in _OWN_FACTS if name in facts}
+    if isinstance(payload, Mapping):
+        members["payload"] = {name: payload[name] for name in _OWN_FACTS if name in payload}
     return msgspec.convert(members, Event)
 
 
