@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tenure.client.channel import Link
+from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
@@ -150,6 +151,21 @@ def open_coordinator(
 ) -> Iterator[Coordinator]:
     """A coordinator in this process over the store that a URL names. Both are closed at the
     end. `counts` counts everything that it commits. [OB24]"""
+    with _opened(url, create=create, counts=counts, accept_restored=accept_restored) as opened:
+        yield opened[0]
+
+
+@contextmanager
+def _opened(
+    url: str,
+    *,
+    create: bool = True,
+    counts: Counts | None = None,
+    accept_restored: bool = False,
+    on_requeued: Callable[[Duration], None] | None = None,
+) -> Iterator[tuple[Coordinator, Sweeper]]:
+    """A coordinator, and the sweeper of this process, which sweeps what is read until somebody
+    starts it. [W5]"""
     limits = limits_from_environment()  # a wrong setting must not leave a new store behind
     quotas = artifact_quotas_from_environment()
     timeout_s = store_timeout_from_environment()
@@ -160,7 +176,9 @@ def open_coordinator(
         ) as coordinator,
     ):
         store.artifact_quotas = quotas
-        yield coordinator
+        sweeper = Sweeper(coordinator, on_requeued=on_requeued)
+        sweep_before_reads(coordinator, sweeper)
+        yield coordinator, sweeper
 
 
 def open_link(url: str, *, token: str | None = None, counts: Counts | None = None) -> Link:
@@ -214,14 +232,14 @@ def run_worker(
     created = ", created" if is_new(url) else ""
     counts = None if expose is None else _counts()
     waker = _Waker()
-    with open_coordinator(url, counts=counts) as coordinator:
+    with _opened(url, counts=counts, on_requeued=waker.wake_in) as (coordinator, sweeper):
         _log.info("store %s%s", shown_url(url), created)
         gauge = _gauge(coordinator.store)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
         options = replace(options, limits=coordinator.limits)
         with (
             _exposed(expose, metrics),
-            _swept(coordinator, retention, on_requeued=waker.wake_in),
+            _swept(coordinator, sweeper, retention),
         ):
             return work(
                 coordinator, import_string, options, stats=stats, counts=counts, made=waker.take
@@ -247,14 +265,10 @@ def _introduce(worker: "Worker") -> None:
 
 @contextmanager
 def _swept(
-    coordinator: Coordinator,
-    retention: RetentionPolicy | None,
-    *,
-    on_requeued: Callable[[Duration], None] | None = None,
+    coordinator: Coordinator, sweeper: Sweeper, retention: RetentionPolicy | None
 ) -> Iterator[None]:
     """Sweep expired leases and delete old jobs while the block runs."""
     purging = Retention(coordinator.unwatched_store, retention)
-    sweeper = Sweeper(coordinator, on_requeued=on_requeued)
     try:
         sweeper.start()
         purging.start()
@@ -322,8 +336,8 @@ def run_server(
         created = ", created" if is_new(url) else ""
         counts = _counts()
         with (
-            open_coordinator(url, counts=counts) as coordinator,
-            _swept(coordinator, retention),
+            _opened(url, counts=counts) as (coordinator, sweeper),
+            _swept(coordinator, sweeper, retention),
         ):
             security = security_log(options.security_log)
             gauge = _gauge(coordinator.store)

@@ -10,9 +10,12 @@ import msgspec
 import pytest
 from pydantic import TypeAdapter
 
-from tenure import InvalidInput, JobRecord, JobStatus
+from tenure import InvalidInput, JobRecord, JobStatus, Retry
 from tenure.client.app import Application
 from tenure.client.records import BODIES
+from tenure.conformance.spec import spec
+from tenure.coordinator.reads import sweep_before_reads
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.vocabulary import ErrorClass
 from tenure.protocol import records as protocol
 from tenure.protocol.fields import moment
@@ -73,6 +76,7 @@ def test_a_record_of_a_job_that_waits_has_no_result(app: Application) -> None:
     assert "result" not in record.to_dict()
 
 
+@spec("L6")
 def test_a_worker_that_is_silent_for_two_heartbeats_is_suspect(
     scene: Scene, app: Application
 ) -> None:
@@ -83,8 +87,29 @@ def test_a_worker_that_is_silent_for_two_heartbeats_is_suspect(
     scene.claim()
 
     assert not job.refresh().suspect
+    assert [each.suspect for each in app.jobs()] == [False]
     scene.world.clock.advance(40)
     assert job.refresh().suspect
+    assert job.refresh().to_dict()["suspect"] is True
+    assert [each.suspect for each in app.jobs()] == [True]
+
+
+@spec("W5")
+def test_a_handle_sweeps_a_job_whose_lease_is_over(scene: Scene, app: Application) -> None:
+    @app.job(queue="work", lease="60s", retry=Retry(max_attempts=1))
+    def work() -> None: ...
+
+    waited, refreshed, _ = work.enqueue(), work.enqueue(), work.enqueue()
+    for _ in range(3):
+        scene.claim()
+    world = scene.world
+    sweeper = Sweeper(world.coordinator, monotonic=world.clock, pause=world.clock.advance)
+    sweep_before_reads(world.coordinator, sweeper)
+    world.clock.advance(480)
+
+    assert waited.wait(timeout="1s") is JobStatus.DEAD_LETTERED
+    assert refreshed.refresh().status is JobStatus.DEAD_LETTERED
+    assert [each.status for each in app.jobs()] == [JobStatus.DEAD_LETTERED] * 3
 
 
 def test_an_error_has_its_traceback_apart_from_its_message(scene: Scene, app: Application) -> None:

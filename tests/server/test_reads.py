@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import Instant, seconds
@@ -217,6 +218,44 @@ def test_the_number_of_bodies_in_an_answer_is_limited(stage: Stage) -> None:
         (422, "limit"),
     ]
     assert allowed.json["jobs"] == []
+
+
+@spec("L6")
+def test_every_read_says_that_a_job_is_suspect(stage: Stage) -> None:
+    job_id = stage.leased(policy={"lease_s": 60})["job_id"]
+
+    def suspect() -> list[bool]:
+        return [
+            stage.call("job", role=V, job_id=job_id).json["job"]["suspect"],
+            stage.call("jobs", role=V).json["jobs"][0]["suspect"],
+            stage.call("lookup", {"job_ids": [job_id]}, role=V).json["jobs"][0]["suspect"],
+        ]
+
+    stage.clock.advance(29)
+    assert suspect() == [False] * 3
+    stage.clock.advance(1)
+    assert suspect() == [True] * 3
+
+
+@spec("W5")
+@pytest.mark.parametrize("route", ["job", "jobs", "lookup", "events"])
+def test_a_read_by_a_viewer_sweeps_a_job_whose_lease_is_over(stage: Stage, route: str) -> None:
+    job_id = stage.leased(policy={"lease_s": 60})["job_id"]
+    sweeper = Sweeper(stage.coordinator, monotonic=stage.clock, pause=stage.clock.advance)
+    sweep_before_reads(stage.coordinator, sweeper)
+    stage.clock.advance(480)
+
+    more = {"job_id": job_id} if route in ("job", "events") else {}
+    message = {"job_ids": [job_id]} if route == "lookup" else None
+    read = stage.call(route, message, role=V, **more)
+
+    assert read.status == 200
+    if route == "events":
+        assert read.json["events"][-1]["type"] == "requeued"
+    else:
+        [shown] = [read.json["job"]] if route == "job" else read.json["jobs"]
+        assert (shown["status"], shown["failures"]) == ("queued", 1)
+    assert [event.actor for event in stage.events(job_id)[-2:]] == ["system", "system"]
 
 
 def test_the_server_describes_itself(stage: Stage) -> None:

@@ -23,6 +23,10 @@ from tenure.ports import Loaded, Saved, Store
 
 SHORTEST_OUTAGE = seconds(5)
 
+LONGEST_PAUSE = seconds(60)
+"""A failure so long after the last one is another outage: a sweeper that runs would have ended the
+first one. Only a process that sweeps when it reads can be that late."""
+
 SWEEP_MARGIN = seconds(5)
 """For a sweep that takes long, beyond the time that one of its calls may take."""
 
@@ -55,7 +59,7 @@ class OutageWatch:
         self._shortest_us = shortest_us
         self._lock = Lock()
         self._reading: tuple[Instant, int] | None = None  # the store's clock, and when it came
-        self._failing_since_us: int | None = None
+        self._failing: tuple[int, int] | None = None  # first call sent, last failure received
 
     def monotonic(self) -> int:
         """This process's monotonic time: read it before a call, for the other methods."""
@@ -69,7 +73,12 @@ class OutageWatch:
     def is_out(self) -> bool:
         """Whether an outage was seen that no write has ended yet."""
         with self._lock:
-            return self._failing_since_us is not None and self.is_late(self._failing_since_us)
+            return self._failing is not None and self.is_late(self._failing[0])
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a call failed that no write of the sweeper has followed yet."""
+        return self._failing is not None
 
     def failed(self, *, sent_us: int) -> None:
         """The store did not answer a call."""
@@ -87,20 +96,31 @@ class OutageWatch:
             if received_us - sent_us <= LATEST_READING:
                 self._reading = (now, received_us)
 
-    def wrote(self, now: Instant) -> Outage | None:
+    def wrote(self, now: Instant, *, is_regular: bool = True) -> Outage | None:
         """The sweeper's write succeeded when the store's clock showed `now`; the outage that this
         ended, if it was long enough. Reads end none: SQLite reads while a lock keeps writers
-        out."""
+        out. A process that sweeps only when it reads, and not regularly, may write long after its
+        last failure: for all it knows, the outage ended with that failure."""
         with self._lock:
-            since_us, self._failing_since_us = self._failing_since_us, None
-            if since_us is None or not self.is_late(since_us):
+            failing, self._failing = self._failing, None
+            if failing is None:
+                return None
+            since_us, until_us = failing
+            if is_regular or not self.is_late(until_us):
+                until_us, ended_at = self._monotonic(), now
+            else:
+                ended_at = self._instant(until_us, now)
+            if until_us - since_us <= self._shortest_us:
                 return None
             began_at = self._instant(since_us, now)
-            return Outage(began_at, max(now, began_at))
+            return Outage(began_at, max(ended_at, began_at))
 
     def _fail(self, sent_us: int) -> None:
-        if self._failing_since_us is None or sent_us < self._failing_since_us:
-            self._failing_since_us = sent_us
+        received_us = self._monotonic()
+        if self._failing is None or sent_us - self._failing[1] > LONGEST_PAUSE:
+            self._failing = (sent_us, received_us)
+        else:
+            self._failing = (min(sent_us, self._failing[0]), received_us)
 
     def _instant(self, at_us: int, now: Instant) -> Instant:
         """What the store's clock showed at `at_us`: by an earlier reading, else counted back from

@@ -42,7 +42,7 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Command, Enqueue
 from tenure.core.ids import ENTROPY_BYTES, JobId
-from tenure.core.instants import Duration
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment
 from tenure.core.validation import Limits, check_claim, check_commands
@@ -336,6 +336,12 @@ class Coordinator:
         self._tell_conflicts(planned, tries=1)
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
+
+    def estimated_now(self) -> Instant:
+        """The store's clock, without asking for it if it was read lately: good enough to see
+        whether something may be due."""
+        estimate = self._clock.estimate()
+        return self.store.now() if estimate is None else estimate[0]
 
     def close(self) -> None:
         """Finish what was submitted, then stop. The store stays open: it is its owner's. A thread

@@ -3,25 +3,31 @@
 Any number may run; each passed deadline is recorded once, because every sweep is a command that
 compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a second reading
 confirms it [W2], and records an outage or a jump that its process saw before it expires a lease.
-[O6] [O11]
+[O6] [O11] Where no sweeper runs, whoever reads a job whose lease is over sweeps that job, under the
+same rules. [W5]
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from threading import Lock
 from typing import TypeVar
 
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
+from tenure.coordinator.outages import SHORTEST_OUTAGE
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job, remaining
+from tenure.core.lateness import is_overdue
 from tenure.core.verdicts import Answer, Reply
+from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
 from tenure.ports import Loaded
 
@@ -30,6 +36,14 @@ SWEEP_INTERVAL = seconds(0.75)
 JUMP_THRESHOLD = seconds(10)
 PAGE = 500
 PAGES_PER_PASS = 20
+
+FRESH = SHORTEST_OUTAGE
+"""For so long a tick is as good as one of now. A reader whose last tick is older may have seen
+nothing of an outage since, and begins anew."""
+READER_WAITS = seconds(3)
+"""How long a reader waits until it may sweep: usually two intervals. [O6]"""
+READER_CALL_S = 2.0
+"""How long a reader waits for the store: the caller's own transaction may have it locked."""
 
 _log = logging.getLogger("tenure.sweeper")
 
@@ -85,6 +99,10 @@ class ClockGuard:
         self._trusted = (now, monotonic_us)
         return True
 
+    def agrees(self, now: Instant, *, monotonic_us: int) -> bool:
+        """Whether a reading is no jump since the last one that was admitted."""
+        return self.has_trusted and not self._is_ahead(None, now, monotonic_us)
+
     def _is_ahead(self, last_tick: Instant | None, now: Instant, monotonic_us: int) -> bool:
         expected = last_tick
         if self._trusted is not None:
@@ -94,7 +112,8 @@ class ClockGuard:
 
 
 class Sweeper:
-    """Sweeps one store through a coordinator: once, or from `start` to `stop` in a thread."""
+    """Sweeps one store through a coordinator: once, or from `start` to `stop` in a thread, or the
+    jobs that somebody reads. Thread-safe."""
 
     def __init__(
         self,
@@ -103,49 +122,59 @@ class Sweeper:
         interval_us: Duration = SWEEP_INTERVAL,
         jump_threshold_us: Duration = JUMP_THRESHOLD,
         monotonic: Monotonic = boot_now,
+        pause: Callable[[float], None] = time.sleep,
         on_requeued: Callable[[Duration], None] | None = None,
     ) -> None:
         """`on_requeued` hears when the first of the jobs that a pass sent back will be ready."""
         self._on_requeued = on_requeued
         self._coordinator = coordinator
+        self._store = coordinator.store
         self._monotonic = monotonic
-        self._guard = ClockGuard(threshold_us=jump_threshold_us, interval_us=interval_us)
+        self._pause = pause
         self._watch = coordinator.outages
         self._unrecorded: list[Outage] = []
         self._interval_us = interval_us
+        self._jump_threshold_us = jump_threshold_us
+        self._begin()
+        self._admission = Lock()
+        self._is_running = False
+        self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
+
+    def _begin(self) -> None:
+        """As a sweeper that has read nothing yet."""
+        self._guard = ClockGuard(
+            threshold_us=self._jump_threshold_us, interval_us=self._interval_us
+        )
         self._sweeps_from_us: int | None = None
         self._skipped_last_pass = False
-        self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
-        self.start, self.stop = self._periodic.start, self._periodic.stop
+        self._ticked_us: int | None = None
+        self._is_admitted = False
+
+    def start(self) -> None:
+        """Sweep in a thread from now on. Call it once."""
+        self._is_running = True
+        self._periodic.start()
+
+    def stop(self) -> bool:
+        """End after the pass under way, if any. Returns whether it has ended."""
+        self._is_running = False
+        return self._periodic.stop()
 
     def _sweep_often(self) -> bool:
         return self.sweep_once().is_behind
 
     def sweep_once(self) -> SweepReport:
         """One pass. Raises what the store raises."""
-        store = self._coordinator.store
-        sent_us = self._watch.monotonic()
-        last_tick, now = self._judged(store.tick)
-        outage = self._record_outage(now)
-        if self._lets_others_record(last_tick):
-            return SweepReport(outage=outage)
-        if outage is None and self._watch.is_late(sent_us) and not self._skipped_last_pass:
-            # Either this process was suspended, or the answer took long. The other calls of this
-            # process show which; they are answered by the next pass.
-            self._skipped_last_pass = True
-            return SweepReport(is_behind=True)
-        self._skipped_last_pass = False  # answers that are always late must not end all sweeping
-        if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
-            if self._guard.has_trusted:  # else nobody has read it for a while: no jump
-                _log.warning("the store's clock jumped ahead; waiting for a second reading")
-            return SweepReport(distrusts_clock=True, outage=outage)
-        outage = self._record_jump() or outage
+        with self._admission:
+            is_admitted, report = self._admit()
+        if not is_admitted:
+            return report
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            due = self._judged(partial(store.due, limit=PAGE))
+            due = self._judged(partial(self._store.due, limit=PAGE))
             self._coordinator.writability.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
-                return SweepReport(swept=swept, is_behind=True, outage=outage)
+                return SweepReport(swept=swept, is_behind=True, outage=report.outage)
             overdue_us = max([overdue_us, *_overdue(due)])
             swept += self._sweep(due.jobs)
             is_behind = len(due.jobs) == PAGE
@@ -153,7 +182,77 @@ class Sweeper:
                 break
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
-        return SweepReport(swept=swept, is_behind=is_behind, outage=outage)
+        return SweepReport(swept=swept, is_behind=is_behind, outage=report.outage)
+
+    def sweep_before_read(self, ids: Sequence[JobId]) -> None:
+        """Sweep those of these jobs whose lease is over. [W5] Raises what the store raises.
+
+        Waits while a sweeper that has just begun would wait, unless one runs in this process: then
+        its next pass has the jobs. Another process may sweep them meanwhile.
+        """
+        give_up_us = self._monotonic() + READER_WAITS
+        while True:
+            with waiting_at_most(READER_CALL_S):
+                overdue = self._overdue_of(ids)
+                if not overdue:
+                    return
+                if self._admits_reader():
+                    self._sweep(overdue)
+                    return
+            if self._is_running or self._monotonic() >= give_up_us:
+                return
+            self._pause(self._interval_us / MICROSECONDS_PER_SECOND)
+
+    # --- whether leases may be expired now -----------------------------------------------------
+
+    def _admit(self, *, is_regular: bool = True) -> tuple[bool, SweepReport]:
+        """Tick, record the outages and jumps that were seen, and say whether leases may be expired
+        now. Called with the lock held: what one thread has still to record, another must not
+        overlook."""
+        sent_us = self._watch.monotonic()
+        self._is_admitted = False
+        last_tick, now = self._judged(self._store.tick)
+        self._ticked_us = self._monotonic()
+        outage = self._record_outage(now, is_regular=is_regular)
+        if self._lets_others_record(last_tick):
+            return False, SweepReport(outage=outage)
+        if outage is None and self._watch.is_late(sent_us) and not self._skipped_last_pass:
+            # Either this process was suspended, or the answer took long. The other calls of this
+            # process show which; they are answered by the next pass.
+            self._skipped_last_pass = True
+            return False, SweepReport(is_behind=True)
+        self._skipped_last_pass = False  # answers that are always late must not end all sweeping
+        if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
+            if self._guard.has_trusted:  # else nobody has read it for a while: no jump
+                _log.warning("the store's clock jumped ahead; waiting for a second reading")
+            return False, SweepReport(distrusts_clock=True, outage=outage)
+        outage = self._record_jump() or outage
+        self._is_admitted = True
+        return True, SweepReport(outage=outage)
+
+    def _admits_reader(self) -> bool:
+        """Whether a reader may have its jobs swept now. It ticks only if the last tick is no longer
+        fresh, the clock disagrees with it, or a call failed since: a reader may ask often."""
+        if not self._admission.acquire(timeout=READER_CALL_S):
+            return False
+        try:
+            now = self._store.load([]).now
+            monotonic_us = self._monotonic()
+            is_fresh = self._ticked_us is not None and monotonic_us - self._ticked_us <= FRESH
+            if (
+                is_fresh
+                and self._is_admitted
+                and not self._watch.is_failing
+                and self._guard.agrees(now, monotonic_us=monotonic_us)
+            ):
+                return True
+            if self._is_running:
+                return False
+            if not is_fresh:
+                self._begin()
+            return self._admit(is_regular=False)[0]
+        finally:
+            self._admission.release()
 
     def _judged(self, call: Callable[[], _T]) -> _T:
         """The answer to a call that tells whether the store can be written: the tick, which writes,
@@ -165,9 +264,9 @@ class Sweeper:
             self._coordinator.writability.failed()
             raise
 
-    def _record_outage(self, now: Instant) -> Outage | None:
+    def _record_outage(self, now: Instant, *, is_regular: bool) -> Outage | None:
         """Before anything is swept: what an outage overlapped costs nothing. [O10] [O6]"""
-        outage = self._watch.wrote(now)
+        outage = self._watch.wrote(now, is_regular=is_regular)
         if outage is not None:
             self._unrecorded.append(outage)
         self._record_all()
@@ -188,7 +287,7 @@ class Sweeper:
 
     def _record_all(self) -> None:
         while self._unrecorded:  # the store may fail again just now, and the outage still counts
-            self._coordinator.store.record_outage(self._unrecorded[0])
+            self._store.record_outage(self._unrecorded[0])
             del self._unrecorded[0]
 
     def _lets_others_record(self, last_tick: Instant | None) -> bool:
@@ -200,12 +299,14 @@ class Sweeper:
             self._sweeps_from_us = now_us if is_alone else now_us + 2 * self._interval_us
         return now_us < self._sweeps_from_us
 
+    # --- sweeping ------------------------------------------------------------------------------
+
     def _sweep(self, jobs: dict[JobId, Job]) -> int:
         if not jobs:
             return 0
         # A time-out may count from the claim, which is before every renewal.
         since = min(job.claimed_at for job in jobs.values() if job.claimed_at is not None)
-        outages = tuple(self._coordinator.store.outages(since=since))
+        outages = tuple(self._store.outages(since=since))
         # One call each, coalesced anyway: a job that cannot be swept must not stop the others.
         calls = [
             (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
@@ -217,6 +318,11 @@ class Sweeper:
             now = max(after.updated_at for after in moved)
             self._on_requeued(remaining(min(ready_at), now))
         return len(moved)
+
+    def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        now = self._store.load([]).now
+        rows = self._store.load_without_bodies(ids)
+        return {job_id: job for job_id, job in rows.items() if is_overdue(job, now)}
 
 
 def _overdue(due: Loaded) -> Iterator[int]:

@@ -5,8 +5,9 @@ instants, no commands.
 """
 
 from tenure.core.ids import Actor, Epoch, LeaseId, epoch_of
-from tenure.core.instants import Instant, later
+from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, time_limit, waits_for_start
+from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, EventCause
 
 _CAUSE_OF_REVOCATION = {
@@ -81,9 +82,24 @@ def why_not_on_record(
     return Cause.INVALID_LEASE if is_known_job else Cause.UNKNOWN_JOB
 
 
+def is_overdue(job: Job, now: Instant) -> bool:
+    """Whether the job's lease is over and nobody has recorded it yet. [L9]"""
+    return job.due_at is not None and later(now, job.updated_at) >= job.due_at
+
+
 def is_suspect(job: Job, now: Instant) -> bool:
     """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
-    if job.lease_expires_at is None:
-        return False
-    renewed_at = job.lease_expires_at - job.policy.lease_us
-    return now >= renewed_at + 2 * job.policy.heartbeat_us
+    return job.lease_expires_at is not None and job.lease_expires_at <= silent_until(
+        job.policy, now
+    )
+
+
+def silent_for(job: Job, now: Instant) -> Duration:
+    """How long ago the lease was last renewed."""
+    assert job.lease_expires_at is not None
+    return Duration(now - job.lease_expires_at + job.policy.lease_us)
+
+
+def silent_until(policy: Policy, now: Instant) -> Instant:
+    """A lease of this policy that ends by then was renewed two heartbeats ago or earlier. [L6]"""
+    return Instant(now + policy.lease_us - 2 * policy.heartbeat_us)

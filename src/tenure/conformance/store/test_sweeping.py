@@ -2,9 +2,12 @@
 
 from tenure.conformance.harness import Kit, ids, policy
 from tenure.conformance.spec import spec
+from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
+from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
+from tenure.ports import JobFilter
 
 
 @spec("T12")
@@ -109,6 +112,30 @@ def test_a_sweeper_records_everything_that_is_due(kit: Kit) -> None:
         JobStatus.RUNNING,
     ]
     assert kit.reload(finished).status is JobStatus.SUCCEEDED
+
+
+@spec("W5", "W1")
+def test_a_job_whose_lease_is_over_is_swept_by_whoever_reads_it(kit: Kit) -> None:
+    lost, listed = kit.running_job(lease_s=30), kit.running_job(lease_s=30)
+    kit.advance(seconds=20)
+    kept = kit.running_job(lease_s=30)
+    kit.advance(seconds=10)
+    sweeper = Sweeper(
+        kit.coordinator,
+        monotonic=kit.monotonic,
+        pause=lambda pause_s: kit.advance(seconds=pause_s),
+    )
+    sweep_before_reads(kit.coordinator, sweeper)
+    running = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.RUNNING,))
+
+    found = kit.coordinator.store.load_without_bodies([lost.id, kept.id])
+    others = kit.coordinator.store.list_jobs(running)
+
+    assert [found[job.id].status for job in (lost, kept)] == [JobStatus.QUEUED, JobStatus.RUNNING]
+    assert [job.id for job in others] == [kept.id]
+    for job in (lost, listed):
+        assert kit.types(job)[-2:] == [EventType.STALLED, EventType.REQUEUED]
+        assert kit.reload(job).failures == 1
 
 
 @spec("W1")

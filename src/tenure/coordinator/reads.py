@@ -1,0 +1,82 @@
+"""Reads that sweep: no reader is told that a job runs whose lease is over. [W5]
+
+A store whose reads of jobs have the sweeper record such ends first. A read never fails because the
+sweep did, and writes nothing while no lease is over. Decides nothing: the sweeper says when leases
+may be expired, and the core what becomes of the job.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from tenure.clock import Boot, boot_now
+from tenure.coordinator.service import Coordinator
+from tenure.coordinator.sweeper import Sweeper
+from tenure.core.ids import JobId
+from tenure.core.instants import Instant, seconds
+from tenure.core.job import Job
+from tenure.core.lateness import is_overdue
+from tenure.ports import JobFilter, Store
+from tenure.telemetry.failure_log import FailureLog
+
+_log = logging.getLogger("tenure.sweeper")
+
+RETRY_AFTER = seconds(5)
+"""After a sweep that failed, reads are not delayed by another for this long."""
+
+_Jobs = TypeVar("_Jobs", dict[JobId, Job], list[Job])
+
+
+def sweep_before_reads(coordinator: Coordinator, sweeper: Sweeper) -> None:
+    """From now on, whoever reads jobs of the coordinator's store has them swept first."""
+    coordinator.store = cast(Store, _SweepingReads(coordinator, sweeper))
+
+
+class _SweepingReads:
+    def __init__(self, coordinator: Coordinator, sweeper: Sweeper) -> None:
+        self._coordinator = coordinator
+        self._store = coordinator.store
+        self._sweeper = sweeper
+        self._failure_log = FailureLog()
+        self._retries_at = boot_now()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """With the clock that comes with the rows: a caller that waits for a running job asks four
+        times a second."""
+        loaded = self._store.load(ids)
+        if self._has_swept(loaded.jobs.values(), loaded.now):
+            loaded = self._store.load(ids)
+        return loaded.jobs
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        return self._read(partial(self._store.load_without_bodies, ids))
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """Listed again after a sweep: a job may no longer have the status that is wanted."""
+        return self._read(partial(self._store.list_jobs, wanted))
+
+    def _read(self, read: Callable[[], _Jobs]) -> _Jobs:
+        found = read()
+        jobs = found.values() if isinstance(found, dict) else found
+        leased = [job for job in jobs if job.due_at is not None]
+        if leased and self._has_swept(leased, self._coordinator.estimated_now()):
+            found = read()
+        return found
+
+    def _has_swept(self, jobs: Iterable[Job], now: Instant) -> bool:
+        """Whether some were overdue and could be swept, by this process or another."""
+        overdue = [job.id for job in jobs if is_overdue(job, now)]
+        if not overdue or boot_now() < self._retries_at:
+            return False
+        try:
+            self._sweeper.sweep_before_read(overdue)
+        except Exception as failure:  # for example a role or a file that may only be read
+            self._retries_at = Boot(boot_now() + RETRY_AFTER)
+            if self._failure_log.failed(boot_now()) is not None:
+                _log.warning("leases that are over could not be recorded: %s", failure)
+            return False
+        return True

@@ -1,0 +1,51 @@
+"""A killed worker, and nobody who sweeps: each way to read its job shows that it is not running."""
+
+import json
+import signal
+from contextlib import closing
+
+import pytest
+
+from tenure import Tenure
+from tenure.conformance.spec import spec
+from tenure.core.ids import SYSTEM, JobId
+from tenure.core.vocabulary import EventCause, EventType, JobStatus
+from tests.e2e.workers import EACH_DATABASE, Site
+
+pytestmark = pytest.mark.process
+
+
+def lose(site: Site, jobs: int) -> list[JobId]:
+    """So many running jobs whose only worker was killed, and whose leases are over."""
+    ids = [site.enqueue("linger", seconds=600) for _ in range(jobs)]
+    site.start("doomed", concurrency=jobs)
+    for job_id in ids:
+        site.until_status(job_id, JobStatus.RUNNING)
+    site.signal("doomed", signal.SIGKILL)
+    site.workers["doomed"].wait()
+    last_end = max(site.job(job_id).due_at or 0 for job_id in ids)
+    site.until(lambda: site.store.now() > last_end, "the leases are over")
+    assert {site.job(job_id).status for job_id in ids} == {JobStatus.RUNNING}
+    return ids
+
+
+@spec("W5", "V1")
+@EACH_DATABASE
+def test_commands_and_python_sweep_the_job_of_a_killed_worker(site: Site) -> None:
+    shown_id, waited_id, handle_id, listed_id = lose(site, 4)
+
+    shown = site.tenure("jobs", "show", shown_id, "--json")
+    waited = site.tenure("jobs", "wait", waited_id, "--timeout", "100ms")
+    with closing(Tenure(site.url)) as app:
+        status = app.get(handle_id).status
+    listed = site.tenure("jobs", "ls", "--json", "-s", "running")
+
+    assert json.loads(shown.stdout)["job"]["status"] == "queued"
+    assert json.loads(shown.stdout)["events"][-1]["type"] == "requeued"
+    assert f"job {waited_id} is still queued".encode() in waited.stderr
+    assert status is JobStatus.QUEUED
+    assert json.loads(listed.stdout) == []
+    for job_id in (shown_id, waited_id, handle_id, listed_id):
+        [stalled] = [each for each in site.events(job_id) if each.type is EventType.STALLED]
+        assert (stalled.cause, stalled.actor) == (EventCause.LEASE_EXPIRED, SYSTEM)
+        assert site.job(job_id).failures == 1
