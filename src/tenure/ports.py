@@ -229,6 +229,8 @@ class QueueMeasure(msgspec.Struct, frozen=True, kw_only=True):
     ready: int = 0
     delayed: int = 0
     leased: int = 0
+    suspect: int = 0
+    """Of the leased ones, those whose workers have missed two heartbeats. [L6]"""
     oldest_ready_at: Instant | None = None
 
 

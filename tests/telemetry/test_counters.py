@@ -15,7 +15,9 @@ from tenure.conformance.harness import (
     policy,
 )
 from tenure.conformance.spec import spec
+from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.service import Coordinator
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.checks import check_name
 from tenure.core.ids import (
     Kind,
@@ -297,6 +299,38 @@ def test_gauges_are_the_stores_measures(kit: Observed) -> None:
     assert total(text, "tenure_queue_oldest_ready_age_seconds", **where) == 7
     assert total(text, "tenure_dlq_count", namespace="default") == 1
     assert total(text, "tenure_store_up") == 1
+
+
+@spec("L6")
+def test_the_suspect_jobs_of_each_queue_are_a_gauge(kit: Observed) -> None:
+    kit.claimed_job(lease_s=60)
+    kit.claimed_job(lease_s=60, queue=QueueName("other"))
+    kit.advance(seconds=30)
+    kit.claimed_job(lease_s=60)
+    metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.measure(queues=10, jobs=10)))
+
+    text = metrics.text()
+
+    assert total(text, "tenure_suspect", namespace="default", queue="default") == 1
+    assert total(text, "tenure_suspect", namespace="default", queue="other") == 1
+    assert total(text, "tenure_running") == 3
+
+
+@spec("W5", "OB24")
+def test_a_lease_that_a_reader_found_over_is_counted_by_its_process(kit: Observed) -> None:
+    job = kit.running_job(lease_s=60)
+    sweeper = Sweeper(
+        kit.coordinator,
+        monotonic=kit.monotonic,
+        pause=lambda pause_s: kit.advance(seconds=pause_s),
+    )
+    sweep_before_reads(kit.coordinator, sweeper)
+    kit.advance(seconds=480)
+
+    kit.coordinator.store.load_jobs([job.id])
+
+    text = Metrics(kit.counts).text()
+    assert total(text, "tenure_lease_expiries_total", cause="lease_expired") == 1
 
 
 def test_the_store_is_measured_once_for_many_scrapes() -> None:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.output import exact_and_ago, print_table, printable
+from tenure.cli.output import ago, exact_and_ago, in_words, print_table, printable
 from tenure.core.events import Event
 from tenure.core.ids import Actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
+from tenure.core.lateness import is_overdue, is_suspect, silent_for
 from tenure.core.vocabulary import RENEWALS, EventType
 
 
@@ -28,7 +29,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("enqueued", exact_and_ago(job.enqueued_at, now)),
         ("runs at", exact_and_ago(job.run_at, now)),
         ("worker", job.owner),
-        ("lease until", exact_and_ago(job.lease_expires_at, now)),
+        _lease_fact(job, now),
         ("progress", done),
         ("cancel requested", exact_and_ago(job.cancel_requested_at, now)),
         ("cancel reason", job.cancel_reason),
@@ -48,6 +49,21 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
+
+
+def _lease_fact(job: Job, now: Instant) -> tuple[str, object]:
+    if is_overdue(job, now):
+        return "lease ended", exact_and_ago(job.due_at, now)
+    return "lease until", exact_and_ago(job.lease_expires_at, now)
+
+
+def lease_note(job: Job, now: Instant) -> str | None:
+    """What a list says about a job whose worker is silent. [L6] [W5]"""
+    if is_overdue(job, now):
+        return f"lease ended {ago(job.due_at, now)}"
+    if is_suspect(job, now):
+        return f"suspect, silent {in_words(silent_for(job, now) / MICROSECONDS_PER_SECOND)}"
+    return None
 
 
 def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:

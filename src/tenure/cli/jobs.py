@@ -26,7 +26,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.job_end import show_end, wait_for_end
-from tenure.cli.job_view import job_facts, print_timeline, print_traceback
+from tenure.cli.job_view import job_facts, lease_note, print_timeline, print_traceback
 from tenure.cli.output import (
     ago,
     coloured,
@@ -186,22 +186,30 @@ def list_jobs(
 
 
 def _print_jobs(found: Sequence[Job], now: Instant) -> None:
+    notes = [lease_note(job, now) for job in found]
+    has_notes = any(notes)
     print_table(
-        ["ID", "KIND", "QUEUE", "STATUS", "ATTEMPT", "ENQUEUED", "FINISHED", "WORKER"],
+        [
+            *("ID", "KIND", "QUEUE", "STATUS"),
+            *(["NOTE"] if has_notes else []),
+            *("ATTEMPT", "ENQUEUED", "FINISHED", "WORKER"),
+        ],
         [
             (
                 job.id,
                 job.kind,
                 job.queue,
                 job.status,
+                *([note] if has_notes else []),
                 job.attempt,
                 ago(job.enqueued_at, now),
                 ago(job.finished_at, now),
                 job.owner,
             )
-            for job in found
+            for job, note in zip(found, notes, strict=True)
         ],
         optional=("QUEUE", "FINISHED", "WORKER"),
+        whole=("NOTE",),
     )
 
 

@@ -181,6 +181,12 @@ RUNNING = _gauge(
     "Jobs that workers hold: claimed or running.",
     "sum(max by (queue) (tenure_running))",
 )
+SUSPECT = _gauge(
+    "tenure_suspect",
+    "namespace queue",
+    "Of the jobs that workers hold, those whose workers have missed two heartbeats.",
+    "max by (queue) (tenure_suspect) > 0",
+)
 LEFT_OUT = _gauge(
     "tenure_queues_left_out",
     "",
@@ -236,6 +242,7 @@ METRICS: tuple[Metric, ...] = (
     DELAYED,
     OLDEST,
     RUNNING,
+    SUSPECT,
     LEFT_OUT,
     STORE_UP,
     LOSSES,

@@ -235,6 +235,7 @@ def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:
     yield catalogue.DEPTH, [(at, each.ready) for at, each in queues]
     yield catalogue.DELAYED, [(at, each.delayed) for at, each in queues]
     yield catalogue.RUNNING, [(at, each.leased) for at, each in queues]
+    yield catalogue.SUSPECT, [(at, each.suspect) for at, each in queues]
     ages = [
         # A job that was ready before the clock was set back has a `run_at` in the future.
         (at, 0 if each.oldest_ready_at is None else max(0, measures.now - each.oldest_ready_at))

@@ -1,10 +1,13 @@
-"""Why a queued job is not claimed yet, in a sentence for the user who waits for it.
+"""Why a queued job is not claimed yet, or a running one may never end, in a sentence for the user
+who waits for it.
 
 Nothing is decided by it: the rows are read one after the other and may change meanwhile, and a
 worker that never sends a sign of life is not known here.
 """
 
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
+from tenure.core.lateness import is_overdue, is_suspect, silent_for
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.errors import RequestRefused
 from tenure.ports import JobStore
@@ -12,10 +15,13 @@ from tenure.protocol.fields import iso
 
 
 def why_waiting(store: JobStore, job: Job) -> str | None:
-    """Why no worker claims this queued job; None if no reason is known."""
+    """Why no worker claims this queued job, or what is wrong with this running one; None if no
+    reason is known."""
+    now = store.now()
+    if job.lease_expires_at is not None:
+        return _silence(job, now)
     if job.status is not JobStatus.QUEUED:
         return None
-    now = store.now()
     if job.not_before is not None and job.not_before > now:
         return f"it is not due before {iso(job.not_before)}"
     try:
@@ -29,6 +35,19 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
     except RequestRefused:  # a client's token sees neither queues nor workers
         return None
     return None
+
+
+def _silence(job: Job, now: Instant) -> str | None:
+    """What the silence of the worker means for a job that it holds. [L6] [W5]"""
+    if is_overdue(job, now):
+        return f"the lease of its worker {job.owner} is over, which nobody has recorded yet"
+    if not is_suspect(job, now):
+        return None
+    silent_s = silent_for(job, now) / MICROSECONDS_PER_SECOND
+    return (
+        f"suspect: its worker {job.owner} has sent no heartbeat for {silent_s:.0f} s; the job can"
+        " be claimed again once its lease has ended"
+    )
 
 
 def _takers(store: JobStore, job: Job) -> list[str]:

@@ -41,6 +41,27 @@ def test_a_queue_is_measured_by_what_is_ready_delayed_and_leased(kit: Kit) -> No
     assert found.dead_letters == {DEFAULT_NAMESPACE: 0}
 
 
+@spec("B27", "L6")
+def test_the_suspect_jobs_of_a_queue_are_counted_policy_by_policy(kit: Kit) -> None:
+    for lease_s in (60, 60, 120):  # suspect after 30, 30 and 60 s
+        kit.running_job(lease_s=lease_s)
+    kit.claimed_job(lease_s=60)
+    kit.advance(seconds=29)
+    [before] = measured(kit).queues
+    kit.running_job(lease_s=60)
+
+    kit.advance(seconds=1)
+    [after] = measured(kit).queues
+    kit.advance(seconds=30)
+    [later] = measured(kit).queues
+    [limited] = measured(kit, jobs=2).queues
+
+    assert (before.leased, before.suspect) == (4, 0)
+    assert (after.leased, after.suspect) == (5, 3)
+    assert (later.leased, later.suspect) == (5, 5)
+    assert (limited.leased, limited.suspect) == (2, 2)
+
+
 @spec("B27")
 def test_a_queue_whose_jobs_all_wait_for_their_time_has_no_oldest_ready_one(kit: Kit) -> None:
     job = kit.enqueue(delay_us=seconds(10))

@@ -3,6 +3,7 @@
 from tenure.core.claims import QueueState, claim_order
 from tenure.core.ids import JobId, Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.lateness import is_suspect
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.core.resolutions import Resolution
 from tenure.ports import Measures, QueueMeasure
@@ -55,6 +56,7 @@ class MemoryMeasures(MemoryPart):
             ready=len(ready),
             delayed=len(counted) - len(ready),
             leased=min(most, sum(job.lease_id is not None for job in here)),
+            suspect=min(most, sum(is_suspect(job, now) for job in here)),
             oldest_ready_at=min(
                 (job.run_at for job in [*ready, *due] if job.run_at is not None), default=None
             ),

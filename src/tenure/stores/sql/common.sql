@@ -476,10 +476,19 @@ SELECT count(*), count(CASE WHEN w.not_before <= (SELECT {t}clock()) THEN 1 END)
      ORDER BY j.priority DESC, j.run_at, j.id LIMIT :jobs) AS w;
 
 -- name: count_leased
-SELECT count(*) FROM (
-    SELECT 1 FROM {t}job AS j {by_leases}
+-- By policy, with the first end of a lease: whether some are suspect depends on both.
+SELECT w.policy, count(*), min(w.lease_expires_at) FROM (
+    SELECT j.policy, j.lease_expires_at FROM {t}job AS j {by_leases}
      WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
-     LIMIT :jobs) AS w;
+     LIMIT :jobs) AS w
+ GROUP BY w.policy;
+
+-- name: count_silent
+SELECT count(*) FROM (
+    SELECT j.policy, j.lease_expires_at FROM {t}job AS j {by_leases}
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
+     LIMIT :jobs) AS w
+ WHERE w.policy = :policy AND w.lease_expires_at <= :until;
 
 -- name: oldest_waiting
 -- The index is by priority and then by time: from priority to priority, and of each the first.

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.lateness import silent_until
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
-from tenure.stores.sql.rows import Row
+from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_LEVELS = 32
 """So many priorities of a queue are searched for its oldest job."""
+MAX_POLICIES = 10
+"""Of so many policies in a queue the suspect jobs are counted."""
 
 
 class SqlMeasures(Transactional):
@@ -56,13 +59,13 @@ class SqlMeasures(Transactional):
                 self._query("count_dead_letters", namespace=namespace, jobs=jobs)
                 for namespace in namespaces
             ],
-            last=True,
         )
         dead = answers[len(queries) :]
+        suspect = self._suspect(tx, names, answers[1 : len(queries) : 3], jobs, Instant(now))
         return Measures(
             now=Instant(now),
             queues=tuple(
-                _measure(namespace, name, answers[3 * at : 3 * at + 3], now)
+                _measure(namespace, name, answers[3 * at : 3 * at + 3], suspect[at], now)
                 for at, (namespace, name) in enumerate(names)
             ),
             left_out=known - len(names),
@@ -71,6 +74,31 @@ class SqlMeasures(Transactional):
                 namespace: count for namespace, [(count,)] in zip(namespaces, dead, strict=True)
             },
         )
+
+    def _suspect(
+        self,
+        tx: Transaction,
+        names: Sequence[tuple[Namespace, QueueName]],
+        leased: Sequence[Sequence[Row]],
+        jobs: int,
+        now: Instant,
+    ) -> list[int]:
+        """How many jobs of each queue are suspect. Asks only about policies that have one: most of
+        the time there is none. [L6]"""
+        queries: list[Query] = []
+        asked_about: list[int] = []
+        for at, ((namespace, queue), policies) in enumerate(zip(names, leased, strict=True)):
+            for policy, _, first_end in policies[:MAX_POLICIES]:
+                until = silent_until(decode_policy(policy), now)
+                if first_end <= until:
+                    where = {"namespace": namespace, "queue": queue, "policy": policy}
+                    queries.append(self._query("count_silent", jobs=jobs, until=until, **where))
+                    asked_about.append(at)
+        suspect = [0] * len(names)
+        answers = tx.fetch(*queries, last=True)
+        for at, [(count,)] in zip(asked_about, answers, strict=True):
+            suspect[at] += count
+        return suspect
 
     def _about(self, namespace: Namespace, queue: QueueName, jobs: int) -> list[Query]:
         where = {"namespace": namespace, "queue": queue}
@@ -82,9 +110,13 @@ class SqlMeasures(Transactional):
 
 
 def _measure(
-    namespace: Namespace, queue: QueueName, answers: Sequence[Sequence[Row]], now: int
+    namespace: Namespace,
+    queue: QueueName,
+    answers: Sequence[Sequence[Row]],
+    suspect: int,
+    now: int,
 ) -> QueueMeasure:
-    [(waiting, ready, oldest_counted)], [(leased,)], [(oldest,)] = answers
+    [(waiting, ready, oldest_counted)], leased, [(oldest,)] = answers
     # Of the jobs that were not counted, those whose time has come. The counted ones may also be
     # ready before it, if the clock was set back. [Z6]
     ready_since = [] if oldest_counted is None else [oldest_counted]
@@ -95,6 +127,7 @@ def _measure(
         queue=queue,
         ready=ready,
         delayed=waiting - ready,
-        leased=leased,
+        leased=sum(count for _, count, _ in leased),
+        suspect=suspect,
         oldest_ready_at=min(ready_since, default=None),
     )

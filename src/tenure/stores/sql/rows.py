@@ -132,13 +132,13 @@ def _document(shape: type[_T]) -> Callable[[str], _T]:
 
 _Decoder: TypeAlias = Callable[[Any], Any]
 
-_decode_policy: _Decoder = lru_cache(maxsize=_POLICIES_REMEMBERED)(_document(Policy))
+decode_policy: _Decoder = lru_cache(maxsize=_POLICIES_REMEMBERED)(_document(Policy))
 
 _JOB_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
     (JOB_COLUMNS.index(name), decode)
     for name, decode in {
         "payload": str.encode,
-        "policy": _decode_policy,
+        "policy": decode_policy,
         "origin_cause": _word(EventCause),
         "status": _word(JobStatus),
         "was_started": bool,
