@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tenure.cli.common import REFUSED, CouldNotRun, Interrupted, find_job_id
+from tenure.cli.common import REFUSED, CouldNotRun, Interrupted, find_job_ids
 from tenure.cli.output import ProgressLine, print_json, say
 from tenure.cli.refusals import refusal
 from tenure.core.commands import Command, Discard, Redrive
@@ -86,9 +86,7 @@ def select(
     """The ids of the jobs that are meant. With `--all` the user is told how many, and asked;
     `without` says which of a page of jobs to leave out."""
     if not selection.every:
-        namespace = selection.wanted.namespace
-        found = [find_job_id(serving, text, namespace) for text in selection.job_ids]
-        return list(dict.fromkeys(found))
+        return find_job_ids(serving, selection.job_ids, selection.wanted.namespace)
     found, is_all = _all_ids(serving, selection.wanted, without)
     if not found:
         say(f"nothing to do: no {noun} matches")

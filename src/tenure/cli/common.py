@@ -316,6 +316,11 @@ def find_job_id(
     return found[0].id
 
 
+def find_job_ids(serving: Coordination, texts: Sequence[str], namespace: str) -> list[JobId]:
+    """The ids that were typed, each once; see `find_job_id`."""
+    return list(dict.fromkeys(find_job_id(serving, text, namespace) for text in texts))
+
+
 def _is_namespace_given() -> bool:
     """Whether the user named a namespace: without that, a whole id may be of any."""
     source = click.get_current_context().get_parameter_source("namespace")

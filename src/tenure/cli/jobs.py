@@ -15,6 +15,7 @@ from tenure.cli.common import (
     duration_value,
     find_job,
     find_job_id,
+    find_job_ids,
     job_argument,
     json_option,
     namespace_option,
@@ -482,12 +483,15 @@ def rerun_jobs(
         execute_all(serving, commands, as_json=as_json, line=id_that_runs, hint=hint_again)
 
 
+def id_options(function: _F) -> _F:
+    """`--url`, `--json`, `--request-id`, `--namespace` and the ids of jobs, at least one."""
+    function = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)(function)
+    function = json_option(list[JobOutcome])(request_id_option(namespace_option(function)))
+    return url_option(function)
+
+
 @jobs.command(name="retry")
-@url_option
-@json_option(list[JobOutcome])
-@request_id_option
-@namespace_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@id_options
 def retry_jobs(
     url: str | None,
     as_json: bool,
@@ -552,11 +556,7 @@ def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
 
 
 @jobs.command(name="requeue")
-@url_option
-@json_option(list[JobOutcome])
-@request_id_option
-@namespace_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@id_options
 def requeue_jobs(
     url: str | None,
     as_json: bool,
@@ -570,8 +570,10 @@ def requeue_jobs(
     """
     asked_as = new_request_id(request_id)
     with coordination(url) as serving:
-        ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
-        commands = [Requeue(job_id=job_id, actor=operator(), request_id=asked_as) for job_id in ids]
+        commands = [
+            Requeue(job_id=job_id, actor=operator(), request_id=asked_as)
+            for job_id in find_job_ids(serving, job_ids, namespace)
+        ]
         execute_all(serving, commands, as_json=as_json, line=_status_line, hint=_instead_of_requeue)
 
 
@@ -583,9 +585,7 @@ def _instead_of_requeue(reply: Reply) -> str | None:
 
 
 @jobs.command(name="dead-letter")
-@url_option
-@json_option(list[JobOutcome])
-@request_id_option
+@id_options
 @click.option(
     "--reason",
     type=click.Choice([code.value for code in ReasonCode]),
@@ -599,8 +599,6 @@ def _instead_of_requeue(reply: Reply) -> str | None:
     help="At which stage of its work the reason arose.",
 )
 @click.option("--message", "-m", default="", help="Kept with the job as its error.")
-@namespace_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 def dead_letter_jobs(
     url: str | None,
     as_json: bool,
@@ -617,7 +615,6 @@ def dead_letter_jobs(
     """
     asked_as = new_request_id(request_id)
     with coordination(url) as serving:
-        ids = dict.fromkeys(find_job_id(serving, text, namespace) for text in job_ids)
         commands = [
             DeadLetter(
                 job_id=job_id,
@@ -627,7 +624,7 @@ def dead_letter_jobs(
                 stage=None if stage is None else Stage(stage),
                 message=message,
             )
-            for job_id in ids
+            for job_id in find_job_ids(serving, job_ids, namespace)
         ]
         execute_all(serving, commands, as_json=as_json, line=_status_line)
 

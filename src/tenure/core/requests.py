@@ -5,6 +5,8 @@ the recorded answer, a different one under the same id is refused. [Q4] Refusals
 current record, so that a caller can see what it ran into.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -204,13 +206,25 @@ def _answered_before(
     return _refused(job, Cause.REVISION_MISMATCH) if is_unexpected else None
 
 
-def cancel(job: Job | None, command: Cancel, at: Moment, history: History | None) -> Outcome:
+def _idempotent(
+    decide: Callable[[Job, _C, Moment], Outcome],
+) -> Callable[[Job | None, _C, Moment, History | None], Outcome]:
+    """Answers a request about an unknown job, a repeated request [Q4] and one that expects another
+    revision than the job has [K5]; `decide` decides about the others."""
+
+    @wraps(decide)
+    def answer(job: Job | None, command: _C, at: Moment, history: History | None) -> Outcome:
+        if job is None:
+            return _refused(None, Cause.UNKNOWN_JOB)
+        before = _answered_before(job, command, history)
+        return decide(job, command, at) if before is None else before
+
+    return answer
+
+
+@_idempotent
+def cancel(job: Job, command: Cancel, at: Moment) -> Outcome:
     """Stop a job: at once where nothing runs, else by request (soft) or revocation (hard)."""
-    if job is None:
-        return _refused(None, Cause.UNKNOWN_JOB)
-    before = _answered_before(job, command, history)
-    if before is not None:
-        return before
     if job.status is JobStatus.CANCELLED:
         return Replayed(answer=Reply(job=job))
     if job.status.is_terminal:
@@ -250,29 +264,19 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
     return _apply_request([draft], rules[job.status], job, command, at)
 
 
-def requeue(job: Job | None, command: Requeue, at: Moment, history: History | None) -> Outcome:
-    """Send a held job back to its queue. A job can be held, sent back and held again: a repeat of
-    the first request must not undo the second hold, so the log is read first."""
-    if job is None:
-        return _refused(None, Cause.UNKNOWN_JOB)
-    before = _answered_before(job, command, history)
-    if before is not None:
-        return before
+@_idempotent
+def requeue(job: Job, command: Requeue, at: Moment) -> Outcome:
+    """Send a held job back to its queue. A repeated request changes nothing, even if the job was
+    held again in the meantime. [T14]"""
     if job.status is not JobStatus.STALLED:
         return _refused(job, Cause.JOB_FINISHED if job.status.is_terminal else Cause.NOT_HELD)
     draft = requeued(later(at.now, job.updated_at), cause=EventCause.OPERATOR)
     return _apply_request([draft], "T14", job, command, at)
 
 
-def dead_letter(
-    job: Job | None, command: DeadLetter, at: Moment, history: History | None
-) -> Outcome:
-    """Take a live job out of circulation. [T21]"""
-    if job is None:
-        return _refused(None, Cause.UNKNOWN_JOB)
-    before = _answered_before(job, command, history)
-    if before is not None:
-        return before
+@_idempotent
+def dead_letter(job: Job, command: DeadLetter, at: Moment) -> Outcome:
+    """Turn a live job into a dead letter. [T21]"""
     if job.status.is_terminal:
         return _refused(job, Cause.JOB_FINISHED)
     is_compensation = job.compensates is not None

@@ -616,25 +616,29 @@ class PostgresStore(SqlStore):
         if letters_of(changes):
             return self._write(lambda tx: self._save_resolving(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
-        queries = self._register(new_queues)
-        groups = groups_of(changes)
+        register, groups = self._register(new_queues), groups_of(changes)
+        saved = None
         if self._may_undo and _is_likely_to_apply(groups):
-            alone = [*queries, self._group_query(groups[0], epoch, alone=True)]
+            whole = [*register, self._group_query(groups[0], epoch, alone=True)]
             with suppress(_Vetoed):
                 saved = self._write(
-                    lambda tx: self._save(tx, groups, alone, epoch), all_or_nothing=True
+                    lambda tx: self._save(tx, groups, whole, epoch), all_or_nothing=True
                 )
-                self._registered_queues |= new_queues
-                return saved
-        # Each statement locks its own rows: lock all of them first, in id order.
-        updates = [group for group in groups if not group.is_insert]
-        if len(updates) > 1:
-            ids = [change.job.id for group in updates for change in group.changes]
-            queries.append(self._query("lock_jobs", ids=texts(ids)))
-        queries += [self._group_query(group, epoch, held=len(updates) > 1) for group in groups]
-        saved = self._write(lambda tx: self._save(tx, groups, queries, epoch))
+        if saved is None:
+            each = [*register, *self._queries_by_group(groups, epoch)]
+            saved = self._write(lambda tx: self._save(tx, groups, each, epoch))
         self._registered_queues |= new_queues
         return saved
+
+    def _queries_by_group(self, groups: Sequence[Group], epoch: Epoch) -> list[Query]:
+        """A statement for each group. Each locks its own rows: if several do, lock all rows first,
+        in id order."""
+        updates = [group for group in groups if not group.is_insert]
+        if len(updates) < 2:
+            return [self._group_query(group, epoch) for group in groups]
+        ids = [change.job.id for group in updates for change in group.changes]
+        lock = self._query("lock_jobs", ids=texts(ids))
+        return [lock, *[self._group_query(group, epoch, held=True) for group in groups]]
 
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         groups = groups_of(changes)
