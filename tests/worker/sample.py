@@ -322,6 +322,11 @@ async def anap(amount_s: float) -> str:
 
 
 @shared.job()
+async def apid() -> int:
+    return os.getpid()
+
+
+@shared.job()
 async def stubborn(file: str) -> None:
     Path(file).write_text(str(os.getpid()))
     while True:

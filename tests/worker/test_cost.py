@@ -4,35 +4,47 @@ Counted in instructions of the interpreter, not in seconds: a walk through all a
 or all children for each job would multiply them.
 """
 
+import selectors
+import socket
+import subprocess
+
+import pytest
 from msgspec.structs import replace
 
-from tenure.clock import Boot
+from tenure.clock import Boot, boot_now
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Start, WorkerCommand
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, LeaseId, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Disposition, VerdictKind
+from tenure.handlers.registry import Isolation
+from tenure.worker import children
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.messages import (
     Action,
     Answered,
     ChildrenReady,
     ClaimAnswered,
+    Ended,
     Event,
     Finished,
     LeasesPolled,
     PollLeases,
     Prepare,
     Prepared,
+    Ready,
     Run,
     Send,
     SendClaim,
     Ticked,
 )
+from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Returned
+from tenure.worker.pool import Pool
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
+from tenure.worker.wire import encode_frame
 from tests.support.coordinators import KIND, QUEUE, World
 from tests.worker.steps import steps
 
@@ -40,6 +52,9 @@ SHORT_JOBS = 50
 FEW, MANY = 50, 1000
 AT_MOST = 1.2
 A_MOMENT_S = 0.01  # all in all less than a second: polls of leases come by time, not by job
+
+
+# --- the session -------------------------------------------------------------------------------
 
 
 class Grants:
@@ -131,3 +146,105 @@ def test_a_job_costs_its_session_as_much_beside_a_thousand_others_as_beside_fift
     few, many = session_steps_per_job(FEW), session_steps_per_job(MANY)
 
     assert many <= AT_MOST * few
+
+
+# --- the pool ----------------------------------------------------------------------------------
+
+
+def frame(run: int) -> Run:
+    return Run(
+        run=run,
+        job_id=JobId("j"),
+        kind=KIND,
+        queue=QUEUE,
+        attempt=1,
+        fence=1,
+        correlation_id=None,
+        checkpoint=None,
+        payload=b"{}",
+        until=Boot(boot_now() + seconds(60)),
+    )
+
+
+class Actors:
+    """A pool whose children are processes that do nothing; the test says what they say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lane: Isolation, runs: int) -> None:
+        self.ends: list[socket.socket] = []  # of the sockets that belong to children
+        self.finished = 0
+        self.selector = selectors.DefaultSelector()
+        monkeypatch.setattr(children, "_spawn", self._spawn)
+        self.pool = Pool(
+            "no:app",
+            {lane: runs},
+            WorkerOptions(concurrency=runs),
+            environment={},
+            selector=self.selector,
+            clock=boot_now,
+            emit=self._emit,
+            stats=Stats(),
+        )
+        self._lane = lane
+        self.pool.start()
+        for end in self.ends:
+            end.sendall(encode_frame(Ready()))
+        for run in range(runs - 1):
+            self._begin(run)
+        self._turn()
+
+    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        process = subprocess.Popen(
+            ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
+        )
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.ends.append(theirs)
+        return process, ours
+
+    def _emit(self, event: Event) -> None:
+        self.finished += isinstance(event, Finished)
+
+    def _begin(self, run: int) -> None:
+        self.pool.prepare(run, self._lane)
+        self.pool.run(frame(run))
+
+    def _turn(self) -> None:
+        for key, _ in self.selector.select(0):
+            key.data()
+        self.pool.flush()
+
+    def pass_through(self) -> None:
+        """Short jobs, one after the other, beside those that run."""
+        for number in range(SHORT_JOBS):
+            run = 1_000_000 + number
+            self._begin(run)
+            self._turn()
+            child = self.pool._slots[run].child
+            assert child is not None
+            self.ends[child.number].sendall(encode_frame(Ended(run=run, outcome=Returned(b"null"))))
+            self._turn()
+
+    def close(self) -> None:
+        for child in self.pool._children:
+            child.kill()
+        self.pool.close()
+        for end in self.ends:
+            end.close()
+        self.selector.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("lane", "few", "many"), [(Isolation.ASYNC, FEW, MANY), (Isolation.PROCESS, 5, 50)]
+)
+def test_a_job_costs_its_pool_as_much_beside_many_others_as_beside_few(
+    monkeypatch: pytest.MonkeyPatch, lane: Isolation, few: int, many: int
+) -> None:
+    spent = []
+    for runs in (few, many):
+        actors = Actors(monkeypatch, lane, runs)
+        spent.append(steps(actors.pass_through))
+        actors.close()
+        assert actors.finished >= SHORT_JOBS
+
+    assert spent[1] <= AT_MOST * spent[0]

@@ -184,6 +184,28 @@ def test_children_above_their_memory_are_recycled(shop: Shop) -> None:
     assert len(set(pids)) == 3
 
 
+def test_a_shared_child_above_its_memory_works_until_its_successor_is_ready(shop: Shop) -> None:
+    worker = shop.start(SHARED, concurrency=1, child_rss_bytes=1)
+    first = shop.wait(shop.enqueue("apid")).result
+
+    began_before = worker.stats.children_recycled
+    pids = {first}
+    while len(pids) < 2:
+        pids.add(shop.wait(shop.enqueue("apid")).result)
+
+    assert began_before == 0, "it was asked to go only after another one was ready"
+    wait_until(lambda: worker.stats.children_recycled, "the first one to retire")
+
+
+def test_shared_children_are_not_recycled_by_count(shop: Shop) -> None:
+    worker = shop.start(SHARED, concurrency=1, jobs_per_child=1)
+
+    pids = {shop.wait(shop.enqueue("apid")).result for _ in range(3)}
+
+    assert len(pids) == 1
+    assert shop.stop(worker).children_recycled == 0
+
+
 def test_a_handler_sees_the_workers_environment_without_tenures_own_secrets(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

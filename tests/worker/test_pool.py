@@ -48,10 +48,10 @@ class Loop:
         end = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end, self.events
+            self.pool.flush()
             for key, _ in self.selector.select(0.02):
                 key.data()
             if boot_now() >= self.pool.next_at:
-                self.pool.poll_exits()
                 self.pool.maintain()
 
     def kill_children(self) -> None:

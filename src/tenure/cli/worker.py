@@ -120,7 +120,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     type=click.IntRange(1),
     default=WorkerOptions().jobs_per_child,
     show_default=True,
-    help="Replace a child process after this many jobs.",
+    help="Replace a child process of the process lane after this many jobs.",
 )
 @click.option(
     "--metrics-port",

@@ -15,9 +15,11 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO, assert_never
@@ -47,6 +49,8 @@ from tenure.worker.messages import (
     Run,
     Setup,
     ToAttempt,
+    ToChild,
+    ToSupervisor,
 )
 from tenure.worker.outcomes import FromChild
 from tenure.worker.wire import FRAME_OVERHEAD_BYTES, Channel
@@ -72,6 +76,7 @@ class Lane(ABC):
 
     transactions: Transactions | None = None  # those of the application, if it has any
     counts: Counts | None = None  # of what the application commits in this process
+    measures_memory = False
 
     def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -84,36 +89,46 @@ class Lane(ABC):
         """Runs attempts in the main thread until the child retires."""
 
     @abstractmethod
-    def start(self, execution: Execution) -> None:
-        """Begin an attempt; called in the reader's thread."""
+    def start(self, executions: list[Execution]) -> None:
+        """Begin attempts; called in the reader's thread."""
 
     @abstractmethod
     def retire(self) -> None:
         """Let `serve` return once nothing runs; called in the reader's thread."""
 
-    def listen(self) -> None:
-        """The reader's thread: passes on what the supervisor says. Ends the process without one."""
+    def listen(self, received: list[ToChild]) -> None:
+        """The reader's thread: passes on what the supervisor says, first what was received before.
+        Ends the process when the supervisor is gone."""
         while True:
-            message = self.channel.receive()
-            match message:
-                case None:
-                    os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
-                case Run():
-                    execution = Execution(
-                        self._registry,
-                        message,
-                        send=self.channel.send,
-                        limits=self._limits,
-                        transactions=self.transactions,
-                    )
-                    self._running[message.run] = execution
-                    self.start(execution)
-                case Retire():
-                    self.retire()
-                case Setup():
-                    pass
-                case _:
-                    self._tell(message)
+            begun: list[Execution] = []
+            for message in received:
+                match message:
+                    case Run():
+                        begun.append(self._execution(message))
+                    case Retire():
+                        self.start(begun)
+                        begun = []
+                        self.retire()
+                    case Setup():
+                        pass
+                    case _:
+                        self._tell(message)
+            if begun:
+                self.start(begun)
+            received = self.channel.receive()
+            if not received:
+                os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
+
+    def _execution(self, run: Run) -> Execution:
+        execution = Execution(
+            self._registry,
+            run,
+            send=self.channel.send,
+            limits=self._limits,
+            transactions=self.transactions,
+        )
+        self._running[run.run] = execution
+        return execution
 
     def _tell(self, message: ToAttempt) -> None:
         execution = self._running.get(message.run)
@@ -137,14 +152,19 @@ class Lane(ABC):
 
     def end(self, execution: Execution, outcome: FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
+        self.channel.send(*self._last_words(execution, outcome))
+
+    def _last_words(self, execution: Execution, outcome: FromChild) -> list[ToSupervisor]:
         del self._running[execution.run.run]
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have closed it, or put None in its place
                 stream.flush()
+        rss_bytes = resident_bytes() if self.measures_memory else 0
+        words: list[ToSupervisor] = [
+            Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
+        ]
         counted = None if self.counts is None else self.counts.take()
-        if counted is not None:
-            self.channel.send(EventsCounted(counted))
-        self.channel.send(Ended(run=execution.run.run, outcome=outcome, rss_bytes=resident_bytes()))
+        return words if counted is None else [EventsCounted(counted), *words]
 
 
 class ProcessLane(Lane):
@@ -162,9 +182,10 @@ class ProcessLane(Lane):
             reset_process(home)
             self.end(execution, outcome)
 
-    def start(self, execution: Execution) -> None:
-        """Hand it to the main thread."""
-        self._inbox.put(execution)
+    def start(self, executions: list[Execution]) -> None:
+        """Hand them to the main thread."""
+        for execution in executions:
+            self._inbox.put(execution)
 
     def retire(self) -> None:
         """End after what is already in the queue."""
@@ -185,13 +206,15 @@ class ThreadLane(Lane):
         for thread in list(self._threads):
             thread.join()
 
-    def start(self, execution: Execution) -> None:
+    def start(self, executions: list[Execution]) -> None:
         """Daemon threads, so that one that never ends cannot keep the process alive."""
-        thread = threading.Thread(
-            target=self._perform, args=(execution,), name=f"job-{execution.run.job_id}", daemon=True
-        )
-        self._threads.add(thread)
-        thread.start()
+        for execution in executions:
+            name = f"job-{execution.run.job_id}"
+            thread = threading.Thread(
+                target=self._perform, args=(execution,), name=name, daemon=True
+            )
+            self._threads.add(thread)
+            thread.start()
 
     def _perform(self, execution: Execution) -> None:
         current_run.set(execution.run.run)
@@ -211,14 +234,18 @@ class AsyncLane(Lane):
         super().__init__(channel, registry, limits)
         self._loop = asyncio.new_event_loop()
         self._retiring = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[FromChild]] = set()
         self._turned_at = boot_now()
+        self._unsent: deque[ToSupervisor] = deque()  # of attempts that ended in this turn
 
     def serve(self) -> None:
         """Run the loop until the child may end."""
         threading.Thread(target=self._watch, name="tenure-watchdog", daemon=True).start()
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._main())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._main())
+        finally:
+            self._send_ends()
 
     async def _main(self) -> None:
         beat = self._loop.create_task(self._beat())
@@ -233,37 +260,49 @@ class AsyncLane(Lane):
             await asyncio.sleep(LOOP_CHECK_S)
 
     def _watch(self) -> None:
-        """In its own thread: reports each time that the loop is blocked, once."""
+        """In its own thread: reports each time that the loop is blocked, once, and what ended
+        before."""
         pause = threading.Event()
         reported_at = None
         while not pause.wait(LOOP_CHECK_S):
+            self._send_ends()
             turned_at = self._turned_at
             late_us = Duration(boot_now() - turned_at)
             if late_us > LOOP_BLOCKED_AFTER and reported_at != turned_at:
                 reported_at = turned_at
                 self.channel.send(LoopBlocked(late_us, _stack_of_main_thread()))
 
-    def start(self, execution: Execution) -> None:
-        """Hand it to the loop."""
-        self._loop.call_soon_threadsafe(self._spawn, execution)
+    def start(self, executions: list[Execution]) -> None:
+        """Hand them to the loop."""
+        self._loop.call_soon_threadsafe(self._spawn, executions)
 
-    def _spawn(self, execution: Execution) -> None:
-        task = self._loop.create_task(self._perform(execution))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, executions: list[Execution]) -> None:
+        for execution in executions:
+            context = copy_context()
+            context.run(current_run.set, execution.run.run)
+            task = self._loop.create_task(execution.perform_async(), context=context)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._done, execution))
+            execution.context.on_stop(partial(self._loop.call_soon_threadsafe, task.cancel))
 
-    async def _perform(self, execution: Execution) -> None:
-        current_run.set(execution.run.run)
-        inner = self._loop.create_task(execution.perform_async())
-        execution.context.on_stop(lambda: self._loop.call_soon_threadsafe(inner.cancel))
-        try:
-            outcome = await inner
-        except asyncio.CancelledError as error:
-            # Before its first step no code of its own ran. After its last one (some handler has
-            # cancelled every task, or stopped the loop) what it returned is still its outcome.
-            outcome = execution.outcome or execution.outcome_of(error)
+    def _done(self, execution: Execution, task: "asyncio.Task[FromChild]") -> None:
+        self._tasks.discard(task)
         execution.context.on_stop(None)
-        self.end(execution, outcome)
+        # Cancelled before its first step no code of its own ran. After its last one (some handler
+        # has cancelled every task, or stopped the loop) what it returned is still its outcome.
+        outcome = execution.outcome or execution.outcome_of(asyncio.CancelledError())
+        if not self._unsent:
+            self._loop.call_soon(self._send_ends)
+        self._unsent += self._last_words(execution, outcome)
+
+    def _send_ends(self) -> None:
+        """Tell the supervisor of all attempts that have ended since the last time. Any thread."""
+        unsent: list[ToSupervisor] = []
+        with suppress(IndexError):
+            while True:
+                unsent.append(self._unsent.popleft())
+        if unsent:
+            self.channel.send(*unsent)
 
     def retire(self) -> None:
         """End after the coroutines that run."""
@@ -330,9 +369,10 @@ def serve(descriptor: int, parent: int) -> None:
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     channel = Channel(sock, max_bytes=MAX_SETUP_BYTES + FRAME_OVERHEAD_BYTES)
-    setup = channel.receive()
-    if not isinstance(setup, Setup):
+    received = channel.receive()
+    if not received or not isinstance(received[0], Setup):
         return
+    setup = received[0]
     confine(setup.memory_bytes)
     sys.path[:] = setup.path
     for stream in (sys.stdout, sys.stderr):
@@ -342,10 +382,13 @@ def serve(descriptor: int, parent: int) -> None:
     lane = _lane(setup, channel, application.registry)
     lane.transactions = application.transactions
     lane.counts = application.counts
+    lane.measures_memory = setup.measures_memory
     if setup.lane is not Isolation.PROCESS:
         sys.stdout = RoutedStream(sys.stdout, channel.send)
         sys.stderr = RoutedStream(sys.stderr, channel.send)
-    threading.Thread(target=lane.listen, name="tenure-reader", daemon=True).start()
+    threading.Thread(
+        target=lane.listen, args=(received,), name="tenure-reader", daemon=True
+    ).start()
     channel.send(Ready())
     try:
         lane.serve()

@@ -19,6 +19,7 @@ from tenure.clock import Boot
 from tenure.handlers.registry import Isolation
 from tenure.worker.messages import LeaseRenewed, Setup, ToChild, ToSupervisor
 from tenure.worker.output import BoundedOutput, Lines
+from tenure.worker.timers import LatestOf
 from tenure.worker.wire import (
     FRAME_OVERHEAD_BYTES,
     READ_BYTES,
@@ -41,20 +42,27 @@ class Child:
         self,
         setup: Setup,
         *,
+        number: int,
         environment: Mapping[str, str],
         output_bytes: int,
         selector: selectors.BaseSelector,
-        turn: Callable[["Child"], None],
+        heard: Callable[["Child"], None],
+        ended: Callable[["Child"], object],
         wrote: Callable[["Child", bytes], None] = lambda child, data: None,
     ) -> None:
-        """`wrote` is called with all that it writes once it is ready."""
+        """`heard` is called when it has said something, `ended` when its process has ended, `wrote`
+        with all that it writes once it is ready."""
         self.lane: Isolation = setup.lane
+        self.number = number
+        self.started_at = Boot(0)
         self.is_ready = False
         self.is_retiring = False
         self.was_killed = False  # on the pool's decision, to end one of its runs
         self.fault: str | None = None  # why it was killed, unless to end a run
         self.jobs_begun = 0
+        self.first_job_at = Boot(0)
         self.runs: set[int] = set()
+        self.ends = LatestOf()  # when its runs have to be over, those that end with it left out
         self.doomed: dict[int, Boot | None] = {}  # runs that must stop, and by when
         self.deadline: Boot | None = None  # to be ready, or to be gone once it retires
         self.output = BoundedOutput(output_bytes)
@@ -62,8 +70,8 @@ class Child:
         self._reader = FrameReader(max_bytes=setup.body_bytes + FRAME_OVERHEAD_BYTES)
         self._outgoing = bytearray()
         self._wants_to_write = False
-        self._turn = turn
         self._wrote = wrote
+        self._heard = heard
         self.lines = Lines()
         self._process, self._sock = _spawn(environment)
         assert self._process.stdout is not None
@@ -71,27 +79,33 @@ class Child:
         os.set_blocking(self._pipe, False)
         self._exit_fd = _exit_descriptor(self._process.pid)
         self._watched: set[int] = set()
-        self._watch(self._sock.fileno(), selectors.EVENT_READ)
-        self._watch(self._pipe, selectors.EVENT_READ)
+        self._watch(self._sock.fileno(), lambda: heard(self))
+        self._watch(self._pipe, self.drain_output)
         if self._exit_fd is not None:
-            self._watch(self._exit_fd, selectors.EVENT_READ)
+            self._watch(self._exit_fd, lambda: ended(self))
         self.send(setup)
+        self.flush()
 
     @property
     def pid(self) -> int:
         """For logs and tests."""
         return self._process.pid
 
+    @property
+    def reports_exit(self) -> bool:
+        """Whether `ended` is called; else its owner has to look."""
+        return self._exit_fd is not None
+
     # --- talking -------------------------------------------------------------------------------
 
     def send(self, message: ToChild) -> None:
-        """Queue a frame and write what the child takes now."""
+        """Queue a frame; `flush` writes it."""
         if isinstance(message, LeaseRenewed) and len(self._outgoing) > MAX_BACKLOG_BYTES:
             return  # it has not read for long; a later renewal will do
         self._outgoing += encode_frame(message)
-        self._write()
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Write what the child takes now, and the rest when it reads."""
         with suppress(BlockingIOError, ConnectionError):
             while self._outgoing:
                 del self._outgoing[: self._sock.send(self._outgoing)]
@@ -99,12 +113,12 @@ class Child:
         if wants_to_write != self._wants_to_write and self._sock.fileno() in self._watched:
             self._wants_to_write = wants_to_write
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_to_write else 0)
-            self._selector.modify(self._sock.fileno(), events, lambda: self._turn(self))
+            self._selector.modify(self._sock.fileno(), events, lambda: self._heard(self))
 
     def receive(self) -> tuple[list[ToSupervisor], bool]:
         """What the child said, and whether its end of the socket is closed or broken."""
-        self._write()
-        self.drain_output()
+        if self._wants_to_write:
+            self.flush()
         messages: list[ToSupervisor] = []
         try:
             for _ in range(MAX_READS):
@@ -113,6 +127,8 @@ class Child:
                     self._unwatch(self._sock.fileno())
                     return messages, True
                 messages += [decode_to_supervisor(frame) for frame in self._reader.feed(data)]
+                if len(data) < READ_BYTES:
+                    break
         except BlockingIOError:
             pass
         except (ConnectionError, FrameError, msgspec.DecodeError):
@@ -122,6 +138,8 @@ class Child:
 
     def drain_output(self) -> None:
         """Read whatever waits in the pipe: a full pipe would block the handler."""
+        if self._pipe not in self._watched:
+            return  # at its end, or closed earlier in the same turn
         with suppress(BlockingIOError):
             for _ in range(MAX_READS):
                 data = os.read(self._pipe, READ_BYTES)
@@ -131,6 +149,8 @@ class Child:
                 self.output.write(data)
                 if self.is_ready:
                     self._wrote(self, data)
+                if len(data) < READ_BYTES:
+                    return
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -178,8 +198,8 @@ class Child:
 
     # --- watching ------------------------------------------------------------------------------
 
-    def _watch(self, descriptor: int, events: int) -> None:
-        self._selector.register(descriptor, events, lambda: self._turn(self))
+    def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, call)
         self._watched.add(descriptor)
 
     def _unwatch(self, descriptor: int) -> None:

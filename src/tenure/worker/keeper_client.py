@@ -10,7 +10,7 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,9 +55,17 @@ class KeeperClient:
 
     def kill_at(self, group: int, deadline: Boot | None) -> None:
         """Kill this group at the deadline, unless it is changed before; None: no deadline."""
-        if group in self._deadlines and self._deadlines[group] != deadline:
-            self._deadlines[group] = deadline
-            self._tell(b"=%d %d\n" % (group, deadline or 0))
+        self.kill_each_at({group: deadline})
+
+    def kill_each_at(self, deadlines: Mapping[int, Boot | None]) -> None:
+        """The same for several groups at once."""
+        lines = b""
+        for group, deadline in deadlines.items():
+            if group in self._deadlines and self._deadlines[group] != deadline:
+                self._deadlines[group] = deadline
+                lines += b"=%d %d\n" % (group, deadline or 0)
+        if lines:
+            self._tell(lines)
 
     def restart_if_due(self) -> None:
         """Start another keeper if the last one died long enough ago."""
@@ -121,11 +129,12 @@ class KeeperClient:
                 return
         self._lost("has died")
 
-    def _tell(self, line: bytes) -> None:
+    def _tell(self, lines: bytes) -> None:
         if self._running is None:
             return  # the next keeper is told
         try:
-            self._running[1].send(line)
+            if self._running[1].send(lines) < len(lines):
+                self._lost("does not respond")
         except BlockingIOError:
             self._lost("does not respond")
         except OSError:

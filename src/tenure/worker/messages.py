@@ -35,6 +35,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     body_bytes: int
     depth: int
     memory_bytes: int | None = None
+    measures_memory: bool = False  # whether to say with each end how much is used
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):

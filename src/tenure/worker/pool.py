@@ -3,6 +3,9 @@
 An attempt has a slot: first it waits for a child, then it has one reserved, then it runs there. An
 attempt whose process dies by itself has failed; one whose process was killed because of another
 attempt in it is displaced, and costs its job nothing.
+
+Nothing is walked through for a job: free children and waiting attempts are in queues, deadlines in
+heaps. What children and keeper are told is written by `flush`, once per turn.
 """
 
 import logging
@@ -16,7 +19,7 @@ from msgspec.structs import replace
 
 from tenure.clock import NEVER, Boot
 from tenure.core.ids import JobId, LeaseId
-from tenure.core.instants import seconds
+from tenure.core.instants import Duration, seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
@@ -24,6 +27,7 @@ from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
 from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.keeper_client import KeeperClient
+from tenure.worker.lane_children import LaneChildren
 from tenure.worker.messages import (
     ArtifactAnswer,
     ArtifactEnd,
@@ -50,12 +54,14 @@ from tenure.worker.messages import (
     Run,
     SelfCompleted,
     Setup,
+    ToChild,
     ToSupervisor,
 )
 from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.stats import Stats
+from tenure.worker.timers import Timers
 
 MAX_FAILED_STARTS = 3
 FIRST_RESTART = seconds(0.2)
@@ -65,6 +71,8 @@ EXIT_WITHIN = seconds(1)
 EXIT_ALONE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
 EXIT_POLL_S = 0.01
+LAST_PART = 4
+"""A successor is started at the earliest when a child has a quarter of its jobs left."""
 KEEPER_DELAY = seconds(0.1)
 """How much later than the supervisor the keeper kills. Less than a lease's margin."""
 SHOWN_OUTPUT = 4000
@@ -91,13 +99,43 @@ class _Slot:
         self.stop_request: AskToStop | None = None
         self.is_announced = False
         self.is_sent = False
-        self.parts = ArtifactParts()
+        self._parts: ArtifactParts | None = None
         self.is_storing_artifact = False
         self.is_enqueueing = False  # a follow-up
-        self.output = BoundedOutput(output_bytes)  # of shared children; others use their own
-        self.lines = Lines()
+        self._output_bytes = output_bytes
+        self._output: BoundedOutput | None = None
+        self._lines: Lines | None = None
         self.sent_parts = 0  # of its output
         self.sent_output_at = Boot(0)
+
+    @property
+    def parts(self) -> ArtifactParts:
+        """Of the artifact that it sends."""
+        self._parts = self._parts or ArtifactParts()
+        return self._parts
+
+    @property
+    def output(self) -> BoundedOutput:
+        """What it wrote: a process child has its own, the others write as their attempts."""
+        if self.lane is Isolation.PROCESS:
+            assert self.child is not None
+            return self.child.output
+        self._output = self._output or BoundedOutput(self._output_bytes)
+        return self._output
+
+    @property
+    def lines(self) -> Lines:
+        """The same, line by line."""
+        if self.lane is Isolation.PROCESS:
+            assert self.child is not None
+            return self.child.lines
+        self._lines = self._lines or Lines()
+        return self._lines
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it may have written something."""
+        return self.lane is Isolation.PROCESS or self._output is not None
 
 
 class Pool:
@@ -121,7 +159,7 @@ class Pool:
         self._app = app
         self._store_artifact = store_artifact
         self._enqueue_follow_up = enqueue_follow_up
-        self._lanes = lanes  # how many children of each lane are kept warm
+        self._lanes = {lane: LaneChildren(lane, warm=warm) for lane, warm in lanes.items()}
         self._options = options
         self._environment = environment
         self._selector = selector
@@ -130,15 +168,20 @@ class Pool:
         self._stats = stats
         self._counts = counts
         self._keeper: KeeperClient | None = None
-        self._children: list[Child] = []
+        self._children: dict[Child, None] = {}
+        self._by_number: dict[int, Child] = {}
         self._slots: dict[int, _Slot] = {}
-        self._output_due: dict[int, Boot] = {}  # runs with new output, and when to send it
+        self._child_timers = Timers()  # by number of the child: to be looked at
+        self._stop_timers = Timers()  # by run: to have stopped
+        self._output_timers = Timers()  # by run: to send its output
+        self._unflushed: dict[Child, None] = {}  # with frames or a deadline that nobody was told
+        self._start_us = seconds(0)  # how long the last child took to start
         self._failed_starts = 0
         self._shown_failure: str | None = None
         self._restart_at = Boot(0)
+        self._spawn_at = NEVER  # when to try again to start what is missing
         self._is_closing = False
         self._is_up = False
-        self._next_at = NEVER
 
     def start(self) -> None:
         """Begin to warm up every lane."""
@@ -148,14 +191,19 @@ class Pool:
     @property
     def next_at(self) -> Boot:
         """When to call `maintain` again."""
-        return self._next_at if self._keeper is None else min(self._next_at, self._keeper.next_at)
+        return min(
+            self._child_timers.next_at,
+            self._stop_timers.next_at,
+            self._output_timers.next_at,
+            self._spawn_at,
+            NEVER if self._keeper is None else self._keeper.next_at,
+        )
 
     @property
     def is_up(self) -> bool:
         """Whether every lane has had a child that imported the application."""
         if not self._is_up:
-            ready = {child.lane for child in self._children if child.is_ready}
-            self._is_up = ready >= set(self._lanes)
+            self._is_up = all(lane.is_serving for lane in self._lanes.values())
         return self._is_up
 
     # --- what the session wants ----------------------------------------------------------------
@@ -165,7 +213,7 @@ class Pool:
         slot = _Slot(run, lane, self._options.output_bytes, lease_id)
         self._slots[run] = slot
         self._assign(slot)
-        self.maintain()
+        self._spawn_missing(lane)
 
     def run(self, frame: Run) -> None:
         """Run it in its reserved child, or in another one if that died."""
@@ -173,7 +221,6 @@ class Pool:
         if slot is not None:
             slot.frame = frame
             self._assign(slot)
-            self.maintain()
 
     def renew(self, renewed: LeaseRenewed) -> None:
         """Pass a renewal on, or keep it for the child that will run the attempt."""
@@ -182,8 +229,9 @@ class Pool:
             return
         slot.frame = replace(slot.frame, until=renewed.until)
         if slot.is_sent and slot.child is not None:
-            slot.child.send(renewed)
-            self._set_deadline(slot.child)
+            self._send(slot.child, renewed)
+            if slot.run not in slot.child.doomed:
+                slot.child.ends.put(slot.run, renewed.until)
 
     def ask_to_stop(self, request: AskToStop) -> None:
         """Pass the request on, or keep it for the child that will run the attempt."""
@@ -192,7 +240,7 @@ class Pool:
             return
         slot.stop_request = request
         if slot.is_sent and slot.child is not None:
-            slot.child.send(request)
+            self._send(slot.child, request)
 
     def tell(self, message: LeaseLent | ArtifactAnswer | FollowUpAnswer) -> None:
         """Pass an answer on to the handler that asked."""
@@ -200,7 +248,7 @@ class Pool:
         if slot is not None and slot.is_sent and slot.child is not None:
             slot.is_storing_artifact &= not isinstance(message, ArtifactAnswer)
             slot.is_enqueueing &= not isinstance(message, FollowUpAnswer)
-            slot.child.send(message)
+            self._send(slot.child, message)
 
     def kill(self, run: int) -> None:
         """End a handler as its lane allows; `Finished` follows when it is gone."""
@@ -214,102 +262,130 @@ class Pool:
             return
         match child.lane:
             case Isolation.PROCESS:
-                child.doomed[run] = None
+                self._doom(child, run, None)
                 self._kill(child)
             case Isolation.ASYNC | Isolation.THREAD:
                 by = Boot(self._clock() + self._options.stubborn_us)
-                child.doomed[run] = by
-                child.send(LeaseLost(run))
-                self._next_at = min(self._next_at, by)
+                self._doom(child, run, by)
+                self._stop_timers.put(run, by)
+                self._send(child, LeaseLost(run))
             case _:
                 assert_never(child.lane)
-        self._set_deadline(child)
 
     def _overdue(self, child: Child, run: int) -> None:
         """It did not stop in time. A thread cannot be killed alone, and need not be: its process
         takes no more work and ends when the others in it are done. A coroutine blocks its loop."""
         if child.lane is Isolation.THREAD:
             self._stats.leaked += 1
-            child.doomed[run] = None
-            child.is_retiring = True
-            self._set_deadline(child)
+            self._doom(child, run, None)
             self._retire(child)
         else:
             self._kill(child)
 
+    def _doom(self, child: Child, run: int, by: Boot | None) -> None:
+        """It has to stop by then; None: it ends with its process."""
+        child.doomed[run] = by
+        if by is None:
+            child.ends.drop(run)
+        else:
+            child.ends.put(run, by)
+        self._unflushed[child] = None
+
     def _kill(self, child: Child) -> None:
         child.was_killed = True
         child.kill()
+        self._stop_using(child)
 
-    def _set_deadline(self, child: Child) -> None:
-        """Tell the keeper when the last run of a child has to be over. It waits a moment longer
-        than the supervisor does, which may be late with a renewal."""
-        if self._keeper is None:
+    def _stop_using(self, child: Child) -> None:
+        """Give it no more work, and look for its exit, on systems that do not report it."""
+        self._lanes[child.lane].leave(child)
+        self._child_timers.by(child.number, Boot(self._clock() + EXIT_POLL))
+
+    # --- telling children and keeper ------------------------------------------------------------
+
+    def _send(self, child: Child, message: ToChild) -> None:
+        child.send(message)
+        self._unflushed[child] = None
+
+    def flush(self) -> None:
+        """Write what has gathered: first to the keeper when the last run of each child has to be
+        over, then to the children. The keeper waits a moment longer than the supervisor does, which
+        may be late with a renewal."""
+        if not self._unflushed:
             return
-        ends: list[Boot] = []
-        for run in child.runs:
-            slot = self._slots[run]
-            end = child.doomed.get(run, slot.frame.until if slot.frame else None)
-            if slot.is_sent and end is not None:  # None: it leaked, and ends with the others
-                ends.append(end)
-        deadline = Boot(max(ends) + KEEPER_DELAY) if ends else None
-        self._keeper.kill_at(child.pid, deadline)
+        unflushed, self._unflushed = self._unflushed, {}
+        if self._keeper is not None:
+            self._keeper.kill_each_at({child.pid: _deadline(child) for child in unflushed})
+        for child in unflushed:
+            child.flush()
 
     # --- assigning ------------------------------------------------------------------------------
 
     def _assign(self, slot: _Slot) -> None:
         if slot.child is None:
-            slot.child = self._free_child(slot.lane)
+            lane = self._lanes[slot.lane]
+            slot.child = lane.take()
             if slot.child is None:
+                lane.waiting[slot.run] = None
                 return
+            lane.waiting.pop(slot.run, None)
             slot.child.runs.add(slot.run)
         if not slot.is_announced:
             slot.is_announced = True
             self._emit(Prepared(slot.run))
         elif slot.frame is not None and not slot.is_sent:
-            slot.child.drain_output()
-            slot.is_sent = True
-            slot.child.jobs_begun += 1
-            slot.child.output.take()  # of imports, or of threads between two jobs
-            slot.child.send(slot.frame)
-            if slot.stop_request is not None:
-                slot.child.send(slot.stop_request)
-            self._set_deadline(slot.child)
+            self._begin(slot, slot.child, slot.frame)
 
-    def _free_child(self, lane: Isolation) -> Child | None:
-        for child in self._children:
-            usable = child.lane is lane and child.is_ready and not child.is_retiring
-            if (
-                usable
-                and not child.was_killed
-                and (lane is not Isolation.PROCESS or not child.runs)
-            ):
-                return child
-        return None
+    def _begin(self, slot: _Slot, child: Child, frame: Run) -> None:
+        if child.lane is Isolation.PROCESS:
+            child.drain_output()
+            child.output.take()  # of imports, or of threads between two jobs
+        slot.is_sent = True
+        child.ends.put(slot.run, frame.until)
+        self._send(child, frame)
+        if slot.stop_request is not None:
+            self._send(child, slot.stop_request)
+        if child.jobs_begun == 0:
+            child.first_job_at = self._clock()
+        child.jobs_begun += 1
+        if child.lane is Isolation.PROCESS and self._wears_out_soon(child):
+            self._lanes[child.lane].expire(child)
+            self._spawn_missing(child.lane)
+
+    def _wears_out_soon(self, child: Child) -> bool:
+        """Whether its jobs are used up before a successor that is started now would be ready, if
+        it goes on at its pace."""
+        left = self._options.jobs_per_child - child.jobs_begun
+        if left > self._options.jobs_per_child // LAST_PART:
+            return False
+        took_us = self._clock() - child.first_job_at
+        return left * took_us <= 2 * self._start_us * child.jobs_begun
 
     def _finish(self, slot: _Slot, outcome: Outcome) -> None:
         """Free the slot and tell the session how the attempt ended."""
-        del self._slots[slot.run]
-        child = slot.child
+        run, child = slot.run, slot.child
+        del self._slots[run]
         if child is not None:
-            child.runs.discard(slot.run)
-            child.doomed.pop(slot.run, None)
-            self._set_deadline(child)
-        if slot.is_sent:
-            self._echo(self._lines_of(slot).end(), slot)
+            child.runs.discard(run)
+            child.doomed.pop(run, None)
+            child.ends.drop(run)
+            self._unflushed[child] = None
+            self._lanes[slot.lane].give_back(child)
+        else:
+            self._lanes[slot.lane].waiting.pop(run, None)
+        if slot.is_sent and slot.has_output:
+            self._echo(slot.lines.end(), slot)
             self._send_output(slot, is_last=True)
-        self._output_due.pop(slot.run, None)
-        self._emit(Finished(slot.run, outcome))
+        self._output_timers.drop(run)
+        self._stop_timers.drop(run)
+        self._emit(Finished(run, outcome))
+
+    def _assign_waiting(self, lane: Isolation) -> None:
+        children = self._lanes[lane]
+        while children.waiting and children.has_free:
+            self._assign(self._slots[next(iter(children.waiting))])
 
     # --- output --------------------------------------------------------------------------------
-
-    def _output_of(self, slot: _Slot) -> BoundedOutput:
-        assert slot.child is not None
-        return slot.child.output if slot.lane is Isolation.PROCESS else slot.output
-
-    def _lines_of(self, slot: _Slot) -> Lines:
-        assert slot.child is not None
-        return slot.child.lines if slot.lane is Isolation.PROCESS else slot.lines
 
     def _wrote(self, child: Child, data: bytes) -> None:
         """A child wrote to its streams. Only a process child's output belongs to one attempt."""
@@ -334,26 +410,22 @@ class Pool:
 
     def _schedule_output(self, slot: _Slot) -> None:
         """Send its output soon. The more there is, the less often: all of it is sent each time."""
-        if not self._options.sends_output_early or slot.run in self._output_due:
+        if not self._options.sends_output_early or slot.run in self._output_timers:
             return
-        size_bytes = min(self._output_of(slot).written_bytes, self._options.output_bytes)
+        size_bytes = min(slot.output.written_bytes, self._options.output_bytes)
         pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
         due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, slot.sent_output_at + pause))
-        self._output_due[slot.run] = due
-        self._next_at = min(self._next_at, due)
+        self._output_timers.put(slot.run, due)
 
     def _send_due_output(self, now: Boot) -> None:
-        for run in [run for run, due in self._output_due.items() if now >= due]:
-            del self._output_due[run]
+        for run in self._output_timers.due(now):
             slot = self._slots[run]
             slot.sent_output_at = now
             self._send_output(slot, is_last=False)
-        self._next_at = min(self._next_at, *self._output_due.values(), NEVER)
 
     def _send_output(self, slot: _Slot, *, is_last: bool) -> None:
         assert slot.frame is not None
-        output = self._output_of(slot)
-        text, left_out = output.take() if is_last else output.peek()
+        text, left_out = slot.output.take() if is_last else slot.output.peek()
         sink = self._options.output_sink
         if not text or sink is None:
             return
@@ -375,27 +447,34 @@ class Pool:
 
     # --- children ------------------------------------------------------------------------------
 
-    def _turn(self, child: Child) -> None:
-        """Something happened on a child's descriptors."""
+    def _heard_from(self, child: Child) -> None:
+        """Its socket can be read, or written to after it could not."""
         if child not in self._children:
             return
         messages, is_closed = child.receive()
         for message in messages:
             self._heard(child, message)
-        if child.has_exited():
-            self._reap(child)
-        elif is_closed and not child.is_retiring:
+        if is_closed and not self._has_ended(child) and not child.is_retiring:
             # Most likely it is about to exit; else it is broken, and killed soon.
             child.is_retiring = True
             child.deadline = Boot(self._clock() + EXIT_WITHIN)
-            self._next_at = min(self._next_at, Boot(self._clock() + EXIT_POLL))
+            self._stop_using(child)
+
+    def _has_ended(self, child: Child) -> bool:
+        """Whether its process is gone; if so, its attempts are over."""
+        if child not in self._children:
+            return True
+        if not child.has_exited():
+            return False
+        self._reap(child)
+        return True
 
     def _heard(self, child: Child, message: ToSupervisor) -> None:
         match message:
-            case Ready():
-                self._ready(child)
             case Ended():
                 self._ended(child, message)
+            case Ready():
+                self._ready(child)
             case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
                 if message.run in child.runs:
                     self._emit(message)
@@ -440,45 +519,55 @@ class Pool:
             self._enqueue_follow_up(request)
 
     def _ready(self, child: Child) -> None:
+        if child.is_ready or child.is_retiring or child.was_killed:
+            return
         child.is_ready = True
         child.deadline = None
+        self._start_us = Duration(self._clock() - child.started_at)
         self._failed_starts = 0
-        for slot in list(self._slots.values()):
-            if slot.lane is child.lane and not slot.is_sent:
-                self._assign(slot)
+        for replaced in self._lanes[child.lane].ready(child):
+            self._retire(replaced)
+        self._assign_waiting(child.lane)
 
     def _ended(self, child: Child, message: Ended) -> None:
         slot = self._slots.get(message.run)
         if slot is None or slot.child is not child or not slot.is_sent:
             return  # not an attempt of this child: user code wrote to the socket
-        child.drain_output()
+        if child.lane is Isolation.PROCESS:
+            child.drain_output()
         # What a handler raises while it is being stopped comes from the stop; a result counts.
         was_stopped = message.run in child.doomed and not isinstance(message.outcome, Returned)
         self._finish(slot, Killed() if was_stopped else message.outcome)
-        rss_limit = self._options.child_rss_bytes
-        is_worn = child.jobs_begun >= self._options.jobs_per_child
-        if is_worn or (rss_limit is not None and message.rss_bytes > rss_limit):
-            child.is_retiring = True
+        self._check_wear(child, message.rss_bytes)
         if child.is_retiring:
             self._retire(child)
         else:
             self._assign_waiting(child.lane)
-        self.maintain()
 
-    def _assign_waiting(self, lane: Isolation) -> None:
-        for slot in list(self._slots.values()):
-            if slot.lane is lane and slot.child is None:
-                self._assign(slot)
+    def _check_wear(self, child: Child, rss_bytes: int) -> None:
+        """Retire a process child that is used up. A shared one goes on until its successor is
+        ready, so that its lane never stands still."""
+        rss_limit = self._options.child_rss_bytes
+        is_too_large = rss_limit is not None and rss_bytes > rss_limit
+        if child.lane is not Isolation.PROCESS:
+            if is_too_large:
+                self._lanes[child.lane].expire(child)
+                self._spawn_missing(child.lane)
+        elif is_too_large or child.jobs_begun >= self._options.jobs_per_child:
+            child.is_retiring = True
 
     def _retire(self, child: Child) -> None:
+        child.is_retiring = True
+        self._stop_using(child)
         if child.runs:
             leaked = {run for run, by in child.doomed.items() if by is None}
             if child.runs <= leaked:
                 self._kill(child)
         elif child.deadline is None:
             self._stats.children_recycled += 1
-            child.send(Retire())
+            self._send(child, Retire())
             child.deadline = Boot(self._clock() + RETIRE_WITHIN)
+        self._spawn_missing(child.lane)
 
     def _reap(self, child: Child) -> None:
         for message in child.receive()[0]:
@@ -486,7 +575,11 @@ class Pool:
         if self._keeper is not None:
             self._keeper.forget(child.pid)
         how = child.reap()
-        self._children.remove(child)
+        del self._children[child]
+        del self._by_number[child.number]
+        self._unflushed.pop(child, None)
+        self._child_timers.drop(child.number)
+        self._lanes[child.lane].leave(child)
         if not child.is_ready:
             self._start_failed(child, how)
         elif not child.jobs_begun and not child.is_retiring:
@@ -506,7 +599,8 @@ class Pool:
                 self._finish(slot, Stopped())  # by the keeper
             else:
                 self._finish(slot, Died(how))
-        self.maintain()
+        self._unflushed.pop(child, None)
+        self._spawn_missing(child.lane)
 
     def _has_lease_ended(self, slot: _Slot) -> bool:
         """Whether its lease has ended unrenewed."""
@@ -534,71 +628,75 @@ class Pool:
             body_bytes=limits.body_bytes,
             depth=limits.depth,
             memory_bytes=self._options.child_memory_bytes,
+            measures_memory=self._options.child_rss_bytes is not None,
         )
         child = Child(
             setup,
+            number=self._stats.children_started,
             environment=self._environment,
             output_bytes=self._options.output_bytes,
             selector=self._selector,
-            turn=self._turn,
+            heard=self._heard_from,
+            ended=self._has_ended,
             wrote=self._wrote,
         )
         if self._keeper is not None:
             self._keeper.watch(child.pid)
-        child.deadline = Boot(self._clock() + self._options.child_start_us)
-        self._children.append(child)
+        now = self._clock()
+        child.deadline = Boot(now + self._options.child_start_us)
+        self._children[child] = None
+        self._by_number[child.number] = child
+        child.started_at = now
+        self._child_timers.put(child.number, self._look_at(child, now))
+        self._lanes[lane].started(child)
         self._stats.children_started += 1
+
+    def _spawn_missing(self, lane: Isolation) -> None:
+        if self._is_closing:
+            return
+        missing = self._lanes[lane].missing
+        if missing > 0 and self._clock() < self._restart_at:
+            self._spawn_at = self._restart_at
+            return
+        for _ in range(missing):
+            self._spawn(lane)
 
     # --- time ----------------------------------------------------------------------------------
 
     def maintain(self) -> None:
-        """Start missing children, end overdue ones, send output; then set `next_at`."""
+        """Start missing children, end overdue ones, send output."""
         now = self._clock()
-        self._next_at = NEVER
         if self._keeper is not None:
             self._keeper.restart_if_due()
-        for child in list(self._children):
-            self._maintain_child(child, now)
+        for number in self._child_timers.due(now):
+            self._maintain_child(self._by_number[number], now)
+        for run in self._stop_timers.due(now):
+            child = self._slots[run].child
+            if child is not None and not child.was_killed and child.fault is None:
+                self._overdue(child, run)
         self._send_due_output(now)
-        if self._is_closing:
-            return
-        if now < self._restart_at:
-            self._next_at = min(self._next_at, self._restart_at)
-            return
-        for lane, warm in self._lanes.items():
-            for _ in range(self._missing(lane, warm)):
-                self._spawn(lane)
-
-    def _missing(self, lane: Isolation, warm: int) -> int:
-        of_lane = [c for c in self._children if c.lane is lane and not c.is_retiring]
-        alive = [child for child in of_lane if not child.was_killed]
-        waiting = sum(slot.lane is lane and slot.child is None for slot in self._slots.values())
-        if lane is not Isolation.PROCESS:
-            return 0 if alive else 1
-        starting = sum(not child.is_ready for child in alive)
-        return max(warm - len(alive), waiting - starting, 0)
+        self._spawn_at = NEVER
+        for lane in self._lanes:
+            self._spawn_missing(lane)
+        self.flush()
 
     def _maintain_child(self, child: Child, now: Boot) -> None:
-        if child.was_killed or child.is_retiring:
-            # For systems without pidfd: poll for its exit.
-            self._next_at = min(self._next_at, Boot(now + EXIT_POLL))
-        if child.was_killed or child.fault is not None:
+        if self._has_ended(child):
             return
-        if child.deadline is not None:
-            if now >= child.deadline:
-                child.fault = "did not respond to its supervisor and was killed"
-                child.kill()
-            self._next_at = min(self._next_at, child.deadline)
-        for run, by in list(child.doomed.items()):
-            if by is not None and now >= by:
-                self._overdue(child, run)
-            elif by is not None:
-                self._next_at = min(self._next_at, by)
+        is_expected_to_end = child.was_killed or child.fault is not None
+        if child.deadline is not None and now >= child.deadline and not is_expected_to_end:
+            child.fault = "did not respond to its supervisor and was killed"
+            child.kill()
+            self._stop_using(child)
+        self._child_timers.put(child.number, self._look_at(child, now))
 
-    def poll_exits(self) -> None:
-        """Poll every child, for systems without pidfd."""
-        for child in list(self._children):
-            self._turn(child)
+    def _look_at(self, child: Child, now: Boot) -> Boot:
+        """When to look at it again: at its deadline, and often while its exit is expected or on a
+        system that does not report exits."""
+        is_leaving = child.was_killed or child.is_retiring or child.fault is not None
+        if is_leaving or not child.reports_exit:
+            return Boot(now + EXIT_POLL)
+        return NEVER if child.deadline is None else child.deadline
 
     def close(self) -> None:
         """Let idle children exit by themselves, for a moment; kill the others, reap them all."""
@@ -614,10 +712,17 @@ class Pool:
     def _let_exit(self, idle: Sequence[Child]) -> None:
         """So that exit handlers of libraries, and Tenure's own, run."""
         for child in idle:
-            child.send(Retire())
+            self._send(child, Retire())
+        self.flush()
         until = time.monotonic() + EXIT_ALONE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
             time.sleep(EXIT_POLL_S)
+
+
+def _deadline(child: Child) -> Boot | None:
+    """When the keeper kills it."""
+    latest = child.ends.latest
+    return None if latest is None else Boot(latest + KEEPER_DELAY)
 
 
 def _ids(frame: Run) -> dict[str, object]:

@@ -244,7 +244,6 @@ class Supervisor:
         while self._calls:
             self._calls.popleft()()
         if now >= self._pool.next_at:
-            self._pool.poll_exits()
             self._pool.maintain()
         if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
             self._inbox.append(ClockJumped())
@@ -277,6 +276,7 @@ class Supervisor:
             self._inbox.clear()
             for action in self._session.handle_all(events, now):
                 self._perform(action)
+        self._pool.flush()
 
     # --- actions -------------------------------------------------------------------------------
 

@@ -18,10 +18,12 @@ class Timers:
     def __init__(self) -> None:
         self._at: dict[int, Boot] = {}
         self._heap: list[tuple[Boot, int]] = []
-        self.visits = 0  # entries that were looked at, for tests of the cost
 
     def __len__(self) -> int:
         return len(self._at)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._at
 
     def by(self, number: int, at: Boot) -> None:
         """It is due by then, or sooner if that was said before."""
@@ -34,7 +36,6 @@ class Timers:
         self._at[number] = at
         heappush(self._heap, (at, number))
         if len(self._heap) > 2 * len(self._at) + SPARE_ENTRIES:
-            self.visits += len(self._at)
             self._heap = [(each_at, each) for each, each_at in self._at.items()]
             heapify(self._heap)
 
@@ -48,7 +49,6 @@ class Timers:
             at, number = self._heap[0]
             if self._at.get(number) == at:
                 return number
-            self.visits += 1
             heappop(self._heap)
         return None
 
@@ -62,8 +62,27 @@ class Timers:
         """Those that are due now; they are forgotten."""
         numbers: list[int] = []
         while (first := self.first()) is not None and self._at[first] <= now:
-            self.visits += 1
             heappop(self._heap)
             del self._at[first]
             numbers.append(first)
         return numbers
+
+
+class LatestOf:
+    """For each number an instant; knows the latest of them."""
+
+    def __init__(self) -> None:
+        self._negated = Timers()
+
+    def put(self, number: int, at: Boot) -> None:
+        """The instant of this number, in place of the one before."""
+        self._negated.put(number, Boot(-at))
+
+    def drop(self, number: int) -> None:
+        """It has none any more."""
+        self._negated.drop(number)
+
+    @property
+    def latest(self) -> Boot | None:
+        """The latest instant; None if there is none."""
+        return Boot(-self._negated.next_at) if len(self._negated) else None

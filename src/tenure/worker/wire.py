@@ -66,25 +66,25 @@ class Channel:
         self._sock = sock
         self._lock = threading.Lock()
         self._reader = FrameReader(max_bytes=max_bytes)
-        self._received: list[bytes] = []
 
-    def send(self, message: ToSupervisor) -> None:
-        """Send one frame; frames of several threads do not mix."""
-        frame = encode_frame(message)
+    def send(self, *messages: ToSupervisor) -> None:
+        """Send frames together; those of several threads do not mix."""
+        frames = b"".join(map(encode_frame, messages))
         with self._lock:
-            self._sock.sendall(frame)
+            self._sock.sendall(frames)
 
-    def receive(self) -> ToChild | None:
-        """The next message; None when the supervisor is gone."""
-        while not self._received:
+    def receive(self) -> list[ToChild]:
+        """The next messages; none when the supervisor is gone."""
+        frames: list[bytes] = []
+        while not frames:
             try:
                 data = self._sock.recv(READ_BYTES)
             except ConnectionError:
-                return None
+                return []
             if not data:
-                return None
-            self._received = self._reader.feed(data)
-        return decode_to_child(self._received.pop(0))
+                return []
+            frames = self._reader.feed(data)
+        return [decode_to_child(frame) for frame in frames]
 
 
 class Numbered(Protocol):

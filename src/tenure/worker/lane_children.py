@@ -1,0 +1,87 @@
+"""The children of one lane by what they can do, the attempts that wait for one, and how many
+children are missing.
+
+Pure bookkeeping, and every answer takes the same time however many children there are. Starts and
+ends no process.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tenure.handlers.registry import Isolation
+
+if TYPE_CHECKING:
+    from tenure.worker.children import Child
+
+
+class LaneChildren:
+    """Children of one lane. One that may take no more work has left, even if it still runs."""
+
+    def __init__(self, lane: Isolation, *, warm: int) -> None:
+        self._lane = lane
+        self._warm = warm
+        self._starting: set[Child] = set()
+        self._serving: set[Child] = set()
+        self._expiring: set[Child] = set()  # serve until their successor does, or are worn out
+        self._free: deque[Child] = deque()  # the right end is taken first
+        self.waiting: dict[int, None] = {}  # runs without a child, the oldest first
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a child is ready to run attempts."""
+        return bool(self._serving)
+
+    @property
+    def has_free(self) -> bool:
+        """Whether a child could take an attempt."""
+        return bool(self._free)
+
+    @property
+    def missing(self) -> int:
+        """How many children to start: enough for all attempts, and the warm ones; for each that
+        expires a successor."""
+        lasting = len(self._starting) + len(self._serving) - len(self._expiring)
+        if self._lane is not Isolation.PROCESS:
+            return 0 if lasting else 1
+        busy = len(self._serving) - len(self._free)
+        return max(self._warm, busy + len(self.waiting)) - lasting
+
+    # --- children come and go ------------------------------------------------------------------
+
+    def started(self, child: "Child") -> None:
+        """Its process was started."""
+        self._starting.add(child)
+
+    def ready(self, child: "Child") -> list["Child"]:
+        """It can run attempts. Returns those that it replaces in a shared lane."""
+        self._starting.discard(child)
+        self._serving.add(child)
+        self._free.appendleft(child)  # the last choice: those before it are used up first
+        return [] if self._lane is Isolation.PROCESS else list(self._expiring)
+
+    def expire(self, child: "Child") -> None:
+        """It will leave soon: its successor is started now."""
+        if child in self._serving:
+            self._expiring.add(child)
+
+    def leave(self, child: "Child") -> None:
+        """It takes no more work: it retires, was killed, or is gone."""
+        self._starting.discard(child)
+        self._expiring.discard(child)
+        if child in self._serving:
+            self._serving.discard(child)
+            if child in self._free:
+                self._free.remove(child)
+
+    # --- attempts ------------------------------------------------------------------------------
+
+    def take(self) -> "Child | None":
+        """A child for one attempt; a process child is taken for it alone."""
+        if not self._free:
+            return None
+        return self._free.pop() if self._lane is Isolation.PROCESS else self._free[-1]
+
+    def give_back(self, child: "Child") -> None:
+        """An attempt in it has ended."""
+        if self._lane is Isolation.PROCESS and child in self._serving:
+            self._free.append(child)

@@ -1,0 +1,96 @@
+"""Which child takes an attempt, and when another one is started."""
+
+from typing import cast
+
+from tenure.handlers.registry import Isolation
+from tenure.worker.children import Child
+from tenure.worker.lane_children import LaneChildren
+
+
+def a_child() -> Child:
+    """Something to tell children apart by: nothing here looks inside."""
+    return cast(Child, object())
+
+
+def serving(lane: LaneChildren, children: int) -> list[Child]:
+    made = [a_child() for _ in range(children)]
+    for child in made:
+        lane.started(child)
+        lane.ready(child)
+    return made
+
+
+def test_warm_children_and_one_for_each_waiting_attempt_are_missing() -> None:
+    lane = LaneChildren(Isolation.PROCESS, warm=2)
+    assert lane.missing == 2
+
+    serving(lane, 2)
+    taken = [lane.take(), lane.take()]
+    lane.waiting[3] = None
+    lane.waiting[4] = None
+
+    assert None not in taken
+    assert lane.take() is None
+    assert lane.missing == 2
+    lane.started(a_child())
+    assert lane.missing == 1
+
+
+def test_a_process_child_runs_one_attempt_at_a_time_and_the_last_used_comes_first() -> None:
+    lane = LaneChildren(Isolation.PROCESS, warm=2)
+    serving(lane, 2)
+    first, second = lane.take(), lane.take()
+    assert first is not None
+    assert second is not None
+    assert first is not second
+
+    lane.give_back(second)
+    lane.give_back(first)
+
+    assert lane.take() is first
+
+
+def test_a_child_that_expires_is_used_until_it_leaves_and_has_a_successor_before() -> None:
+    lane = LaneChildren(Isolation.PROCESS, warm=1)
+    [old] = serving(lane, 1)
+    assert lane.take() is old
+
+    lane.expire(old)
+    assert lane.missing == 1
+    [new] = serving(lane, 1)
+    lane.give_back(old)
+
+    assert lane.missing == 0
+    assert lane.take() is old, "the new one waits until it is needed"
+    lane.leave(old)
+    assert lane.missing == 0
+    assert lane.take() is new
+
+
+def test_a_shared_child_that_expires_is_replaced_when_another_one_is_ready() -> None:
+    lane = LaneChildren(Isolation.ASYNC, warm=1)
+    [old] = serving(lane, 1)
+    lane.expire(old)
+    assert (lane.missing, lane.take()) == (1, old)
+
+    new = a_child()
+    lane.started(new)
+    assert lane.missing == 0
+    assert lane.take() is old
+
+    assert lane.ready(new) == [old]
+    lane.leave(old)
+    assert lane.take() is new
+
+
+def test_a_child_that_left_is_not_given_back() -> None:
+    lane = LaneChildren(Isolation.PROCESS, warm=1)
+    [child] = serving(lane, 1)
+    lane.take()
+
+    lane.leave(child)
+    lane.give_back(child)
+
+    assert not lane.has_free
+    assert not lane.is_serving
+    assert lane.missing == 1
