@@ -91,10 +91,9 @@ class MemoryStore(
         self._epoch = Epoch(1)
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
-        self._last_renewal: tuple[JobId, int] | None = None  # where pruning goes on
-        self._last_session: _SessionOrder | None = (
-            None  # the next deletion continues after this one
-        )
+        # The next pruning and the next deletion of sessions continue after these.
+        self._last_renewal: tuple[JobId, int] | None = None
+        self._last_session: _SessionOrder | None = None
 
     @property
     def parallelism(self) -> int:
@@ -139,7 +138,7 @@ class MemoryStore(
             return Loaded(self._clock(), self._epoch, found)
 
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs without what they carry."""
+        """The rows of these jobs without their bodies."""
         return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
@@ -167,7 +166,7 @@ class MemoryStore(
         return self.load(ids).jobs
 
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """Which of these leases deserve a heartbeat now."""
+        """For which of these leases the worker should send a heartbeat now."""
         jobs = self.load_jobs([lease.job_id for lease in leases])
         return [lease_news(jobs.get(lease.job_id), lease.lease_id, actor) for lease in leases]
 
@@ -230,7 +229,7 @@ class MemoryStore(
                 return Saved(now, frozenset())
             for change in changes:
                 if self._matches(change, now):
-                    self._guard(change)  # all of them before the first write: all or nothing
+                    self._guard(change)  # before the first write: all changes or none
             applied = set()
             for change in changes:
                 if self._matches(change, now):  # again: a key may have been taken in this batch
@@ -250,7 +249,7 @@ class MemoryStore(
         return present is not None and present.rev == change.expected_rev
 
     def _guard(self, change: Change) -> None:
-        """What a schema refuses: a second lock behind the core, never a decision."""
+        """Refuse what the schema of a database would refuse: changes that only a bug can make."""
         before, job = self._jobs.get(change.job.id), change.job
         if before is not None and before.finished_at is not None:
             raise StoreRefused(f"job {job.id} is finished; its row is immutable")
@@ -350,7 +349,7 @@ class MemoryStore(
         return replace(state, live=live)
 
     def due(self, *, limit: int) -> Loaded:
-        """Leased jobs whose authority has ended, longest overdue first."""
+        """Leased jobs whose lease has ended, longest overdue first."""
         with self._lock:
             self._open()
             now = self._clock()
@@ -433,7 +432,7 @@ class MemoryStore(
             return PruneResult(sum(self._prune(*key) for key in keys), hit_limit)
 
     def _prune(self, job_id: JobId, seq: int) -> bool:
-        """Delete this renewal unless its attempt lives. Returns whether it did."""
+        """Delete this renewal if its attempt has ended. Returns whether it did."""
         events = self._events[job_id]
         (renewal,) = (event for event in events if event.seq == seq)
         is_ended = renewal.lease_id != self._jobs[job_id].lease_id
@@ -584,7 +583,7 @@ class MemoryStore(
             return found[: wanted.limit]
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events in the order in which they were written: one lock, one order. [E5]"""
+        """The next events in the order in which they were written. [E5]"""
         check_integer("limit", limit, low=1, high=MAX_TAILED)
         if after is not None and not after.isdecimal():
             raise InvalidInput(

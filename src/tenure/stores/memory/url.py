@@ -5,5 +5,5 @@ from tenure.stores.urls import StoreOptions
 
 
 def open_store(_url: str, _options: StoreOptions) -> MemoryStore:
-    """A new and empty store: nothing of the URL or the options applies to it."""
+    """A new and empty store, whatever the URL and the options are."""
     return MemoryStore()

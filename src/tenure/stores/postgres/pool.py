@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL: a fixed number, made when needed, thrown away when in doubt.
+"""Connections to PostgreSQL: a limited number, opened when needed, closed when in doubt.
 
-Written here rather than taken from a library because of what a store needs of it: no threads of
-its own, a refusal after a fork, and a check of each connection before it is handed out, so that a
-restarted server costs nobody an unknown outcome.
+Not taken from a library, because a store needs a pool without threads of its own that refuses to
+work after a fork and checks each connection before use, so that a restart of the server causes no
+unknown outcomes.
 """
 
 import os
@@ -30,7 +30,7 @@ class Pool:
 
     @contextmanager
     def connection(self, until: Deadline) -> Iterator[Connection]:
-        """A connection that was alive a moment ago; it comes back unless it is broken."""
+        """A connection that was alive a moment ago. It returns to the pool unless it is broken."""
         self._check()
         if not self._free.acquire(timeout=until.remaining_s):
             raise StoreUnavailable(
@@ -47,14 +47,14 @@ class Pool:
             self._free.release()
 
     def drop_idle(self) -> None:
-        """Close every connection that nobody uses: one was found dead, the others may be."""
+        """Close all idle connections: one was found dead, so the others may be dead too."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             _close(connection)
 
     def close(self) -> None:
-        """Close what is idle now and the rest when it comes back."""
+        """Close the idle connections now, and the others when they return."""
         if os.getpid() == self._pid:
             self._closed = True
             self.drop_idle()
@@ -89,7 +89,8 @@ class Pool:
 
 
 def _is_quiet(connection: Connection) -> bool:
-    """Whether nothing waits to be read: an idle server sends nothing unless it closes."""
+    """Whether there is nothing to read: a server sends something on an idle connection only when it
+    closes it."""
     if connection.closed:
         return False
     poll = select.poll()

@@ -1,7 +1,7 @@
 """A PostgreSQL database: how it is reached, which schema it has, and its errors as ours.
 
-Refuses every schema that is not this code's own without writing to it, and never repeats a
-connection string: it may hold a password.
+Refuses every schema version but this code's own, without changing it, and never shows a connection
+string: it may hold a password.
 """
 
 import re
@@ -41,12 +41,12 @@ _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _DEFAULTS: Mapping[str, str] = {
     "application_name": "tenure",
     "connect_timeout": str(CONNECT_TIMEOUT_S),
-    # A demoted primary or a replica must never be asked to decide.
+    # Never a demoted primary or a replica.
     "target_session_attrs": "read-write",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
-    "tcp_user_timeout": "30000",  # keepalives do not watch over what was sent and not confirmed
+    "tcp_user_timeout": "30000",  # for data that was sent and not confirmed: keepalives ignore it
 }
 
 
@@ -106,8 +106,8 @@ def connect(dsn: str, *, until: Deadline | None = None) -> Connection:
         connection = psycopg.connect(
             dsn if until is None else _connecting_until(dsn, until),
             autocommit=True,
-            # `wire` prepares what comes back, under names made of the text. The driver
-            # would number its own: behind a pooler that number is somebody else's statement.
+            # `wire` prepares statements, under names made of their text. The driver would use
+            # numbers: behind a pooler, another client may have prepared something else under one.
             prepare_threshold=None,
             cursor_factory=RawCursor,
             client_encoding="utf8",
@@ -122,8 +122,8 @@ def connect(dsn: str, *, until: Deadline | None = None) -> Connection:
 
 
 def _connecting_until(dsn: str, until: Deadline) -> str:
-    """The connection string with what is left of the time. Less than two seconds are not
-    possible."""
+    """The connection string with the remaining time as its time-out, which libpq does not allow to
+    be shorter than two seconds."""
     given = conninfo_to_dict(dsn)
     most_s = int(given.get("connect_timeout") or CONNECT_TIMEOUT_S)
     timeout_s = max(SHORTEST_CONNECT_TIMEOUT_S, min(most_s, int(until.remaining_s)))
@@ -153,7 +153,7 @@ def translate(problem: psycopg.Error) -> TenureError:
 
 
 def _said(problem: psycopg.Error) -> str:
-    """The first line of what the server said: its details may quote a payload."""
+    """The first line of the server's message: the details may quote a payload."""
     message = problem.diag.message_primary or str(problem)
     return message.strip().partition("\n")[0]
 
@@ -219,7 +219,7 @@ def migrate(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
 
 
 def _version_in_transaction(connection: Connection, schema: str) -> int:
-    """Like `_version`, without an error that would spoil the transaction."""
+    """Like `_version`, but without an error, which would abort the transaction."""
     cursor = connection.execute("SELECT to_regclass($1) IS NULL", [f'"{schema}".meta'])
     [(is_missing,)] = cursor.fetchall()
     return 0 if is_missing else _version(connection, schema)

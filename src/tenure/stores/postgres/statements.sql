@@ -32,12 +32,12 @@ SELECT a.job_id, a.seq, e.ts, j.rev
 UPDATE {t}meta SET timeline = :timeline, settling_since = {t}clock() WHERE timeline < :timeline;
 
 -- name: raise_epoch_to
--- Differs: see server_state. For a loss that was proved, by whoever is the first to do so.
+-- Differs: see server_state. The first process that finds a loss raises the epoch.
 UPDATE {t}meta SET epoch = :epoch, losses = losses + 1, lost_at = {t}clock()
  WHERE epoch < :epoch RETURNING epoch;
 
 -- name: adopt_server
--- Differs: see server_state. The store begins anew on the server that it is on now.
+-- Differs: see server_state. Records the server that the store is on now.
 UPDATE {t}meta SET timeline = {t}timeline(), settling_since = NULL,
        system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s);
 

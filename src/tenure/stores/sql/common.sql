@@ -6,7 +6,7 @@
 SELECT {t}clock(), epoch FROM {t}meta;
 
 -- name: moment_to_decide
--- And since when another server has taken over, if one has.
+-- Also says when another server took over, if one did.
 SELECT {t}clock(), epoch, settling_since FROM {t}meta;
 
 -- name: count_losses
@@ -36,7 +36,7 @@ SELECT id, lease_id, principal, cancel_requested_at FROM {t}job WHERE id {among_
 SELECT {event_columns} FROM {t}job_event WHERE job_id {among_ids} ORDER BY job_id, seq;
 
 -- name: load_decision_history
--- Backwards through the key until there are enough of them.
+-- Reads the key backwards until there are enough of them.
 SELECT {event_columns} FROM {t}job_event WHERE job_id = :job_id AND seq = 1
  UNION ALL
 SELECT {event_columns} FROM (
@@ -80,7 +80,7 @@ SELECT w.namespace, w.worker, w.actor,
  ORDER BY w.namespace, w.worker, w.actor LIMIT :limit;
 
 -- name: delete_session
--- Unless it has claimed since, or is claiming now: no claim waits for this.
+-- Keeps a session that has claimed since or is claiming now, so that no claim waits for this.
 WITH old AS MATERIALIZED (
     SELECT w.namespace, w.worker, w.actor FROM {t}worker AS w
      WHERE w.namespace = :namespace AND w.worker = :worker AND w.actor = :actor
@@ -143,7 +143,7 @@ SELECT began_at, ended_at, is_jump FROM {t}outage WHERE ended_at > :since
  ORDER BY began_at, ended_at, is_jump;
 
 -- name: delete_outages
--- A lease is renewed no earlier than it was granted.
+-- An outage that ended before a lease was granted cannot excuse its expiry.
 WITH old AS MATERIALIZED (
     SELECT o.began_at, o.ended_at, o.is_jump FROM {t}outage AS o
      WHERE o.ended_at < (SELECT {t}clock()) - :older_than_us
@@ -199,7 +199,7 @@ UPDATE {t}observation SET body = NULL
  WHERE (job_id, lease, ordinal) IN (SELECT job_id, lease, ordinal FROM old) RETURNING ordinal;
 
 -- name: purgeable
--- A job stays for as long as its compensation: the id of that follows from its own. [M4]
+-- Keeps a job while its compensation exists, whose id is derived from the job's. [M4]
 SELECT j.id FROM {t}job AS j
  WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
    AND NOT EXISTS (SELECT 1 FROM {t}job AS c
@@ -216,7 +216,7 @@ DELETE FROM {t}job_event WHERE job_id {among_ids};
 DELETE FROM {t}observation WHERE job_id {among_ids};
 
 -- name: list_jobs
--- A namespace without queues has no jobs: they are not read to find that out.
+-- A namespace without queues has no jobs, so the table of jobs is not read for it.
 SELECT {columns} FROM {t}job {index}
  WHERE namespace = :namespace
    AND EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace) {clauses}
@@ -239,7 +239,7 @@ SELECT j.queue, j.kind, e.type, CAST(sum(e.events) AS bigint)
  ORDER BY j.queue, j.kind, e.type;
 
 -- name: tail_events
--- {committed}: nothing that is still to be committed comes before what is read.
+-- {committed}: reads only up to where no earlier event can still be committed.
 SELECT position, {event_columns} FROM {t}job_event
  WHERE position >= :position AND {committed}
    AND (position, job_id, seq) > (:position, CAST(:job_id AS {uuid}), :seq)
@@ -263,7 +263,7 @@ SELECT lease_id, id FROM {t}job WHERE lease_id IS NOT NULL {after}
  ORDER BY lease_id, id LIMIT :limit;
 
 -- name: hold_job
--- With one writer every row is held already.
+-- With one writer no row needs a lock.
 SELECT 1 FROM {t}job WHERE id = :job_id;
 
 -- name: keep_resolution
@@ -289,7 +289,7 @@ DELETE FROM {t}dead_letter_resolution WHERE job_id {among_ids};
 SELECT {job_columns} FROM {t}job WHERE id = :job_id {lock};
 
 -- name: artifact_usage
--- A row also for a job that does not exist: all zero.
+-- Returns a row of zeros for a job that does not exist.
 SELECT count(*) FILTER (WHERE a.attempt = j.attempt AND a.name <> :name),
        CAST(coalesce(sum(a.size) FILTER (WHERE a.attempt = j.attempt AND a.name <> :name), 0)
             AS bigint),
@@ -339,7 +339,7 @@ RETURNING namespace, job_id, size;
 DELETE FROM {t}artifact WHERE job_id {among_ids} RETURNING namespace, job_id, size;
 
 -- name: attempt_of_lease
--- A claim is a transition, so it is kept for as long as its job.
+-- The claim is in the log: transitions are kept for as long as their job.
 SELECT attempt FROM {t}job_event
  WHERE job_id = :job_id AND type = 'claimed' AND lease_id = :lease_id AND actor = :actor;
 
@@ -372,7 +372,7 @@ VALUES (:namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency,
 RETURNING {process_columns};
 
 -- name: dismiss_worker
--- But not a worker of the same name that was started since.
+-- Keeps a worker of the same name that was started since.
 DELETE FROM {t}worker_process
  WHERE namespace = :namespace AND worker = :worker AND actor = :actor
    AND host = :host AND pid = :pid
@@ -421,7 +421,7 @@ SELECT count(*) FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;
 
 -- name: measured_namespaces
--- From namespace to namespace through the key, however many queues each has.
+-- Jumps from namespace to namespace in the key, however many queues each has.
 WITH RECURSIVE known (namespace, nth) AS (
     SELECT (SELECT min(q.namespace) FROM {t}queue AS q), 1
      UNION ALL

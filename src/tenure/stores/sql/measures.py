@@ -16,7 +16,7 @@ from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_LEVELS = 32
-"""So many priorities of a queue are searched for its oldest job."""
+"""How many priorities of a queue are searched for its oldest job."""
 MAX_POLICIES = 10
 """Of so many policies in a queue the suspect jobs are counted."""
 

@@ -1,8 +1,8 @@
 """Migrations: numbered SQL scripts of a dialect, applied in order, each in one transaction.
 
 They are in the folder `migrations` of the dialect's package. A script is never edited once
-released; a change of the schema is a new number. The dialect applies them, because how to lock is
-its own.
+released; a change of the schema is a new number. The dialect applies them, because each one locks
+in its own way.
 """
 
 import re

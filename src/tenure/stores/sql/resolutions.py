@@ -29,7 +29,7 @@ class Resolutions(SqlQueries):
         for each in sorted(resolutions, key=lambda resolution: resolution.job_id):
             facts = {name: getattr(each, name) for name in RESOLUTION_COLUMNS}
             facts["kind"] = each.kind.value
-            # Held, so that a purge cannot leave a resolution without its job.
+            # Locked, so that a purge cannot leave a resolution without its job.
             _, written = tx.fetch(
                 self._query("hold_job", job_id=each.job_id), self._query("keep_resolution", **facts)
             )
@@ -38,8 +38,8 @@ class Resolutions(SqlQueries):
         return frozenset(kept)
 
     def _first_to_resolve(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
-        """The changes without those whose dead letter is gone or has a resolution. [B17] The dead
-        letters have to be locked: otherwise another transaction may resolve them meanwhile."""
+        """The changes without those whose dead letter is gone or has a resolution. [B17] The caller
+        locks the dead letters first; otherwise another transaction could resolve them meanwhile."""
         letters = letters_of(changes)
         if not letters:
             return list(changes)

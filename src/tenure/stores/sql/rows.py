@@ -1,7 +1,7 @@
-"""The row mapper: jobs, events and observations to columns and back, the same for every dialect.
+"""The row mapper: turns jobs, events and observations into columns and back, for every dialect.
 
 Field names are column names. Bodies are stored as the JSON text that was sent, words by their
-value, structured fields as JSON text, instants as integers. What comes back equals what was sent.
+value, structured fields as JSON text, instants as integers. What is read equals what was written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +95,7 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
 
 @lru_cache(maxsize=256)
 def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
-    """A function that reads these columns of a job: faster than reading all of its many."""
+    """A function that reads only these fields of a job, which is faster than reading all."""
     return attrgetter(*columns)
 
 
@@ -104,7 +104,7 @@ _GIVES = {EventType.ENQUEUED: NEW_ROW_FIELDS[1:], **TOUCHES}
 
 @lru_cache(maxsize=256)
 def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
-    """The columns that events of these types may give a value, each once; never the id."""
+    """The columns that events of these types may change, each once, without the id."""
     return tuple(dict.fromkeys(name for each in types for name in _GIVES[each]))
 
 
@@ -116,7 +116,7 @@ def _word(words: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 
 def known_word(words: type[_W], value: str, *, where: str) -> _W:
-    """The word of a closed set that a column holds. No guard refuses others."""
+    """The word of a closed set that a column holds. The schema does not refuse other words."""
     try:
         return words(value)
     except ValueError as wrong:
@@ -169,7 +169,8 @@ _EVENT_JOB_ID = EVENT_FIELDS.index("job_id")
 
 
 def _problem(what: str, wrong: Exception) -> str:
-    """Shows an unknown word, which is no secret, but never a document, which may contain any."""
+    """What is wrong with a value. Shows an unknown word, but never a document, which may contain
+    secrets."""
     if isinstance(wrong, KeyError):
         return f"{what} is {str(wrong.args[0])[:60]!a}"
     return f"{what} is not the document it should be"

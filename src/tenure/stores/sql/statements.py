@@ -1,8 +1,8 @@
-"""Named statements from `.sql` files: SQL is data, and reads as SQL.
+"""Loads named statements from `.sql` files.
 
-`-- name: x` begins a statement; those of a dialect's file add to `common.sql` or replace its own.
-`{word}` is filled in when the files are loaded, `:name` is a parameter. Nothing that a caller of
-Tenure sends ever becomes text of a statement.
+`-- name: x` begins a statement; one in a dialect's file adds to those of `common.sql`, or replaces
+the one of the same name. `{word}` is filled in when the files are loaded, `:name` is a parameter.
+Nothing that a caller of Tenure sends ever becomes text of a statement.
 """
 
 import re
@@ -13,7 +13,7 @@ from importlib.resources import files
 import msgspec
 
 MOST_COMPILED = 1024
-"""Compiled statements that are kept. A batch has many: which columns are equal changes its text."""
+"""Compiled statements that are kept. The text of a batch depends on which columns are equal."""
 
 _BEGINNING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -33,7 +33,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 def fill(text: str, words: Mapping[str, str]) -> str:
-    """`text` with every `{word}` that is known replaced; others stay for a later filling."""
+    """`text` with every known `{word}` replaced; other words stay as they are."""
     return _WORD.sub(lambda found: words.get(found[1], found[0]), text)
 
 
@@ -69,11 +69,11 @@ class Query(msgspec.Struct, frozen=True):
 
 
 Shape = tuple[tuple[str, str], ...]
-"""Words still open in a statement and what fills them: fragments of ours, from a fixed set."""
+"""Words that are still open in a statement, each with the fragment of ours that replaces it."""
 
 
 class Statements:
-    """The statements of one dialect, compiled on first use and kept while they are in use.
+    """The statements of one dialect, compiled on first use; those used last are kept.
 
     `package` is the dialect's, with its `statements.sql` and `health.sql`.
     """

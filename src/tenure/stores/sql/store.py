@@ -1,7 +1,7 @@
-"""The logic that every SQL store shares: what is read, what is locked, what is written when.
+"""The logic that all SQL stores share: what is read, what is locked, what is written when.
 
-A dialect says how a transaction is run and how changes are written; this module says what a port
-method means in statements. Like every store it has no opinion: plans and decisions come in.
+A dialect runs the transactions and writes the changes; this module turns each method of the port
+into statements. Like every store it decides nothing: callers pass plans and decisions in.
 """
 
 from abc import abstractmethod
@@ -52,16 +52,16 @@ from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.workers import Workers
 
 LISTING_SHARE = 0.5
-"""Of the time of a call: so long may a list take. [B24]"""
+"""The share of a call's time that a list may take. [B24]"""
 
 MAX_CLAIM_RESTARTS = 10
-"""How often a claim starts again because the settings of its queues changed under it."""
+"""How often a claim starts again because the settings of its queues changed meanwhile."""
 
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
-"""A lost race for an ordinal means that another observation got it: ten races fill a lease."""
+"""Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
 
 _BODY_PLACEHOLDERS = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
-"""What is selected instead of a job's bodies where they are not wanted."""
+"""What is selected instead of a job's bodies if these are not wanted."""
 
 COLUMN_WORDS = {
     **resolutions.COLUMN_WORDS,
@@ -85,7 +85,7 @@ _OF_ANY_KIND: Shape = (("kinds", ""),)
 
 
 class _Restart(Exception):
-    """The settings of a queue are not what the claim's locks were chosen for."""
+    """The claim chose its locks for other settings of a queue than those it then read."""
 
 
 class SqlStore(
@@ -101,7 +101,7 @@ class SqlStore(
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
-        # Hints that choose locks and round trips. A claim checks them again under its locks.
+        # Hints: they choose locks and round trips. A claim checks them again under its locks.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._registered_queues: set[tuple[Namespace, QueueName]] = set()
         self._registered_in: Epoch | None = None
@@ -112,15 +112,16 @@ class SqlStore(
     def _claim_locks(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
     ) -> list[Query]:
-        """Locks that order claims among themselves and against `put_queue`."""
+        """Locks that keep claims apart from each other and from `put_queue`."""
 
     @abstractmethod
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
-        """The lock that no claim of this queue can pass."""
+        """The lock that every claim of this queue waits for."""
 
     @abstractmethod
     def _epoch_queries(self) -> list[Query]:
-        """What begins a new epoch after every write under the old one; the last returns it."""
+        """Statements that wait for all writes of the old epoch, then raise it; the last one returns
+        the new epoch."""
 
     @abstractmethod
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
@@ -134,15 +135,15 @@ class SqlStore(
         epoch: Epoch,
         also: Sequence[Query],
     ) -> None:
-        """Write changes of rows that this transaction holds, then `also`; nothing follows."""
+        """Write changes of rows that this transaction has locked, then `also`, and commit."""
 
     @abstractmethod
     def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
-        """Locks on these sessions and jobs, in the order in which everybody takes them."""
+        """Locks on these sessions and jobs, in the same order in every transaction."""
 
     @abstractmethod
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        """Write changes of rows that this transaction holds, if they are in time."""
+        """Write changes of rows that this transaction has locked, if they are in time."""
 
     @abstractmethod
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
@@ -168,10 +169,10 @@ class SqlStore(
         return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs}, settling_since)
 
     def _saw_epoch(self, epoch: Epoch) -> None:
-        """The store was in this epoch. A store that may fail over remembers the highest. [A9]"""
+        """Called with the epoch of the store; one that can fail over remembers the highest. [A9]"""
 
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs without what they carry."""
+        """The rows of these jobs without their bodies."""
         rows = self._rows(self._query("load_jobs_without_bodies", ids=self._pack(ids)))
         return {job.id: job for job in map(job_from, rows)}
 
@@ -200,7 +201,7 @@ class SqlStore(
         return self.load(ids).jobs
 
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """Which of these leases deserve a heartbeat now."""
+        """For which of these leases the worker should send a heartbeat now."""
         ids = self._pack([lease.job_id for lease in leases])
         rows = self._rows(self._query("load_leases", ids=ids))
         found = {str(job_id): LeaseRow(*said) for job_id, *said in rows}
@@ -297,7 +298,7 @@ class SqlStore(
 
     def _keep_observations(self, tx: Transaction, observations: Sequence[Observation]) -> None:
         for seen in sorted(observations, key=lambda each: each.job_id):
-            # Held, so that a purge cannot leave an observation without its job.
+            # Locked, so that a purge cannot leave an observation without its job.
             tx.fetch(self._query("hold_job", job_id=seen.job_id))
             where = {
                 "job_id": seen.job_id,
@@ -346,7 +347,7 @@ class SqlStore(
             if (state := self._unusual_queues.get((scope.namespace, name))) is not None
         }
         limited = {name for name, state in expected.items() if state.limit is not None}
-        # With nothing unusual about the queues, everything is asked for in one round trip.
+        # If no queue is paused or limited, one round trip reads everything.
         at_once = [] if expected else self._candidate_queries(scope, dict.fromkeys(names, wanted))
         locks = self._claim_locks(scope, sessions, limited)
         answers = tx.fetch(
@@ -402,11 +403,11 @@ class SqlStore(
         *,
         at_once: bool,
     ) -> dict[QueueName, QueueState]:
-        """The settings as they were read under the locks. Raises `_Restart` if these locks are not
-        the right ones for them.
+        """The settings as they were read under the locks. Raises `_Restart` if they need other
+        locks.
 
-        The hints are corrected for the next claim. This one uses what was read: a `put_queue` of
-        another thread updates the hint only after it has released its lock. [Z2] [Z3]
+        Corrects the hints for the next claim. This claim uses what it read, not the hints: a
+        `put_queue` of another thread updates them only after it has released its lock. [Z2] [Z3]
         """
         found = {name: _queue_state(name, paused, most) for name, paused, most in rows}
         for name in names:
@@ -431,7 +432,7 @@ class SqlStore(
         return {name: _with_live(state, live.get(name, 0)) for name, state in queues.items()}
 
     def due(self, *, limit: int) -> Loaded:
-        """Leased jobs whose authority has ended, longest overdue first."""
+        """Leased jobs whose lease has ended, longest overdue first."""
         return self._loaded(self._query("due", limit=limit))
 
     # --- queues, ticks, outages, epoch ---------------------------------------------------------
@@ -439,7 +440,7 @@ class SqlStore(
     def put_queue(
         self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
     ) -> QueueState:
-        """Change a queue's settings, after every claim that does not know them has ended."""
+        """Change a queue's settings, after all claims that use the old ones have ended."""
         key = {"namespace": namespace, "name": name}
         changes = [self._query("register_queue", **key)]
         if paused is not None:
@@ -475,8 +476,8 @@ class SqlStore(
     def _unregistered(
         self, changes: Sequence[Change], epoch: Epoch
     ) -> set[tuple[Namespace, QueueName]]:
-        """Queues of new jobs that this store has not made known yet. A new epoch means that what
-        was written last may be lost, their names among it. [A5]"""
+        """Queues of new jobs that this store has not registered yet. After a new epoch all are
+        registered again: the last writes, and with them names of queues, may be lost. [A5]"""
         if epoch != self._registered_in:
             self._registered_in, self._registered_queues = epoch, set()
         return {

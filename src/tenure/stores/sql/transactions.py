@@ -1,4 +1,4 @@
-"""Transactions: what the code that SQL stores share needs of a dialect to run statements."""
+"""Transactions: how the code that the SQL stores share runs statements on a dialect."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Transaction(Protocol):
-    """What work is given while a transaction is open."""
+    """An open transaction, as work in it sees it."""
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement, in one round trip where the dialect can. `last` says that

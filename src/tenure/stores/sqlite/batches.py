@@ -1,8 +1,8 @@
-"""Batches for SQLite: one statement for the rows, one for their events, columns as a document.
+"""Batches for SQLite: one statement for the rows, one for their events, columns as JSON documents.
 
-A statement per row lets go of the interpreter's lock, and takes it again, for every row; with a few
-busy threads that cost as much as the writing. One statement for all of them does it once. Measured:
-13 instead of 25 µs for a row and its event.
+With a statement per row, Python releases the interpreter's lock and takes it again for every row;
+with a few busy threads that cost as much as the writing. One statement for all rows does it once.
+Measured: 13 instead of 25 µs for a row and its event.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from tenure.stores.sql.rows import JOB_ENCODERS
 from tenure.stores.sql.statements import Query, Shape, Statements
 
 LARGEST_DOCUMENT_BYTES = 256 * 1024
-"""Of the bodies in one document, which SQLite reads three times. A change in a group of its own is
-bound as it is."""
+"""The limit of all bodies in one document, because SQLite reads a document three times. A larger
+group is split."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,7 +1,7 @@
 """Who else can change the file of a SQLite store: its mode, its folder, and links to it.
 
-Whoever can write the file can change every job and its history; whoever can write the folder can
-put another file in its place. Looks at the file system only, and never opens the file. [B29] [B30]
+A user who can write the file can change every job and its history; one who can write the folder can
+replace the file. Only reads modes and links, and never opens the file. [B29] [B30]
 """
 
 import logging
@@ -17,7 +17,7 @@ _log = logging.getLogger("tenure.stores")
 
 
 def check_exposure(path: Path) -> None:
-    """Raise `StoreError` for what is not safe to use, and warn of what may be."""
+    """Raise `StoreError` if the file is not safe to use; log a warning if it may not be."""
     for found in exposure(path):
         if found.state is HealthState.BAD:
             raise StoreError(f"{path} is not safe to use: {found.value}", hint=found.advice)
@@ -56,7 +56,7 @@ def _folder(folder: Path) -> HealthFact:
         return fact("folder_mode", f"{stat.S_IMODE(mode):04o}")
     value = f"every user can write in the folder {folder}"
     if mode & stat.S_ISVTX:
-        # As /tmp: others cannot replace a file that is there, but make one that is not.
+        # As in /tmp: others cannot replace an existing file, but they can create a missing one.
         advice = "use a folder of your own"
         return fact("folder_mode", value, warning=True, advice=advice)
     return fact("folder_mode", value, bad=True, advice=f"run `chmod o-w {folder}`")

@@ -1,7 +1,7 @@
 """The file of a SQLite store: where it may be, how it is opened, and which schema it has.
 
 Refuses network filesystems, where locks do not work and WAL has no shared memory, and every schema
-that is not this code's own. Neither refusal writes a byte.
+version but this code's own. A refused file is not changed.
 """
 
 import os
@@ -71,12 +71,12 @@ def prepare_file(path: Path, *, allow_network_filesystem: bool) -> Path:
 
 
 def _create(path: Path) -> None:
-    """Make the file for its owner alone: payloads may hold secrets. SQLite gives the files it
-    puts beside it the same mode.
+    """Create the file so that only its owner can read it: payloads may hold secrets. SQLite gives
+    the files that it creates beside it the same mode.
 
-    Made under another name and then linked: a file that already exists must never be opened here,
-    because closing it again would drop the locks of every other connection of this process
-    (POSIX), and two writers would then damage it. 64 claimers did so within a second.
+    It is created under another name and then linked. An existing file must never be opened here:
+    closing it again would drop the locks of every other connection of this process (POSIX), and two
+    writers would then damage it. 64 claimers did so within a second.
     """
     if path.exists():
         if not os.access(path, os.R_OK | os.W_OK):
@@ -268,7 +268,7 @@ def script(migration: Migration) -> str:
 
 
 def _run_script(connection: sqlite3.Connection, script: str) -> None:
-    """Statement by statement: `executescript` would commit our transaction first."""
+    """Run a script statement by statement: `executescript` would commit our transaction first."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,7 +1,7 @@
 """The health of a SQLite store: what is true of its file now, and what to do about it.
 
-Looks and measures; changes nothing, and never opens the file by itself: closing it again would
-drop the locks of this process.
+Changes nothing, and never opens the file itself: closing it again would drop the locks of this
+process.
 """
 
 import shutil
@@ -25,7 +25,7 @@ _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 def sqlite_facts(path: Path, journal_mode: str, synchronous: int, meta: Row) -> list[HealthFact]:
-    """What can be said of this file."""
+    """The facts about this file."""
     schema_version, epoch = meta
     return [
         fact("store", f"SQLite, {path}"),

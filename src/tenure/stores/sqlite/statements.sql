@@ -24,8 +24,8 @@ SELECT {logged_values} FROM json_each({logged_rows}) AS i;
 DELETE FROM sqlite_sequence WHERE name = '{t}job_event';
 
 -- name: begin_positions
--- Differs: a restored file has lower positions than readers of the lost one may have seen. Those of
--- each epoch begin with its number, as PostgreSQL's do.
+-- Differs: readers of a lost file may have seen higher positions than the restored file has. So the
+-- positions of each epoch begin with the epoch's number, as on PostgreSQL.
 INSERT INTO sqlite_sequence (name, seq) SELECT '{t}job_event', epoch + 1 << 44 FROM {t}meta;
 
 -- name: live_key_exists

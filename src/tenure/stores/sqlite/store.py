@@ -1,7 +1,7 @@
 """SQLite: one file, one writer thread per process, durable to the disk.
 
-Safe with several processes on one file, refused on network filesystems, and never used across a
-fork. Every write begins IMMEDIATE; readers cannot write at all.
+Safe with several processes on one file. Refuses network filesystems, and use across a fork. Every
+write begins IMMEDIATE; readers cannot write at all.
 """
 
 import json
@@ -43,7 +43,7 @@ from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
 MAX_IDLE_READERS = 4
 
 STEPS_BETWEEN_CLOCK_CHECKS = 20_000
-"""Of SQLite's virtual machine: about a millisecond."""
+"""Steps of SQLite's virtual machine; they take about a millisecond."""
 
 WORDS = COLUMN_WORDS | {
     "t": "tenure_",
@@ -53,7 +53,7 @@ WORDS = COLUMN_WORDS | {
     # One writer at a time needs no row locks.
     "lock": "",
     "skip_locked": "",
-    # Leases are few, but without statistics SQLite takes another index that begins alike.
+    # Without statistics SQLite takes another index that begins with the same columns.
     "by_leases": "INDEXED BY tenure_job_leased",
     # SQLite has no arrays: a list travels as one JSON document.
     **{
@@ -157,8 +157,8 @@ class SqliteStore(SqlStore):
         self._check()
         until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
         with translated(self._path), self._reader(until) as connection:
-            # A transaction for all: rows and clock of one call belong together, and a deferred
-            # transaction that only reads can neither wait nor be refused in WAL mode.
+            # One transaction, so that the rows and the clock of a call belong together. In WAL mode
+            # a deferred transaction that only reads neither waits nor fails.
             connection.execute("BEGIN")
             result = work(_SqliteTransaction(connection))
             connection.execute("COMMIT")
@@ -170,7 +170,7 @@ class SqliteStore(SqlStore):
             connection = self._readers.pop() if self._readers else None
         if connection is None:
             connection = connect(self._path, self._clock, self._timeout_s, reader=True)
-        # A read ends in time as well: SQLite has no time-out for statements of its own. [K6]
+        # Ends a read at its deadline: SQLite itself has no time-out for statements. [K6]
         connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS)
         try:
             yield connection
@@ -233,7 +233,7 @@ class SqliteStore(SqlStore):
         saved = self._writer.run(
             lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
         )
-        if saved.applied:  # else perhaps nothing was written, not even the queue's name
+        if saved.applied:  # otherwise perhaps nothing was written, not even the queue's name
             self._registered_queues |= new_queues
         return saved
 

@@ -17,7 +17,7 @@ from tenure.stores.urls import StoreOptions, StoreSchema
 
 def open_store(url: str, options: StoreOptions) -> SqliteStore:
     """The store in the file. Without `create` a missing file is an error: a mistyped path must not
-    look like a store in which nothing ever happened."""
+    look like an empty store."""
     path = sqlite_path(url)
     if not options.create and is_missing_or_empty(path):
         raise StoreError(f"there is no store in {path}", hint="give --url or set TENURE_URL")

@@ -1,11 +1,11 @@
 """The one writer of a SQLite file in this process: a thread with a queue, and group commit.
 
-SQLite lets one connection write at a time and wakes the waiting ones unfairly; a queue is fair.
-Work that waits while a commit reaches the disk shares the next commit. Work must be repeatable:
-when one piece of a group fails, the group is rolled back and each piece runs alone.
+SQLite lets one connection write at a time and wakes waiting ones in any order; a queue is fair.
+Work that arrives during a commit shares the next one. Work must be repeatable: when one piece of a
+group fails, the group is rolled back and each piece runs alone.
 
-Nobody waits longer than its deadline [K6]: work that has not begun by then is withdrawn and never
-runs, and of work that has begun the outcome is unknown.
+No caller waits longer than its deadline. [K6] Work that has not begun by then is withdrawn and
+never runs; of work that has begun, the outcome is unknown.
 """
 
 import queue
@@ -22,23 +22,24 @@ from tenure.errors import Closed, OutcomeUnknown, StoreUnavailable
 from tenure.stores.sqlite.file import error_code, translated
 
 MAX_GROUP = 64
-"""How many pieces of work share one commit at most: a bound on what one failure repeats."""
+"""How many pieces of work share one commit at most. Limits how many one failure repeats."""
 
 CHECKPOINT_AT_BYTES = 8 << 20
-"""The size of the write-ahead log at which the writer folds it back into the file."""
+"""The size of the write-ahead log at which the writer checkpoints it into the file."""
 
 LOCK_SLICE_S = 0.5
-"""How long SQLite waits for the file's lock at a time, before the writer checks who still waits
-for it."""
+"""How long SQLite waits for the file's lock at a time; then the writer checks whether a caller
+still waits."""
 
 GRACE_S = 0.25
-"""For work that is just being written at its deadline: this process may have been suspended."""
+"""How much longer a caller waits for work that is being written at its deadline: this process may
+have been suspended."""
 
 _T = TypeVar("_T")
 
 
 class _Task(Generic[_T]):
-    """One piece of work and who waits for it."""
+    """One piece of work, and the future of its caller."""
 
     __slots__ = ("answer", "deadline", "work")
 
@@ -48,7 +49,7 @@ class _Task(Generic[_T]):
         self.answer: Future[_T] = Future()
 
     def may_run(self) -> bool:
-        """Whether it is still wanted; from then on it cannot be withdrawn. May be asked again."""
+        """Whether its caller still waits. If so, it cannot be withdrawn any more."""
         if self.answer.running():
             return True
         return not self.answer.cancelled() and self.answer.set_running_or_notify_cancel()
@@ -139,7 +140,8 @@ class Writer:
             task.answer.set_result(result)
 
     def _transact(self, tasks: Sequence[_Task[Any]], running: list[_Task[Any]]) -> list[Any]:
-        """The results of those that are still wanted once the lock is held: `running`."""
+        """Run the tasks whose callers still wait once the lock is held. Adds them to `running`, and
+        returns their results."""
         if not tasks:
             return []
         try:
@@ -153,15 +155,15 @@ class Writer:
             with translated(self._path, committing=True):
                 self._connection.execute("COMMIT")
         except BaseException:
-            # What SQLite has undone by itself depends on the error: undo all of it, and take a
-            # fresh connection that has no memory of what happened.
+            # How much SQLite has rolled back depends on the error: roll everything back, and use a
+            # new connection next time.
             self._drop_connection()
             raise
         self._checkpoint(self._connection)
         return results
 
     def _begin(self, connection: sqlite3.Connection, tasks: Sequence[_Task[Any]]) -> bool:
-        """Take the lock; False if everybody has stopped waiting for it."""
+        """Take the lock. Returns False if no caller waits any more."""
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -184,9 +186,9 @@ class Writer:
             self._connection = None
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Fold the log back when it is large. TRUNCATE takes the write lock, so that nobody
-        writes at the same instant. It does not wait for readers: while one is in the way, the
-        log is left to grow by as much again before the next try."""
+        """Checkpoint the log into the file when it is large. TRUNCATE takes the write lock, so that
+        nobody writes at the same instant. It does not wait for readers: if one is in the way, the
+        log grows by as much again before the next try."""
         try:
             size = self._wal.stat().st_size
         except FileNotFoundError:
