@@ -252,6 +252,9 @@ class Observer(Protocol):
     def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
         """These are committed; `before` has the rows they were decided on."""
 
+    def observed(self, observations: Sequence[Observation], jobs: Mapping[JobId, Job]) -> None:
+        """These were kept of refused reports about these jobs. [U4]"""
+
     def missed(self, commands: Sequence[Command]) -> None:
         """The changes decided for these lost their compare-and-swap."""
 
@@ -274,6 +277,10 @@ class JobStore(Protocol):
 
     def load_events(self, job_id: JobId) -> list[Event]:
         """A job's history in order of seq; empty for an unknown job."""
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What was observed of a job besides its history: the first 500, oldest first; a server
+        leaves out bodies and digests for those who may not see them. [U3]"""
 
     def count_events(self, span: EventSpan) -> EventCounts:
         """The number of events in a span of time by type, kind and queue: at most `span.limit` of
@@ -411,8 +418,8 @@ class DecisionStore(Protocol):
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters; an unresolved one is missing."""
 
-    def observe(self, observations: Sequence[Observation]) -> None:
-        """Keep refused results, at most ten per lease. [U1]"""
+    def observe(self, observations: Sequence[Observation]) -> list[Observation]:
+        """Keep refused results, at most ten per lease. Returns those that were kept. [U1]"""
 
     def claim(
         self,
@@ -527,9 +534,6 @@ class Store(
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
         bodies may be megabytes each."""
-
-    def load_observations(self, job_id: JobId) -> list[Observation]:
-        """A job's observations, oldest first."""
 
     def list_events(self, wanted: EventFilter) -> list[Event]:
         """A page of events, oldest first."""

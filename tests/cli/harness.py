@@ -30,7 +30,7 @@ def tenure(*words: str, typed: str | None = None) -> Result:
 WORKER = worker_actor("cli")
 
 
-def claimed(serving: Coordinator, queue: str = "default") -> Grant:
+def claimed(serving: Coordinator, queue: str = "default", claim_seq: int = 1) -> Grant:
     """The next job of a queue, claimed by WORKER."""
     (grant,) = serving.claim(
         ClaimRequest(
@@ -39,16 +39,16 @@ def claimed(serving: Coordinator, queue: str = "default") -> Grant:
             actor=WORKER,
             queues=(QueueName(queue),),
             limit=1,
-            claim_seq=1,
-            request_id=RequestId("claim"),
+            claim_seq=claim_seq,
+            request_id=RequestId(f"claim-{claim_seq}"),
         )
     ).grants
     return grant
 
 
-def started(serving: Coordinator, queue: str = "default") -> dict[str, Any]:
+def started(serving: Coordinator, queue: str = "default", claim_seq: int = 1) -> dict[str, Any]:
     """The next job of a queue, running: how its worker names it in reports."""
-    grant = claimed(serving, queue)
+    grant = claimed(serving, queue, claim_seq)
     held: dict[str, Any] = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": WORKER}
     serving.execute(Start(**held, request_id=RequestId("start")))
     return held

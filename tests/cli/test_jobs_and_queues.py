@@ -16,7 +16,7 @@ def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None
 
     listed = json.loads(run("jobs", "ls", "--json").stdout)
     shown = run("jobs", "show", job_id)
-    events = json.loads(run("jobs", "events", job_id, "--json").stdout)
+    events = json.loads(run("jobs", "events", job_id, "--json").stdout)["events"]
 
     assert [(job["id"], job["kind"], job["queue"], job["status"]) for job in listed] == [
         (job_id, "mail", "post", "queued")

@@ -103,7 +103,7 @@ def shop(site: RemoteSite, tmp_path: Path) -> Shop:
 
 def asked_by(ask: Ask, done: "CompletedProcess[str]") -> str:
     assert done.returncode == 0, done.stderr
-    [enqueued] = json.loads(ask("jobs", "events", done.stdout.strip(), "--json").stdout)
+    [enqueued] = json.loads(ask("jobs", "events", done.stdout.strip(), "--json").stdout)["events"]
     return str(enqueued["actor"])
 
 

@@ -1,13 +1,24 @@
 """How a job that runs looks: its progress, and its renewals in one line."""
 
+import json
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
-from tenure.core.commands import Heartbeat
+from tenure.core.commands import Complete, Enqueue, Heartbeat
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Kind,
+    QueueName,
+    RequestId,
+    client_actor,
+    new_job_id,
+)
 from tenure.core.job import Progress
+from tenure.core.policy import Compensation, Policy
 from tests.cli.harness import WORKER, Run, started
 
 
@@ -60,3 +71,65 @@ def test_progress_ends_where_its_words_do(
 
     [line] = [line for line in lines if line.startswith("progress")]
     assert line.removeprefix("progress").lstrip() == said
+
+
+@spec("U3")
+def test_a_refused_result_is_shown_beside_the_log(
+    run: Run, serving: Coordinator, held: dict[str, Any]
+) -> None:
+    run("jobs", "cancel", held["job_id"], "--hard")
+    serving.execute(Complete(**held, request_id=RequestId("late"), result=b'"a secret"'))
+
+    shown = timeline(run("jobs", "show", held["job_id"]))
+    every = timeline(run("jobs", "events", held["job_id"]))
+    plain, bodies = (
+        json.loads(run("jobs", "show", held["job_id"], "--json", *words).stdout)
+        for words in ((), ("--bodies",))
+    )
+    history = json.loads(run("jobs", "events", held["job_id"], "--json").stdout)
+
+    beside = ["result_discarded", "beside", "the", "log", "1", WORKER, "job_cancelled"]
+    assert [line[0] for line in shown] == ["1", "2", "3", "4", "-"]
+    assert shown[-1][2:] == every[-1][2:] == beside
+    assert [event["seq"] for event in history["events"]] == [1, 2, 3, 4]
+    for seen in (*plain["observations"], *history["observations"]):
+        assert (seen["type"], seen["size"], seen["body"]) == ("result_discarded", 10, None)
+    assert [seen["body"] for seen in bodies["observations"]] == ['"a secret"']
+
+
+@spec("U3", "M5")
+def test_a_job_and_its_compensation_are_shown_with_each_others_ids(
+    run: Run, serving: Coordinator
+) -> None:
+    undo = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
+    serving.execute(
+        Enqueue(
+            job_id=new_job_id(serving.store.now(), bytes(16)),
+            namespace=DEFAULT_NAMESPACE,
+            queue=QueueName("default"),
+            kind=Kind("charge"),
+            actor=client_actor("tests"),
+            policy=Policy(compensation=undo),
+        )
+    )
+    charge = started(serving)["job_id"]
+    run("jobs", "cancel", charge, "--hard")
+    undoing = started(serving, "undo", claim_seq=2)
+    serving.execute(Complete(**undoing, request_id=RequestId("done")))
+
+    shown = run("jobs", "show", charge)
+    facts = [line.split() for line in shown.stdout.splitlines()]
+    records = [
+        json.loads(run("jobs", "show", job_id, "--json").stdout)["job"]
+        for job_id in (charge, undoing["job_id"])
+    ]
+
+    assert ["compensated", "by", undoing["job_id"]] in facts
+    assert timeline(shown)[-1][2:8] == [
+        *("compensated", "beside", "the", "log", "-", "job"),
+    ]
+    assert timeline(shown)[-1][8] == undoing["job_id"]
+    assert [(each["compensates"], each["compensated_by"]) for each in records] == [
+        (None, undoing["job_id"]),
+        (charge, None),
+    ]

@@ -118,8 +118,9 @@ class TakesJumpsForOutages(MemoryStore):
 class KeepsEveryObservation(MemoryStore):
     """Lets a stray worker fill the disk. [U1]"""
 
-    def _keep_observations(self, observations: Sequence[Observation]) -> None:
+    def _keep_observations(self, observations: Sequence[Observation]) -> list[Observation]:
         self._observations.extend(observations)
+        return list(observations)
 
 
 class PrunesTransitions(MemoryStore):

@@ -13,8 +13,9 @@ from tenure.core.commands import Command, Complete, Start
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import EventType, JobStatus
+from tenure.core.vocabulary import EventType, JobStatus, ObservationType
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import World
 
@@ -27,12 +28,16 @@ class Told:
         self.before: dict[tuple[JobId, int], Job | None] = {}
         self.misses: list[Command] = []
         self.conflicts: Counter[ClaimConflict] = Counter()
+        self.seen: list[tuple[ObservationType, JobId]] = []
         self.overdue: list[Duration] = []
 
     def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
         self.changes += changes
         for change in changes:
             self.before[change.job.id, change.expected_rev] = before.get(change.job.id)
+
+    def observed(self, observations: Sequence[Observation], jobs: Mapping[JobId, Job]) -> None:
+        self.seen += [(each.type, jobs[each.job_id].id) for each in observations]
 
     def missed(self, commands: Sequence[Command]) -> None:
         self.misses += commands
@@ -137,6 +142,22 @@ def test_observers_learn_of_claims_that_began_again() -> None:
 
     world.coordinator.close()
     assert told.conflicts == {ClaimConflict.RESTARTED: 2, ClaimConflict.LOST: 1}
+
+
+@spec("U4")
+def test_observers_get_each_refused_report_that_was_kept() -> None:
+    world, told = observed()
+    grant = world.running()
+    world.complete(grant, actor=worker_actor("thief"))
+    world.complete(grant, actor=worker_actor("w1"))
+    for _ in range(10):  # nine more are kept of this lease
+        world.complete(grant, actor=worker_actor("w1"))
+    world.coordinator.close()
+
+    assert told.seen == [
+        (ObservationType.FOREIGN_LEASE, grant.job_id),
+        *[(ObservationType.RESULT_DISCARDED, grant.job_id)] * 9,
+    ]
 
 
 def test_observers_learn_how_late_a_sweep_was() -> None:

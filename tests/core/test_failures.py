@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.changes import compensation_id, needs_compensation
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.job import JobError
+from tenure.core.job import JobError, compensation_id, needs_compensation
 from tenure.core.policy import Backoff, Policy
 from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.retry import backoff_us, spread, unit

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.changes import compensation_id
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Command, Discard
 from tenure.core.ids import (
@@ -20,7 +19,7 @@ from tenure.core.ids import (
     role_of,
 )
 from tenure.core.instants import seconds
-from tenure.core.job import JobError, Progress
+from tenure.core.job import JobError, Progress, compensation_id
 from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
 from tenure.core.validation import Limits, check_claim, check_command
 from tenure.core.vocabulary import ReasonCode

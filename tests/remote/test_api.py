@@ -13,7 +13,10 @@ from click.testing import CliRunner
 
 from tenure import InvalidInput, JobDeadLettered, Retry, Tenure
 from tenure.cli.main import main
-from tenure.core.vocabulary import JobStatus
+from tenure.conformance.spec import spec
+from tenure.core.ids import LeaseId, worker_actor
+from tenure.core.observations import Observation
+from tenure.core.vocabulary import JobStatus, ObservationType
 from tenure.errors import RequestRefused, UnknownJob
 from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
 from tests.remote.sites import RemoteSite
@@ -217,6 +220,35 @@ def test_a_viewer_sees_jobs_without_their_bodies(shop: Shop) -> None:
     assert code == 0
     assert "succeeded" in shown
     assert "424242" not in shown
+
+
+@spec("U3", "H46")
+def test_observations_come_over_http_without_bodies_for_a_viewer(shop: Shop) -> None:
+    job = shop.app.enqueue("patient", {"number": 1})
+    job.wait(timeout="2m")
+    viewer = shop.site.token("viewer", "vesna")
+    late = Observation(
+        job_id=job.id,
+        type=ObservationType.RESULT_DISCARDED,
+        ts=shop.site.store.now(),
+        actor=worker_actor("w"),
+        lease_id=LeaseId("1-" + "ab" * 16),
+        cause="superseded",
+        size=6,
+        sha256="ab" * 32,
+        body=b'"late"',
+    )
+    shop.site.store.observe([late])
+
+    [seen] = job.observations()
+    with Tenure(shop.server.address, token=viewer) as app:
+        [by_viewer] = app.get(job.id).observations()
+    _, shown, _ = shop.tenure("jobs", "show", job.id, token=viewer)
+
+    assert (seen.type, seen.cause, seen.size) == ("result_discarded", "superseded", 6)
+    assert (seen.body, seen.sha256, seen.lease_id) == ('"late"', "ab" * 32, "1-abababab…")
+    assert (by_viewer.body, by_viewer.sha256, by_viewer.size) == (None, None, 6)
+    assert "result_discarded  beside the log" in shown
 
 
 def test_bodies_that_a_viewer_may_not_see_are_absent_and_not_null(shop: Shop) -> None:

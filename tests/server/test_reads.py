@@ -60,6 +60,54 @@ def test_a_job_is_read_by_every_route(stage: Stage) -> None:
     assert (missing.status, missing.code) == (404, "unknown_artifact")
 
 
+@spec("U3", "H46", "H7")
+def test_observations_are_read_beside_the_log_and_viewers_see_no_bodies(stage: Stage) -> None:
+    lease = stage.leased()
+    job_id = lease["job_id"]
+    stage.call("cancel", {"request_id": "x", "mode": "hard"}, role=C, job_id=job_id)
+    report = {**lease, "request_id": f"{lease['lease_id']}:c", "result": "late"}
+    late = stage.call("complete", report, role=W)
+    path = f"/v1/jobs/{job_id}/observations"
+
+    [seen] = stage.call("observations", role=C, job_id=job_id).json["observations"]
+    [with_body] = stage.ask("GET", f"{path}?bodies=true", token=stage.of(C)).json["observations"]
+    [by_viewer] = stage.call("observations", role=V, job_id=job_id).json["observations"]
+    refused = stage.ask("GET", f"{path}?bodies=true", token=stage.of(V))
+    events = stage.call("events", role=V, job_id=job_id)
+
+    assert late.json["verdict"] == "CANCELLED"
+    assert (seen["type"], seen["cause"]) == ("result_discarded", "job_cancelled")
+    assert (seen["body"], with_body["body"], by_viewer["body"]) == (None, '"late"', None)
+    assert (seen["sha256"], by_viewer["sha256"]) == (with_body["sha256"], None)
+    assert (seen["size"], by_viewer["size"], len(seen["sha256"])) == (6, 6, 64)
+    assert (refused.status, refused.json["field"]) == (403, "bodies")
+    assert "result_discarded" not in str(events.json)
+    assert lease["lease_id"] not in str(with_body)
+
+
+@spec("M5")
+def test_a_job_and_its_compensation_name_each_other(stage: Stage) -> None:
+    undo = {"compensation": {"kind": "undo", "queue": "q"}}
+    lease = stage.leased(policy=undo)
+    before = stage.call("job", role=V, job_id=lease["job_id"]).json["job"]
+    stage.call("start", {**lease, "request_id": "s"}, role=W)
+    cancel = {"request_id": "x", "mode": "hard"}
+    stage.call("cancel", cancel, role=C, job_id=lease["job_id"])
+    [grant] = stage.claim()
+    report = {name: grant[name] for name in ("job_id", "lease_id")} | {"request_id": "c"}
+    stage.call("complete", report, role=W)
+
+    undone = stage.call("job", role=V, job_id=lease["job_id"]).json["job"]
+    undoing = stage.call("job", role=V, job_id=grant["job_id"]).json["job"]
+    [seen] = stage.call("observations", role=V, job_id=undone["id"]).json["observations"]
+
+    assert (before["compensated_by"], before["compensates"]) == (None, None)
+    assert (undone["compensated_by"], undone["compensates"]) == (undoing["id"], None)
+    assert (undoing["compensated_by"], undoing["compensates"]) == (None, undone["id"])
+    assert (seen["type"], seen["compensated_by"]) == ("compensated", undoing["id"])
+    assert seen["request_id"] is None
+
+
 def test_lists_come_in_pages(stage: Stage) -> None:
     for number in (1, 2, 3):
         stage.enqueue(number)
@@ -158,7 +206,17 @@ def test_a_log_comes_in_pages(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["enqueue-many", "lookup", "jobs", "dead-letters", "events", "logs", "artifacts"]
+    "name",
+    [
+        "enqueue-many",
+        "lookup",
+        "jobs",
+        "dead-letters",
+        "events",
+        "observations",
+        "logs",
+        "artifacts",
+    ],
 )
 def test_large_responses_are_encoded_on_a_thread(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str

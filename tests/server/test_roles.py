@@ -33,6 +33,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "jobs": frozenset({C, O, V}),
     "job": frozenset({C, P, O, V}),
     "events": frozenset({C, O, V}),
+    "observations": frozenset({C, O, V}),
     "logs": frozenset({C, O}),
     "artifacts": frozenset({C, O, V}),
     "artifact": frozenset({C, O}),

@@ -27,7 +27,7 @@ NAMED_BY_HAND = {
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit", "drain"),
-        *("job", "events", "logs", "artifacts", "artifact"),
+        *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },
     "kind": {
@@ -36,7 +36,7 @@ NAMED_BY_HAND = {
         *("peek-leases", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
         "drain",
-        *("job", "events", "logs", "artifacts", "artifact"),
+        *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },
 }

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from tenure.core.changes import compensation_id
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -48,7 +47,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.job import Job, JobError, Progress
+from tenure.core.job import Job, JobError, Progress, compensation_id
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused

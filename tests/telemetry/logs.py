@@ -72,6 +72,7 @@ def _told(events: Iterable[Event]) -> Iterator[tuple[str, dict[str, str], int]]:
 _NOT_IN_THE_LOG = (
     "tenure_claim_conflicts_total",
     "tenure_lost_races_total",
+    "tenure_observations_total",
     "tenure_security_events_total",
     "tenure_worker_events_total",
 )

@@ -1,5 +1,6 @@
 """Counters are those of the log, labels are bounded, and a scrape never fails for the store."""
 
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from tenure.conformance.harness import (
     LIMITS,
+    WORKER,
     Kit,
     MemoryFactory,
     StoreFactory,
@@ -23,6 +25,7 @@ from tenure.core.ids import (
     Kind,
     Namespace,
     QueueName,
+    worker_actor,
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Compensation, Policy
@@ -107,6 +110,36 @@ def test_holds_reclaims_compensations_and_operators_count_as_the_log_has_them(
     assert total(text, "tenure_transitions_total", kind="undo", type="enqueued") == 1
 
 
+@spec("U4", "M2")
+def test_every_observation_that_is_kept_is_one_log_line_and_is_counted(
+    kit: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
+    undo = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
+    job = kit.running_job(policy=policy(lease_s=30, compensation=undo))
+    caplog.set_level(logging.INFO, logger="tenure.coordinator")
+
+    kit.complete(job, actor=worker_actor("thief"), result=b'"stolen"')
+    kit.cancel_hard(job)
+    for _ in range(12):  # ten are kept of a lease
+        kit.complete(job, result=b'"a secret"')
+    [undoing] = kit.claimed(queues=(QueueName("undo"),))
+    kit.complete(undoing)
+
+    text = kit.metrics.text()
+    lines = [record.getMessage() for record in caplog.records if "observation" in vars(record)]
+    assert total(text, "tenure_observations_total", type="foreign_lease") == 1
+    assert total(text, "tenure_observations_total", type="result_discarded") == 9
+    assert total(text, "tenure_observations_total", type="compensated", kind="undo") == 1
+    assert lines == [
+        f"job {job.id}: worker:thief reported under a lease that is not its own",
+        *[f"job {job.id}: a report of {WORKER} was discarded: job_cancelled (10 bytes)"] * 9,
+        f"job {job.id} was compensated by job {undoing.id}",
+    ]
+    assert vars(caplog.records[0])["job_id"] == job.id
+    assert "secret" not in caplog.text
+    assert str(job.lease_id) not in caplog.text
+
+
 @spec("I23")
 def test_claimers_that_race_count_each_grant_once(tenure_store_factory: StoreFactory) -> None:
     kit = Observed(tenure_store_factory)
@@ -171,16 +204,21 @@ def test_a_refused_claim_is_a_claim_conflict(kit: Observed) -> None:
     assert conflicts(kit) == {"refused": 3}
 
 
-def test_replays_and_refusals_count_nothing(kit: Observed) -> None:
+def test_replays_and_refusals_count_nothing_but_observations(kit: Observed) -> None:
+    def counted() -> list[bytes]:
+        lines = kit.metrics.text().splitlines()
+        return [line for line in lines if b"tenure_observations_total" not in line]
+
     job = kit.running_job()
     kit.complete(job, request_id="r-1")
-    before = kit.metrics.text()
+    before = counted()
 
     kit.complete(job, request_id="r-1")
     kit.complete(job, request_id="r-2")
     kit.heartbeat(job)
 
-    assert kit.metrics.text() == before
+    assert counted() == before
+    assert total(kit.metrics.text(), "tenure_observations_total") == 1
 
 
 def test_quantiles_can_be_read_per_kind(kit: Observed) -> None:

@@ -22,7 +22,9 @@ from tenure import (
     ValidationError,
     WaitTimeout,
 )
+from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
+from tenure.core.vocabulary import ObservationType
 from tenure.testing import FakeContext, Inline, inline
 
 
@@ -210,6 +212,7 @@ def test_jobs_may_enqueue_and_wait_for_jobs(app: Tenure, jobs: Inline) -> None:
     assert [job.kind for job in jobs.enqueued] == ["parent", "child", "child", "child", "child"]
 
 
+@spec("U3", "M5")
 def test_a_failed_job_is_compensated(app: Tenure, jobs: Inline) -> None:
     undone: list[str] = []
 
@@ -221,10 +224,16 @@ def test_a_failed_job_is_compensated(app: Tenure, jobs: Inline) -> None:
     def charge(amount: int) -> None:
         raise PermanentError("no funds")
 
-    charge.enqueue(7)
+    charged = charge.enqueue(7)
     jobs.drain()
 
     assert undone == ["charge failed 7"]
+    undoing = app.get(str(charged.refresh().compensated_by))
+    assert undoing.refresh().compensates == charged.id
+    [seen] = charged.observations()
+    assert (seen.type, seen.compensated_by) == (ObservationType.COMPENSATED, undoing.id)
+    assert asyncio.run(charged.aobservations()) == [seen]
+    assert undoing.observations() == []
 
 
 def test_waiting_for_what_cannot_run_here_says_so(app: Tenure, jobs: Inline) -> None:

@@ -10,6 +10,7 @@ from tenure.core.ids import Actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
+from tenure.core.observations import Observation
 from tenure.core.vocabulary import RENEWALS, EventType
 
 
@@ -40,6 +41,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("key", job.dedupe_key),
         ("correlation", job.correlated_by),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
+        ("compensated by", job.compensated_by),
         ("finished", exact_and_ago(job.finished_at, now)),
     ]
     if bodies and job.payload == HIDDEN:
@@ -66,30 +68,49 @@ def lease_note(job: Job, now: Instant) -> str | None:
     return None
 
 
-def print_timeline(events: Sequence[Event], *, folded: bool = False) -> None:
+def print_timeline(
+    events: Sequence[Event], observations: Sequence[Observation], *, folded: bool = False
+) -> None:
     """The events of a job, one per line, with the time since the first. A line stands for the
-    renewals of an ended attempt that were pruned; `folded`, also for renewals in a row."""
-    rows: list[tuple[object, ...]] = []
+    renewals of an ended attempt that were pruned; `folded`, also for renewals in a row.
+    Observations come where their time is, without a seq: they are no part of the log. [U3]"""
+    rows: list[tuple[Instant, tuple[object, ...]]] = []
     holder: Actor | None = None  # whoever claimed the attempt has renewed it
     seen = 0
     for run in _runs(events, folded=folded):
         first, last = run[0], run[-1]
         if first.seq > seen + 1:
             what, seqs = _renewals(seen + 1, first.seq - 1)
-            rows.append((seqs, None, what, None, first.attempt, holder, "pruned"))
+            pruned = (seqs, None, what, None, first.attempt, holder, "pruned")
+            rows.append((first.ts, pruned))
         if first.type is EventType.CLAIMED:
             holder = first.actor
-        since = f"+{(last.ts - events[0].ts) / MICROSECONDS_PER_SECOND:.3f}s"
+        since = _since(events[0], last.ts)
         if first is last:
             change = f"{first.from_status or '-'} → {first.to_status}"
             about: tuple[object, ...] = (first.seq, since, first.type, change)
         else:
             what, seqs = _renewals(first.seq, last.seq)
             about = (seqs, since, what, None)
-        rows.append((*about, first.attempt, first.actor, first.cause))
+        rows.append((last.ts, (*about, first.attempt, first.actor, first.cause)))
         seen = last.seq
+    rows += [(each.ts, _observation_line(each, events)) for each in observations]
+    rows.sort(key=lambda row: row[0])  # stable: an observation comes after the event that caused it
     head = ["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"]
-    print_table(head, rows, optional=("ATTEMPT",), whole=("EVENT", "CHANGE"))
+    lines = [line for _, line in rows]
+    print_table(head, lines, optional=("ATTEMPT",), whole=("EVENT", "CHANGE"))
+
+
+def _observation_line(seen: Observation, events: Sequence[Event]) -> tuple[object, ...]:
+    of_lease = [event.attempt for event in events if event.lease_id == seen.lease_id]
+    attempt = None if seen.lease_id is None or not of_lease else of_lease[-1]
+    by = f"job {seen.compensated_by}" if seen.compensated_by is not None else seen.actor
+    since = _since(events[0], seen.ts) if events else None
+    return ("-", since, seen.type, "beside the log", attempt, by, seen.cause)
+
+
+def _since(first: Event, ts: Instant) -> str:
+    return f"+{(ts - first.ts) / MICROSECONDS_PER_SECOND:.3f}s"
 
 
 def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:

@@ -58,9 +58,11 @@ from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
     JobRecord,
+    ObservationRecord,
     artifact_record,
     event_record,
     job_record,
+    observation_record,
 )
 from tenure.telemetry.unclaimed import why_waiting
 
@@ -215,11 +217,19 @@ def _print_jobs(found: Sequence[Job], now: Instant) -> None:
 
 
 class JobShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, why it waits if that is known, and its history."""
+    """A job, why it waits if that is known, its history, and what was observed beside it."""
 
     job: JobRecord
     waiting: str | None
     events: list[EventRecord]
+    observations: list[ObservationRecord]
+
+
+class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's log, and what was observed beside it."""
+
+    events: list[EventRecord]
+    observations: list[ObservationRecord]
 
 
 @jobs.command(name="show")
@@ -228,36 +238,51 @@ class JobShown(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
 @job_argument
 def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str) -> None:
-    """Show a job, why it waits, its history and its error."""
+    """Show a job, why it waits, its history and its error.
+
+    Lines of the history whose SEQ is a dash are beside the log: a result that was refused, a report
+    under another worker's lease, a compensation that succeeded. They changed nothing. With --json
+    --bodies, they have the first 4 KiB of what was refused.
+    """
     with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         events = serving.store.load_events(job.id)
+        seen = serving.store.load_observations(job.id)
         now = serving.store.now()
         shown = job_record(job, now=now, bodies=bodies)
         waiting = why_waiting(serving.store, job)
     if as_json:
         history = [event_record(event) for event in events]
-        print_json(JobShown(job=shown, waiting=waiting, events=history))
+        beside = [observation_record(each, bodies=bodies) for each in seen]
+        print_json(JobShown(job=shown, waiting=waiting, events=history, observations=beside))
         return
     facts = job_facts(job, now=now, bodies=bodies)
     print_facts([*facts, ("waiting", waiting)])
     click.echo()
-    print_timeline(events, folded=True)
+    print_timeline(events, seen, folded=True)
     print_traceback(job)
 
 
 @jobs.command(name="events")
 @url_option
-@json_option(list[EventRecord])
+@json_option(JobHistory)
 @job_argument
 def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> None:
-    """Show every event of a job's history."""
+    """Show every event of a job's history.
+
+    Lines whose SEQ is a dash are observations beside the log, as in `tenure jobs show`.
+    """
     with coordination(url) as serving:
-        events = serving.store.load_events(find_job(serving, job_id, namespace).id)
+        job = find_job(serving, job_id, namespace)
+        events = serving.store.load_events(job.id)
+        seen = serving.store.load_observations(job.id)
     if as_json:
-        print_json([event_record(event) for event in events])
+        beside = [observation_record(each, bodies=False) for each in seen]
+        print_json(
+            JobHistory(events=[event_record(event) for event in events], observations=beside)
+        )
     else:
-        print_timeline(events)
+        print_timeline(events, seen)
 
 
 @jobs.command(name="artifacts")

@@ -37,8 +37,10 @@ from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
     EventRecord,
+    ObservationRecord,
     artifact_record,
     event_record,
+    observation_record,
 )
 
 _T = TypeVar("_T")
@@ -138,6 +140,19 @@ class Job(Generic[R_co]):
     def _listing_events(self) -> Operation[list[EventRecord]]:
         events = yield from self._asking(lambda store: store.load_events(self.id))
         return [event_record(event) for event in events]
+
+    def observations(self) -> list[ObservationRecord]:
+        """What is kept beside its history, oldest first: results that were refused, reports under
+        another worker's lease, a compensation that succeeded."""
+        return run(self._listing_observations())
+
+    async def aobservations(self) -> list[ObservationRecord]:
+        """`observations` for async code."""
+        return await arun(self._listing_observations())
+
+    def _listing_observations(self) -> Operation[list[ObservationRecord]]:
+        found = yield from self._asking(lambda store: store.load_observations(self.id))
+        return [observation_record(seen, bodies=True) for seen in found]
 
     def artifacts(self) -> list[ArtifactRecord]:
         """The files of the attempt that succeeded, by name; none before it has."""

@@ -86,6 +86,8 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     suspect: bool
     duration_s: float | None = None
+    compensates: JobId | None = None
+    compensated_by: JobId | None = None
 
 
 def record_of(job: Job, *, now: Instant, bodies: bool) -> JobRecord:

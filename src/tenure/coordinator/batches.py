@@ -14,7 +14,6 @@ from typing import cast, get_args
 from msgspec.structs import replace
 
 from tenure.coordinator.store_clock import StoreClock
-from tenure.core.changes import compensation_id
 from tenure.core.claims import Session, SessionKey, session_of, take_back
 from tenure.core.commands import (
     Command,
@@ -28,7 +27,7 @@ from tenure.core.commands import (
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
-from tenure.core.job import Job
+from tenure.core.job import Job, compensation_id
 from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
@@ -46,6 +45,7 @@ from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Answer
 from tenure.errors import Contended, OutcomeUnknown, StoreRefused, StoreUnavailable
 from tenure.ports import DecisionStore, DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved
+from tenure.telemetry.observation_log import log_observation
 
 MAX_TRIES = 8
 LOST_BEFORE_LOCKING = 2
@@ -310,7 +310,7 @@ class Executor:
         if first is not None:  # a store is not called to write nothing
             self._save(chain([first], changes), outcomes, rows)
         if rows.is_fresh:  # anything but an accepted change must be decided on a row read by now
-            self._answer_unchanged(outcomes)
+            self._answer_unchanged(outcomes, rows)
 
     def _decide_locked(self, pending: PendingCommand) -> None:
         """Decide one command on its job's locked row: nobody can change it before the save."""
@@ -337,11 +337,14 @@ class Executor:
             return
         rows, outcomes = rounds[-1]  # the last one is the one that was written
         self._answer_saved(saved, outcomes, rows, sent_at=sent_at)
-        self._answer_unchanged(outcomes)
+        self._answer_unchanged(outcomes, rows)
 
-    def _answer_unchanged(self, outcomes: list[tuple[PendingCommand, Outcome]]) -> None:
+    def _answer_unchanged(
+        self, outcomes: list[tuple[PendingCommand, Outcome]], rows: "_Rows"
+    ) -> None:
         """Answer what no change of a job was decided for: refusals, replays, resolutions."""
         observations: list[Observation] = []
+        jobs: dict[JobId, Job] = {}
         resolutions = [each.resolution for _, each in outcomes if isinstance(each, Resolved)]
         resolved = self._store.resolve(resolutions) if resolutions else frozenset()
         for pending, outcome in outcomes:
@@ -351,9 +354,16 @@ class Executor:
                 continue  # another resolution came first: load and decide again
             if isinstance(outcome, Refused) and outcome.observation is not None:
                 observations.append(outcome.observation)
+                job = rows.subject(pending.command)
+                assert job is not None  # only reports under a lease on record are observed
+                jobs[job.id] = job
             pending.answer = outcome.answer
         if observations:
-            self._store.observe(observations)
+            kept = self._store.observe(observations)
+            for seen in kept:
+                log_observation(seen, jobs[seen.job_id])
+            if self._observer is not None:
+                self._observer.observed(kept, jobs)
 
     def _decide_in_turn(
         self,
@@ -458,6 +468,9 @@ class Executor:
                 missed.append(pending.command)
                 self._last_written.forget(change.job.id)
         self._last_written.remember(change.job for change in written)
+        for change in written:
+            for seen in change.observations:
+                log_observation(seen, change.job)
         if self._observer is not None:
             self._observer.saved(written, rows.jobs)
             if missed:

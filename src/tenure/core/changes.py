@@ -19,18 +19,15 @@ from tenure.core.ids import (
     LeaseId,
     RequestId,
     WorkerId,
-    derived_job_id,
     role_of,
 )
 from tenure.core.instants import Instant, later
-from tenure.core.job import Job
+from tenure.core.job import Job, compensation_id, needs_compensation
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment
 from tenure.core.transitions import BY_ID, Path, allows
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
-
-COMPENSATED_ENDS = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -172,21 +169,6 @@ def attempt_summary(job: Job, facts: Facts) -> Facts:
         progress=job.progress,
         checkpoint_sha256=None if job.checkpoint is None else digest(job.checkpoint),
     )
-
-
-def needs_compensation(job: Job) -> bool:
-    """Whether a finished job is one that a compensation was enqueued for. [M1]"""
-    return (
-        job.status in COMPENSATED_ENDS
-        and job.was_started
-        and job.policy.compensation is not None
-        and job.compensates is None
-    )
-
-
-def compensation_id(job_id: JobId) -> JobId:
-    """The id of the job that compensates `job_id`."""
-    return derived_job_id(job_id, purpose="compensation")
 
 
 def _compensation(job: Job) -> tuple[Change, ...]:

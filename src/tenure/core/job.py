@@ -17,6 +17,7 @@ from tenure.core.ids import (
     QueueName,
     WorkerId,
     correlated_by,
+    derived_job_id,
 )
 from tenure.core.instants import NEVER, Duration, Instant
 from tenure.core.policy import Policy
@@ -179,6 +180,29 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     def compensates(self) -> JobId | None:
         """The job this one undoes, if it is a compensation. [M1]"""
         return self.origin_id if self.origin_cause is EventCause.COMPENSATION else None
+
+    @property
+    def compensated_by(self) -> JobId | None:
+        """The job that undoes this one, if one was enqueued. [M1]"""
+        return compensation_id(self.id) if needs_compensation(self) else None
+
+
+COMPENSATED_ENDS = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
+
+
+def needs_compensation(job: Job) -> bool:
+    """Whether a finished job is one that a compensation was enqueued for. [M1]"""
+    return (
+        job.status in COMPENSATED_ENDS
+        and job.was_started
+        and job.policy.compensation is not None
+        and job.compensates is None
+    )
+
+
+def compensation_id(job_id: JobId) -> JobId:
+    """The id of the job that compensates `job_id`."""
+    return derived_job_id(job_id, purpose="compensation")
 
 
 AT_ONCE = Instant(0)

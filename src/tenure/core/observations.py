@@ -1,4 +1,7 @@
-"""Observations: refused results that are kept for people to read. They never change a job."""
+"""Observations: refused reports, and compensations that succeeded, kept beside the log for people.
+
+They never change a job.
+"""
 
 import msgspec
 
@@ -7,6 +10,8 @@ from tenure.core.instants import Instant
 from tenure.core.vocabulary import ObservationType
 
 MAX_OBSERVATIONS_PER_LEASE = 10
+MAX_OBSERVATIONS_READ = 500
+"""Of one job; a job whose workers are late every time has ten more with each attempt."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -22,3 +27,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int | None = None
     sha256: str | None = None
     body: bytes | None = None
+
+    @property
+    def compensated_by(self) -> JobId | None:
+        """The compensation that succeeded. Its id stands for the request: a compensation succeeds
+        once. [M2]"""
+        is_end = self.type is ObservationType.COMPENSATED and self.request_id is not None
+        return JobId(str(self.request_id)) if is_end else None

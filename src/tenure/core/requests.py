@@ -17,7 +17,6 @@ from tenure.core.changes import (
     Origin,
     apply,
     attempt_summary,
-    needs_compensation,
     origin_of,
 )
 from tenure.core.commands import (
@@ -35,7 +34,7 @@ from tenure.core.commands import (
 from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import JobId, RequestId, derived_job_id
 from tenure.core.instants import Instant, later
-from tenure.core.job import Job, JobError
+from tenure.core.job import Job, JobError, needs_compensation
 from tenure.core.lateness import why_not_held
 from tenure.core.outcomes import (
     Applied,

@@ -25,6 +25,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant
 from tenure.core.job import HIDDEN, Job, JobError, not_before
 from tenure.core.lateness import is_suspect
+from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import (
@@ -111,12 +112,15 @@ class JobRecord(DerivedRecord, frozen=True, kw_only=True):
 
     A job that finished while an attempt was running keeps that attempt's `started_at`, and
     `duration_s` says how long the attempt ran. [S10] A job that was given no `correlation_id` has
-    its own id as one. [OB26]
+    its own id as one. [OB26] A job and its compensation name each other: `compensated_by` is the
+    job that undoes this one, `compensates` the job that this one undoes. [M5]
     """
 
     correlation_id: str
     suspect: bool
     duration_s: float | None = None
+    compensates: JobId | None = None
+    compensated_by: JobId | None = None
 
 
 _BODIES = ("payload", "result", "checkpoint")
@@ -189,18 +193,64 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
     if not digests:
         facts = msgspec.structs.replace(event.payload, sha256=None, checkpoint_sha256=None)
         event = msgspec.structs.replace(event, fingerprint=None, payload=facts)
-    # Request ids are made of lease ids: a heartbeat's by rule [Q6], a report's by our own worker,
-    # and what follows from a report bears its request id, but no lease.
-    request_id = LEASE_ID_PATTERN.sub(lambda found: shown_lease(found[0]), event.request_id)
     return _event_record(
         event,
         id=f"{event.job_id}:{event.seq}",
         lease_id=None if event.lease_id is None else shown_lease(event.lease_id),
-        request_id=RequestId(request_id),
+        request_id=_shown_request_id(event.request_id),
     )
 
 
+def _shown_request_id(request_id: RequestId) -> RequestId:
+    """Request ids are made of lease ids: a heartbeat's by rule [Q6], a report's by our own worker,
+    and what follows from a report bears its request id, but no lease."""
+    return RequestId(LEASE_ID_PATTERN.sub(lambda found: shown_lease(found[0]), request_id))
+
+
 # --- Outside the log ---------------------------------------------------------------------------
+
+
+@derived(Observation)
+class ObservationRecord(DerivedRecord, frozen=True, kw_only=True):
+    """What is kept beside a job's log: a result that was refused, a report under another worker's
+    lease, a compensation that succeeded. [U3]
+
+    Of the body at most 4 KiB are kept, and shown only where bodies are asked for; it is whatever
+    the worker sent. `compensated_by` is the compensation.
+    """
+
+    sha256: str | None
+    body: str | None
+    compensated_by: JobId | None
+
+
+_observation_record = to_wire(
+    Observation, ObservationRecord, given=("lease_id", "request_id", "sha256", "body")
+)
+_observation = to_core(ObservationRecord, Observation, given=("request_id", "body"))
+
+
+def observation_record(
+    seen: Observation, *, bodies: bool, digests: bool = True
+) -> ObservationRecord:
+    """An observation as it is shown; without its digest for those who may not see bodies. [H46]"""
+    asked_as = None if seen.compensated_by is not None else seen.request_id
+    return _observation_record(
+        seen,
+        lease_id=None if seen.lease_id is None else shown_lease(seen.lease_id),
+        request_id=None if asked_as is None else _shown_request_id(asked_as),
+        sha256=seen.sha256 if digests else None,
+        body=seen.body.decode(errors="replace") if bodies and seen.body is not None else None,
+    )
+
+
+def observation_of(record: ObservationRecord) -> Observation:
+    """The observation behind a record; its lease id is only what may be shown of it."""
+    return _observation(
+        record,
+        request_id=record.compensated_by or record.request_id,
+        body=None if record.body is None else record.body.encode(),
+    )
 
 
 @derived(Resolution, without=("fingerprint",))

@@ -25,6 +25,7 @@ from tenure.protocol.records import (
     DerivedRecord,
     EventRecord,
     JobRecord,
+    ObservationRecord,
     Record,
     ResolutionRecord,
     WorkerRecord,
@@ -210,6 +211,12 @@ class EventsReply(Record, frozen=True, kw_only=True):
 
     events: tuple[EventRecord, ...]
     next_after_seq: int | None = None
+
+
+class ObservationsReply(Record, frozen=True, kw_only=True):
+    """What is kept beside a job's log: the first 500, oldest first. [U3]"""
+
+    observations: tuple[ObservationRecord, ...]
 
 
 class ArtifactsReply(Record, frozen=True, kw_only=True):

@@ -288,6 +288,17 @@ ROUTES: tuple[Route, ...] = (
         finds="job",
     ),
     _get(
+        "observations",
+        "/v1/jobs/{job_id}/observations",
+        "Read what was observed of a job beside its log",
+        C,
+        O,
+        V,
+        query=requests.BodiesQuery,
+        reply=replies.ObservationsReply,
+        finds="job",
+    ),
+    _get(
         "logs",
         "/v1/jobs/{job_id}/logs",
         "Read the output of a job's attempts",

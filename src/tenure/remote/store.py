@@ -15,10 +15,11 @@ from tenure.core.ids import Actor, JobId, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease
+from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import WorkerProcess, WorkerSeen
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, RequestRefused
 from tenure.ports import DeadLetter, JobFilter
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment
@@ -27,6 +28,7 @@ from tenure.protocol.records import (
     artifact_of,
     event_of,
     job_of,
+    observation_of,
     resolution_of,
     worker_of,
 )
@@ -39,6 +41,7 @@ from tenure.protocol.replies import (
     JobPage,
     KeptReply,
     LogsReply,
+    ObservationsReply,
     PeekLeasesReply,
     QueuesReply,
     StagingReply,
@@ -49,6 +52,7 @@ from tenure.protocol.replies import (
 )
 from tenure.protocol.requests import (
     MAX_PAGE,
+    BodiesQuery,
     DeadLettersQuery,
     EventsQuery,
     JobsQuery,
@@ -88,6 +92,21 @@ class RemoteStore:
         except NotFound:
             return []
         return found
+
+    def load_observations(self, job_id: JobId) -> list[Observation]:
+        """What is kept beside a job's log, with bodies if the caller may see them."""
+        check_job_id("job_id", job_id)
+        call = Call(name="observations", parts={"job_id": job_id}, query=BodiesQuery(bodies=True))
+        try:
+            found = self._caller.ask(call, ObservationsReply).observations
+        except NotFound:
+            return []
+        except RequestRefused as refused:
+            if refused.field != "bodies":
+                raise
+            call = Call(name="observations", parts={"job_id": job_id})
+            found = self._caller.ask(call, ObservationsReply).observations
+        return [observation_of(record) for record in found]
 
     def now(self) -> Instant:
         """The store's clock."""

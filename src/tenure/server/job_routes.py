@@ -20,6 +20,7 @@ from tenure.protocol.records import (
     dead_letter_record,
     event_record,
     job_record,
+    observation_record,
     resolution_record,
 )
 from tenure.protocol.replies import (
@@ -29,6 +30,7 @@ from tenure.protocol.replies import (
     JobPage,
     JobsReply,
     LogsReply,
+    ObservationsReply,
     job_reply,
 )
 from tenure.protocol.requests import (
@@ -285,6 +287,24 @@ async def events(call: Call) -> Response:
     )
 
 
+async def observations(call: Call) -> Response:
+    """Read what is kept beside a job's log."""
+    bodies = call.check_bodies_wanted()
+    await call.job()
+    found = await call.services.blocking(
+        lambda: call.coordinator.store.load_observations(call.job_id)
+    )
+    call.memory.read(sum(len(seen.body or b"") for seen in found))
+    digests = call.principal.sees_bodies
+    return await call.large_answer(
+        lambda: ObservationsReply(
+            observations=tuple(
+                observation_record(seen, bodies=bodies, digests=digests) for seen in found
+            )
+        )
+    )
+
+
 async def logs(call: Call) -> Response:
     """Read the output of a job's attempts."""
     await call.job()
@@ -334,6 +354,7 @@ HANDLERS: dict[str, Handler] = {
     "jobs": jobs,
     "job": job,
     "events": events,
+    "observations": observations,
     "logs": logs,
     "artifacts": artifacts,
     "artifact": artifact,

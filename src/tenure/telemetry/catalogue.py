@@ -136,6 +136,14 @@ DEAD_LETTERS = _counter(
     "Jobs that became dead letters.",
     "sum by (kind, reason_code) (increase(tenure_dead_letters_total[1h])) > 0",
 )
+OBSERVATIONS = _counter(
+    "tenure_observations_total",
+    "namespace kind type",
+    "What was kept beside the log: results that were refused (result_discarded), reports under"
+    " another worker's lease (foreign_lease), compensations that succeeded (compensated, by the"
+    " kind of the compensation).",
+    "sum by (kind, type) (increase(tenure_observations_total[1h]))",
+)
 WAIT = _histogram(
     "tenure_wait_seconds", "From the moment a job was ready to the moment it was claimed."
 )
@@ -234,6 +242,7 @@ METRICS: tuple[Metric, ...] = (
     RELEASES,
     FAILURES,
     DEAD_LETTERS,
+    OBSERVATIONS,
     WAIT,
     RUN,
     SWEEPER_LAG,

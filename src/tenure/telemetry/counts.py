@@ -25,6 +25,7 @@ from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, later, seconds
 from tenure.core.job import Job
+from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
@@ -32,6 +33,7 @@ from tenure.core.vocabulary import (
     EventCause,
     EventType,
     JobStatus,
+    ObservationType,
     ReasonCode,
     Stage,
 )
@@ -105,12 +107,15 @@ class Tally(msgspec.Struct):
     retries: dict[EventCause | None, Count] = field(default_factory=dict)
     failures: dict[ErrorClass, Count] = field(default_factory=dict)
     dead_letters: dict[tuple[ReasonCode | None, Stage | None], Count] = field(default_factory=dict)
+    observations: dict[ObservationType, Count] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
 
     def count(self, change: Change, before: Job | None) -> None:
         """Count the events of a change that was made to the row `before`."""
         events = self.events
+        for seen in change.observations:  # a compensation succeeded
+            _add(self.observations, seen.type)
         started_at = None if before is None else before.started_at
         stalled_by = None if before is None else before.stall_cause
         for event in change.events:
@@ -148,6 +153,7 @@ class Tally(msgspec.Struct):
         _add_all(self.retries, other.retries)
         _add_all(self.failures, other.failures)
         _add_all(self.dead_letters, other.dead_letters)
+        _add_all(self.observations, other.observations)
         self.waits.add(other.waits)
         self.runs.add(other.runs)
 
@@ -253,6 +259,13 @@ class Counts:
                 self._tallies.of(job.namespace, job.kind).count(change, before.get(job.id))
                 for spawned in change.spawned:
                     self._tallies.of(spawned.job.namespace, spawned.job.kind).count(spawned, None)
+
+    def observed(self, observations: Sequence[Observation], jobs: Mapping[JobId, Job]) -> None:
+        """Count what was kept of refused reports."""
+        with self._locked():
+            for seen in observations:
+                job = jobs[seen.job_id]
+                _add(self._tallies.of(job.namespace, job.kind).observations, seen.type)
 
     def missed(self, commands: Sequence[Command]) -> None:
         """Count commands that lost their compare-and-swap, by operation."""

@@ -203,6 +203,12 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
                 if kind is EventType.STALLED and cause in causes
             ],
         )
+    yield from _tallied(snapshot)
+
+
+def _tallied(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
+    """Counters of what an event's type and cause do not say."""
+    tallies = snapshot.tallies.items()
     yield (
         catalogue.RETRIES,
         [
@@ -221,6 +227,14 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
             ((*at, _word(reason), _word(stage)), number)
             for at, tally in tallies
             for (reason, stage), number in tally.dead_letters.items()
+        ],
+    )
+    yield (
+        catalogue.OBSERVATIONS,
+        [
+            ((*at, key), number)
+            for at, tally in tallies
+            for key, number in tally.observations.items()
         ],
     )
 

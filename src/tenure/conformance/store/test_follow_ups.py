@@ -6,10 +6,9 @@ import pytest
 
 from tenure.conformance.harness import CLIENT, KIND, WORKER, Kit, policy
 from tenure.conformance.spec import spec
-from tenure.core.changes import compensation_id
 from tenure.core.commands import FollowUp, ParentAttempt
 from tenure.core.ids import Actor, Kind, Namespace, follow_up_id
-from tenure.core.job import Job
+from tenure.core.job import Job, compensation_id
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, JobStatus
 from tenure.errors import InvalidInput

@@ -7,7 +7,11 @@ from tenure.core.events import digest
 from tenure.core.ids import LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.job import Job, JobError
-from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
+from tenure.core.observations import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    MAX_OBSERVATIONS_READ,
+    Observation,
+)
 from tenure.core.vocabulary import ObservationType
 
 DAY_S = 24 * 3600
@@ -92,9 +96,10 @@ def test_ten_are_kept_also_when_they_come_in_one_batch(kit: Kit) -> None:
     job = _lost(kit)
     notes = [_note(kit, job, job.lease_id, number) for number in range(14)]
 
-    kit.store.observe(notes)
+    kept = kit.store.observe(notes)
 
-    assert kit.observations(job) == notes[:MAX_OBSERVATIONS_PER_LEASE]
+    assert kit.observations(job) == kept == notes[:MAX_OBSERVATIONS_PER_LEASE]
+    assert kit.store.observe(notes[-1:]) == []
 
 
 @spec("U1")
@@ -109,6 +114,20 @@ def test_each_lease_has_its_own_ten(kit: Kit) -> None:
     kept = kit.observations(job)
     assert [sum(each.lease_id == lease for each in kept) for lease in leases] == [10, 10]
     assert kit.observations(other) == notes[-1:]
+
+
+@spec("U3")
+def test_the_first_500_of_a_job_are_read(kit: Kit) -> None:
+    job = _lost(kit)
+    leases = [LeaseId(f"1-{number:032x}") for number in range(51)]
+    for lease in leases:
+        kit.advance(microseconds=1)
+        kit.store.observe([_note(kit, job, lease, number) for number in range(10)])
+
+    seen = kit.observations(job)
+
+    assert len(seen) == MAX_OBSERVATIONS_READ
+    assert {each.lease_id for each in seen} == set(leases[:50])
 
 
 def _note(kit: Kit, job: Job, lease_id: LeaseId | None, number: int) -> Observation:
@@ -156,9 +175,9 @@ def test_an_unknown_job_is_not_observed(kit: Kit) -> None:
     note = _note(kit, job, job.lease_id, 1)
     unknown = kit.new_id()
 
-    kit.store.observe([Observation(job_id=unknown, type=note.type, ts=note.ts, actor=note.actor)])
-    kit.store.observe([])
+    stray = Observation(job_id=unknown, type=note.type, ts=note.ts, actor=note.actor)
 
+    assert kit.store.observe([stray]) == kit.store.observe([]) == []
     assert kit.store.load_observations(unknown) == []
 
 

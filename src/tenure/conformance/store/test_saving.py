@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from tenure.conformance.harness import CLIENT, OPERATOR, WORKER, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.batches import LOST_BEFORE_LOCKING
-from tenure.core.changes import compensation_id
 from tenure.core.commands import Cancel, Command, DeadLetter
 from tenure.core.ids import Epoch, Kind, QueueName, RequestId
 from tenure.core.instants import Instant
-from tenure.core.job import AT_ONCE, Progress
+from tenure.core.job import AT_ONCE, Progress, compensation_id
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.policy import Compensation, Policy

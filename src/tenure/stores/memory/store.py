@@ -29,7 +29,11 @@ from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
 from tenure.core.leases import HeldLease, lease_news
-from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
+from tenure.core.observations import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    MAX_OBSERVATIONS_READ,
+    Observation,
+)
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
@@ -194,8 +198,11 @@ class MemoryStore(
         """A job's observations, oldest first."""
         with self._lock:
             self._open()
-            seen = [each for each in self._observations if each.job_id == job_id]
-            return sorted(seen, key=lambda each: each.ts)
+            return self._observations_of(job_id)[:MAX_OBSERVATIONS_READ]
+
+    def _observations_of(self, job_id: JobId) -> list[Observation]:
+        seen = [each for each in self._observations if each.job_id == job_id]
+        return sorted(seen, key=lambda each: each.ts)
 
     # --- saving --------------------------------------------------------------------------------
 
@@ -280,13 +287,14 @@ class MemoryStore(
         for spawned in change.spawned:
             self._write(spawned)
 
-    def observe(self, observations: Sequence[Observation]) -> None:
-        """Keep refused results, at most ten per lease."""
+    def observe(self, observations: Sequence[Observation]) -> list[Observation]:
+        """Keep refused results, at most ten per lease. Returns those that were kept."""
         with self._lock:
             self._open()
-            self._keep_observations(observations)
+            return self._keep_observations(observations)
 
-    def _keep_observations(self, observations: Sequence[Observation]) -> None:
+    def _keep_observations(self, observations: Sequence[Observation]) -> list[Observation]:
+        kept: list[Observation] = []
         for new in observations:
             of_lease = [
                 seen
@@ -295,6 +303,8 @@ class MemoryStore(
             ]
             if new.job_id in self._jobs and len(of_lease) < MAX_OBSERVATIONS_PER_LEASE:
                 self._observations.append(new)
+                kept.append(new)
+        return kept
 
     # --- claiming and sweeping -----------------------------------------------------------------
 
@@ -604,7 +614,7 @@ class MemoryStore(
         for job_id in ids:
             with self._lock:
                 job, events = self._jobs.get(job_id), tuple(self._events.get(job_id, ()))
-                observations = tuple(self.load_observations(job_id))
+                observations = tuple(self._observations_of(job_id))
             if job is not None:
                 yield Record(job_id, job, events, observations)
 

@@ -47,7 +47,7 @@ SELECT {event_columns} FROM (
 
 -- name: load_observations
 SELECT {observation_columns} FROM {t}observation
- WHERE job_id {among_ids} ORDER BY job_id, ts, ordinal;
+ WHERE job_id {among_ids} ORDER BY job_id, ts, ordinal {limit};
 
 -- name: keep_observation
 -- The ordinal is part of the key, so that no race keeps an eleventh. [U1]

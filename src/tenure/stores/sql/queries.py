@@ -203,7 +203,9 @@ class SqlQueries(Transactional):
         ids = [JobId(row[0]) for row in found]
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
-        answers = tx.fetch(*[self._query(name, ids=packed) for name in names], last=True)
+        answers = tx.fetch(
+            *[self._query(name, (("limit", ""),), ids=packed) for name in names], last=True
+        )
         unreadable: dict[JobId, list[Unreadable]] = {job_id: [] for job_id in ids}
         jobs = {job.id: job for job in _readable(answers[0], job_from, _REV, unreadable)}
         events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}

@@ -24,7 +24,11 @@ from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease, LeaseRow, lease_news
-from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, Observation
+from tenure.core.observations import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    MAX_OBSERVATIONS_READ,
+    Observation,
+)
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable
@@ -241,7 +245,10 @@ class SqlStore(
 
     def load_observations(self, job_id: JobId) -> list[Observation]:
         """A job's observations, oldest first."""
-        query = self._query("load_observations", ids=self._pack([job_id]))
+        shape = (("limit", "LIMIT :limit"),)
+        query = self._query(
+            "load_observations", shape, ids=self._pack([job_id]), limit=MAX_OBSERVATIONS_READ
+        )
         rows = self._rows(query)
         return [observation_from(row) for row in rows]
 
@@ -291,12 +298,16 @@ class SqlStore(
 
     # --- observing -----------------------------------------------------------------------------
 
-    def observe(self, observations: Sequence[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation]) -> list[Observation]:
         """Keep refused results, at most ten per lease. [U1]"""
-        if observations:
-            self._write(lambda tx: self._keep_observations(tx, observations))
+        if not observations:
+            return []
+        return self._write(lambda tx: self._keep_observations(tx, observations))
 
-    def _keep_observations(self, tx: Transaction, observations: Sequence[Observation]) -> None:
+    def _keep_observations(
+        self, tx: Transaction, observations: Sequence[Observation]
+    ) -> list[Observation]:
+        noted: list[Observation] = []
         for seen in sorted(observations, key=lambda each: each.job_id):
             # Locked, so that a purge cannot leave an observation without its job.
             tx.fetch(self._query("hold_job", job_id=seen.job_id))
@@ -309,8 +320,11 @@ class SqlStore(
             facts["type"] = seen.type.value
             for _ in range(MAX_OBSERVATION_TRIES):
                 [kept] = tx.fetch(self._query("keep_observation", **(facts | where)))
+                if kept:
+                    noted.append(seen)
                 if kept or not tx.fetch(self._query("observation_room", **where))[0]:
                     break
+        return noted
 
     # --- claiming and sweeping -----------------------------------------------------------------
 
