@@ -1,8 +1,8 @@
-"""Checks a history against the four simpler models of a job's life that Tenure combines.
+"""Checks a history against the four documents that Tenure combines (docs/spec/your-document.md).
 
-Each model (A, B, C, D) has its own states and transitions; the sets below are copied from it. A
-function per model translates the history into the model's words, and checks that the model allows
-every step. docs/spec/invariants.md describes the models under [P1] to [P4].
+Each document (A, B, C, D) has its own states and transitions; the sets below are copied from it. A
+function per document translates the history into the document's words, and checks that it allows
+every step. [P1] to [P4] in docs/spec/invariants.md define the translations.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, JobStatu
 from tenure.ports import Record
 from tenure.verify.violations import Violation, broken, rev_of
 
-# --- A, ownership --------------------------------------------------------------------------------
+# --- A, the invariants: who owns a job -----------------------------------------------------------
 
 
 class AState(StrEnum):
@@ -74,7 +74,7 @@ def running_has_one_owner(record: Record) -> Iterator[Violation]:
         yield broken("P1", record, rev_of(record), what)
 
 
-# --- B, attempts as a state machine --------------------------------------------------------------
+# --- B, the state machine: how an attempt moves forward ------------------------------------------
 
 
 class BState(StrEnum):
@@ -183,7 +183,7 @@ def _rises(here: BState, there: BState) -> bool:
     return (here, there) in B_TRANSITIONS and B_RANK[there] > B_RANK[here]
 
 
-# --- C, leases and reports -----------------------------------------------------------------------
+# --- C, the worker contract: how a lease ends ----------------------------------------------------
 
 
 class CState(StrEnum):
@@ -254,7 +254,7 @@ def attempts_end_once(record: Record) -> Iterator[Violation]:
         yield broken("P3", record, rev_of(record), what)
 
 
-# --- D, the order of operations ------------------------------------------------------------------
+# --- D, the lifecycle plan: in which order operations happen -------------------------------------
 
 D_TRANSITIONS: frozenset[tuple[JobStatus | None, str, JobStatus]] = frozenset(
     {
