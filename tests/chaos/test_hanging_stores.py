@@ -7,7 +7,7 @@ In real time, with real databases. `make test` runs each case with short leases 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -46,6 +46,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tests.support.hanging import SilentProxy, frozen, write_lock
 from tests.support.postgres import PostgresCluster
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -187,16 +188,14 @@ def jobs_after_a_hang(
 
 
 def _when_ended(store: Store, ids: list[JobId]) -> dict[JobId, Job]:
-    until = time.monotonic() + LIMIT_S
-    while True:
-        try:
+    def ended() -> dict[JobId, Job]:
+        with suppress(StoreUnavailable):
             found = store.load(ids).jobs
-        except StoreUnavailable:
-            found = {}
-        if found and all(job.finished_at is not None for job in found.values()):
-            return found
-        assert time.monotonic() < until, {job.status for job in found.values()}
-        time.sleep(0.1)
+            if all(job.finished_at is not None for job in found.values()):
+                return found
+        return {}
+
+    return until(ended, "all jobs have ended", within_s=LIMIT_S)
 
 
 def assert_every_job_got_one_credit(jobs: dict[JobId, Job], *, count: int) -> None:

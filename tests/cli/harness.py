@@ -16,8 +16,8 @@ from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Start
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName, RequestId, WorkerId, worker_actor
 from tenure.core.verdicts import Grant
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 TENURE = [sys.executable, "-m", "tenure"]
 Run = Callable[..., Result]
 

@@ -13,7 +13,7 @@ import pytest
 from tenure.cli.demo import Demo
 from tenure.protocol import URL_VARIABLE
 from tenure.settings import LEASE_BOUNDS_VARIABLE
-from tests.e2e.workers import is_gone
+from tests.worker.harness import is_alive
 
 pytestmark = pytest.mark.process
 
@@ -76,7 +76,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
 
     assert demo.wait(timeout=120) == code
     assert len(workers) == 2
-    assert all(is_gone(pid) for pid in workers)
+    assert not any(map(is_alive, workers))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import pytest
 from tenure import Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
 
-PATIENCE_S = 60.0
 SOURCE = """
 from tenure import Retry, Tenure
 
@@ -54,11 +53,8 @@ def dev(tmp_path: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 def until_said(log: Path, words: str) -> str:
     """Wait for these words; all that was said by then."""
-    end = time.monotonic() + PATIENCE_S
-    while words not in (said := log.read_text()):
-        assert time.monotonic() < end, f"waited for {words!r}, heard {said}"
-        time.sleep(0.05)
-    return said
+    until(lambda: words in log.read_text(), f"{words!r} is said", seen=log.read_text)
+    return log.read_text()
 
 
 def test_a_changed_file_is_served_soon(
@@ -69,9 +65,10 @@ def test_a_changed_file_is_served_soon(
         (tmp_path / "greeting.py").write_text(SOURCE.format(word="good-bye"))
         # Not by its result: a child of the old worker that starts late reads the new file, too.
         until_said(log, "greeting.py changed, restarting")
-        end = time.monotonic() + PATIENCE_S
-        while client.enqueue("greet", {}).result(timeout=PATIENCE_S) != "good-bye":
-            assert time.monotonic() < end, "the old code is still served"
+        until(
+            lambda: client.enqueue("greet", {}).result(timeout=PATIENCE_S) == "good-bye",
+            "the new code is served",
+        )
     dev.send_signal(signal.SIGTERM)
     assert dev.wait(PATIENCE_S) == 0
 

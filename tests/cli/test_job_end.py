@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from tenure.cli.job_end import lost_attempts
 from tenure.cli.output import in_words
 from tenure.core.commands import Sweep
 from tenure.core.policy import Policy
-from tests.cli.harness import PATIENCE_S, TENURE, at_a_terminal
+from tests.cli.harness import TENURE, at_a_terminal
 from tests.support.coordinators import World
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
 
@@ -68,10 +68,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
 
 def until_failed(client: Tenure, job_id: str) -> None:
     """Wait for an attempt to fail."""
-    end = time.monotonic() + PATIENCE_S
-    while not client.get(job_id).refresh().failures:
-        assert time.monotonic() < end, "no attempt has failed"
-        time.sleep(0.05)
+    until(lambda: client.get(job_id).refresh().failures, "an attempt has failed")
 
 
 def test_failed_attempts_are_reported_during_a_wait(ask: Ask) -> None:

@@ -13,10 +13,10 @@ from tenure import Tenure
 from tenure.cli import worker as worker_command
 from tenure.worker.options import WorkerOptions
 from tests.cli.harness import tenure
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-PATIENCE_S = 60.0
 TENURE = [sys.executable, "-m", "tenure"]
 SOURCE = """
 import os

@@ -11,8 +11,7 @@ import click
 from click.testing import CliRunner
 
 from tenure.cli.main import main
-
-PATIENCE_S = 120.0
+from tests.support.waiting import PATIENCE_S
 
 
 def check_command(words: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.e2e.papers import paper
 from tests.e2e.workers import Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +34,7 @@ def test_an_artifact_appears_with_the_success_and_not_before(site: Site, tmp_pat
     note = tmp_path / "note"
     job_id = site.enqueue("write", how="waits", note=str(note))
     site.start("worker")
-    site.until(Path(f"{note}.ready").exists, "the artifact is staged")
+    until(Path(f"{note}.ready").exists, "the artifact is staged")
 
     was_hidden = is_out_of_sight(site, job_id, "paper-1")
     note.touch()
@@ -71,7 +72,7 @@ def test_artifacts_of_a_killed_worker_are_never_seen(site: Site, tmp_path: Path)
     note = tmp_path / "note"
     job_id = site.enqueue("write", how="waits", note=str(note))
     site.start("first")
-    site.until(Path(f"{note}.ready").exists, "the artifact is staged")
+    until(Path(f"{note}.ready").exists, "the artifact is staged")
 
     site.signal("first", signal.SIGKILL)
     site.start("second")
@@ -87,7 +88,7 @@ def test_artifacts_of_a_cancelled_job_are_never_seen(site: Site, tmp_path: Path)
     note = tmp_path / "note"
     job_id = site.enqueue("write", how="waits", note=str(note))
     site.start("worker")
-    site.until(Path(f"{note}.ready").exists, "the artifact is staged")
+    until(Path(f"{note}.ready").exists, "the artifact is staged")
 
     site.cancel(job_id, CancelMode.HARD)
     note.touch()  # a handler that would finish now is too late

@@ -8,6 +8,7 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import JobFilter
 from tests.e2e.workers import Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -60,7 +61,7 @@ def test_the_next_attempt_goes_on_where_the_last_one_was_and_output_is_kept(site
     assert job.progress is not None
     assert (job.progress.done, job.progress.total) == (4, 4)
     wanted = b"attempt 1 begins with []\nattempt 2 begins with [10, 11]\n"
-    site.until(lambda: site.tenure("jobs", "logs", job_id).stdout == wanted, "its output is kept")
+    until(lambda: site.tenure("jobs", "logs", job_id).stdout == wanted, "its output is kept")
 
 
 def test_jobs_that_ended_badly_are_compensated(site: Site) -> None:
@@ -103,6 +104,6 @@ def test_a_command_waits_for_the_result_or_says_why_there_is_none(site: Site) ->
 def only(site: Site, kind: str) -> JobId:
     """The one job of a kind, once there is one."""
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, kind=Kind(kind))
-    site.until(lambda: bool(site.store.list_jobs(wanted)), f"there is a {kind}")
+    until(lambda: bool(site.store.list_jobs(wanted)), f"there is a {kind}")
     [job] = site.store.list_jobs(wanted)
     return job.id

@@ -11,6 +11,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import SYSTEM, JobId
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 from tests.e2e.workers import EACH_DATABASE, Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -24,7 +25,7 @@ def lose(site: Site, jobs: int) -> list[JobId]:
     site.signal("doomed", signal.SIGKILL)
     site.workers["doomed"].wait()
     last_end = max(site.job(job_id).due_at or 0 for job_id in ids)
-    site.until(lambda: site.store.now() > last_end, "the leases are over")
+    until(lambda: site.store.now() > last_end, "the leases are over")
     assert {site.job(job_id).status for job_id in ids} == {JobStatus.RUNNING}
     return ids
 

@@ -14,6 +14,7 @@ from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus, ReasonCode, Stage
 from tests.e2e.workers import Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -41,7 +42,7 @@ class Waiting:
         self.told = Path(f"{note}.told")
         self.job_id: JobId = site.enqueue(kind, note=str(note))
         ready = Path(f"{note}.ready")
-        site.until(ready.exists, f"{note.name} runs")
+        until(ready.exists, f"{note.name} runs")
         self.process, self.thread = map(int, ready.read_text().split())
 
     def ends_well_at_once(self) -> bool:
@@ -113,7 +114,7 @@ def kept_output(site: Site, job_id: JobId, ending: bytes) -> bytes:
         texts.append(site.tenure("jobs", "logs", job_id).stdout)
         return texts[-1].endswith(ending)
 
-    site.until(has_arrived, f"the output of {job_id} is kept")
+    until(has_arrived, f"the output of {job_id} is kept")
     return texts[-1]
 
 

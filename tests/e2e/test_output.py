@@ -9,6 +9,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tests.e2e.workers import Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -23,12 +24,12 @@ def test_the_output_of_a_running_job_can_be_read(site: Site, tmp_path: Path) -> 
     job_id = site.enqueue("chat", name="ada", note=str(note))
     site.start("worker")
 
-    site.until(lambda: "ada says 19" in written(site, job_id), "its output is there")
+    until(lambda: "ada says 19" in written(site, job_id), "its output is there")
     status = site.job(job_id).status
     running = site.tenure("jobs", "logs", job_id)
     note.touch()
     site.until_ended(job_id)
-    site.until(lambda: "ada is done" in written(site, job_id), "the rest is there")
+    until(lambda: "ada is done" in written(site, job_id), "the rest is there")
     ended = site.tenure("jobs", "logs", job_id)
 
     assert status is JobStatus.RUNNING
@@ -50,7 +51,7 @@ def test_missing_output_is_explained(site: Site, tmp_path: Path) -> None:
 
     assert logs() == f"tenure: job {job_id} is queued and has not been attempted yet\n"
     site.start("worker")
-    site.until(Path(f"{note}.ready").exists, "the handler runs")
+    until(Path(f"{note}.ready").exists, "the handler runs")
     assert "attempt 1 of" in logs()
     assert "runs on worker and has written nothing so far" in logs()
     assert "has had 1 attempts; there is no attempt 3 yet" in logs("--attempt", "3")

@@ -9,6 +9,7 @@ import pytest
 from tenure.core.vocabulary import CancelMode, JobStatus, Stage
 from tests.e2e.ledger import DEBTS, NO_BOOKS, TABLE, connect, entries
 from tests.e2e.workers import EACH_DATABASE, Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -72,13 +73,13 @@ def test_an_expired_lease_rolls_the_entry_back_and_the_next_attempt_posts_it(
     note = tmp_path / "note"
     job_id = books.enqueue(kind, entry="rent", how="frozen", note=str(note))
     books.start("worker")
-    books.until(Path(f"{note}.ready").exists, "the handler has frozen its supervisor")
+    until(Path(f"{note}.ready").exists, "the handler has frozen its supervisor")
     due_at = books.job(job_id).due_at
     assert due_at is not None
 
-    books.until(lambda: books.store.now() > due_at, "the lease has expired")
+    until(lambda: books.store.now() > due_at, "the lease has expired")
     note.touch()
-    books.until(Path(f"{note}.conflict").exists, "the handler was refused")
+    until(Path(f"{note}.conflict").exists, "the handler was refused")
     posted_meanwhile = entries(books.url)
     books.signal("worker", signal.SIGCONT)
     job = books.until_ended(job_id)
@@ -120,11 +121,11 @@ def test_a_hard_cancel_in_the_middle_rolls_the_entry_back(
     note = tmp_path / "note"
     job_id = site.enqueue("post", entry="rent", how="frozen", note=str(note))
     site.start("worker")
-    site.until(Path(f"{note}.ready").exists, "the handler has frozen its supervisor")
+    until(Path(f"{note}.ready").exists, "the handler has frozen its supervisor")
 
     site.cancel(job_id, CancelMode.HARD)
     note.touch()
-    site.until(Path(f"{note}.conflict").exists, "the handler was refused")
+    until(Path(f"{note}.conflict").exists, "the handler was refused")
     site.signal("worker", signal.SIGCONT)
 
     assert site.job(job_id).status is JobStatus.CANCELLED

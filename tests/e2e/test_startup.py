@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure.conformance.spec import spec
-from tests.worker.harness import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +56,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 text=True,
             )
         )
-        wait_until((tmp_path / "importing").exists, "the application to be imported")
+        until((tmp_path / "importing").exists, "the application is being imported")
         return started[-1]
 
     yield work

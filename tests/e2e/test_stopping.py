@@ -11,7 +11,9 @@ from msgspec import json
 
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
-from tests.e2e.workers import Site, is_gone
+from tests.e2e.workers import Site
+from tests.support.waiting import until
+from tests.worker.harness import is_alive
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +25,7 @@ def test_a_soft_cancel_reaches_every_kind_of_handler_and_kills_those_that_ignore
     kinds = ("attentive", "dream", "obstinate")
     jobs = {kind: site.enqueue(kind, note=str(tmp_path / kind)) for kind in kinds}
     for kind in kinds:
-        site.until((tmp_path / f"{kind}.ready").exists, f"{kind} runs")
+        until((tmp_path / f"{kind}.ready").exists, f"{kind} runs")
     deaf = int((tmp_path / "obstinate.ready").read_text())
 
     for job_id in jobs.values():
@@ -32,8 +34,8 @@ def test_a_soft_cancel_reaches_every_kind_of_handler_and_kills_those_that_ignore
 
     assert {job.status for job in ended.values()} == {JobStatus.CANCELLED}
     for kind in ("attentive", "dream"):
-        site.until((tmp_path / f"{kind}.told").exists, f"{kind} was told")
-    site.until(lambda: is_gone(deaf), "the deaf one is gone")
+        until((tmp_path / f"{kind}.told").exists, f"{kind} was told")
+    until(lambda: not is_alive(deaf), "the deaf one is gone")
 
 
 @pytest.mark.parametrize("mode", CancelMode)
@@ -43,14 +45,14 @@ def test_a_cancel_does_not_wait_for_a_heartbeat(
     note = tmp_path / "pid"
     job_id = site.enqueue("unhurried", pid_file=str(note))
     site.start("worker")
-    site.until(lambda: note.exists() and note.read_text() != "", "it runs")
+    until(lambda: note.exists() and note.read_text() != "", "it runs")
     half_a_minute = site.job(job_id).policy.heartbeat_us
 
     site.cancel(job_id, mode)
     asked_at = site.store.now()
     site.until_ended(job_id)
     if mode is CancelMode.HARD:
-        site.until(lambda: is_gone(int(note.read_text())), "its handler is gone")
+        until(lambda: not is_alive(int(note.read_text())), "its handler is gone")
 
     assert site.store.now() - asked_at < half_a_minute * 2 // 3
 
@@ -88,7 +90,7 @@ def start_family(site: Site, note: Path) -> tuple[JobId, list[int]]:
     """A job that does not listen, and the processes it consists of."""
     job_id = site.enqueue("family", note=str(note))
     site.start("worker", grace="600s")
-    site.until(note.exists, "the handler and its program run")
+    until(note.exists, "the handler and its program run")
     return job_id, [int(pid) for pid in note.read_text().split()]
 
 
@@ -97,7 +99,7 @@ def test_a_hard_cancel_ends_what_the_handler_started_too(site: Site, tmp_path: P
 
     site.cancel(job_id, CancelMode.HARD)
 
-    site.until(lambda: all(map(is_gone, pids)), "the handler and its program are gone")
+    until(lambda: not any(map(is_alive, pids)), "the handler and its program are gone")
     assert site.job(job_id).status is JobStatus.CANCELLED
 
 
@@ -108,7 +110,7 @@ def test_handlers_and_what_they_started_die_with_a_killed_worker(
 
     site.signal("worker", signal.SIGKILL)
 
-    site.until(lambda: all(map(is_gone, pids)), "the handler and its program are gone")
+    until(lambda: not any(map(is_alive, pids)), "the handler and its program are gone")
 
 
 def test_a_second_sigterm_ends_the_worker_at_once_and_costs_no_budget(
@@ -124,10 +126,10 @@ def test_a_second_sigterm_ends_the_worker_at_once_and_costs_no_budget(
             worker.wait(timeout=2)
         return worker.returncode is not None
 
-    site.until(has_ended, "the worker has ended")
+    until(has_ended, "the worker has ended")
 
     job = site.job(job_id)
     assert worker.returncode == 0
-    assert all(map(is_gone, pids))
+    assert not any(map(is_alive, pids))
     assert (job.status, job.failures, job.releases) == (JobStatus.QUEUED, 0, 1)
     assert job.run_at == job.enqueued_at  # the place it had [Z5]

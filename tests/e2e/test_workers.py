@@ -12,8 +12,10 @@ from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.errors import StoreUnavailable
-from tests.e2e.workers import EACH_DATABASE, Site, is_gone
+from tests.e2e.workers import EACH_DATABASE, Site
 from tests.support.postgres import PostgresCluster
+from tests.support.waiting import until
+from tests.worker.harness import is_alive
 
 pytestmark = pytest.mark.process
 
@@ -41,14 +43,14 @@ def test_a_frozen_workers_result_is_refused_and_the_other_stands(
     note, talk = tmp_path / "note", tmp_path / "talk"
     job_id = site.enqueue("write", how="waits", note=str(note))
     site.start("zombie", talk=talk)
-    site.until(Path(f"{note}.ready").exists, "the handler runs")
+    until(Path(f"{note}.ready").exists, "the handler runs")
 
     site.freeze("zombie")
     note.touch()  # its handler ends now, within its lease, and nobody hears of it
     site.start("awake")
     job = site.until_ended(job_id)
     site.signal("zombie", signal.SIGCONT)
-    site.until(lambda: bool(site.store.load_observations(job_id)), "the late result is noted")
+    until(lambda: bool(site.store.load_observations(job_id)), "the late result is noted")
     site.signal("zombie", signal.SIGTERM)
     code = site.workers["zombie"].wait(timeout=120)
 
@@ -68,14 +70,14 @@ def test_a_frozen_workers_handler_is_gone_before_its_job_runs_elsewhere(
     pid_file = tmp_path / "pid"
     job_id = site.enqueue("deaf", pid_file=str(pid_file))
     site.start("zombie")
-    site.until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
+    until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
     pid = int(pid_file.read_text())
 
     site.freeze("zombie")
     site.start("awake")
     job = site.until_ended(job_id)
 
-    assert is_gone(pid)
+    assert not is_alive(pid)
     assert job.status is JobStatus.DEAD_LETTERED
     site.signal("zombie", signal.SIGCONT)
 
@@ -91,8 +93,8 @@ def test_a_rejected_attempt_is_stopped_logged_counted_and_never_reported_again(
     site.start("worker", talk=talk)
     ending = site.enqueue("last_word", note=str(end))
     running = site.enqueue("deaf", note=str(tmp_path / "deaf"))
-    site.until(Path(f"{end}.ready").exists, "the one that will end runs")
-    site.until(pid_file.exists, "the one that never ends runs")
+    until(Path(f"{end}.ready").exists, "the one that will end runs")
+    until(pid_file.exists, "the one that never ends runs")
 
     site.freeze("worker")
     for job_id in (running, ending):
@@ -100,7 +102,7 @@ def test_a_rejected_attempt_is_stopped_logged_counted_and_never_reported_again(
     purged = site.store.purge(older_than_us=Duration(0), limit=2)
     end.touch()
     site.signal("worker", signal.SIGCONT)
-    site.until(lambda: is_gone(int(pid_file.read_text())), "the handler's process is gone")
+    until(lambda: not is_alive(int(pid_file.read_text())), "the handler's process is gone")
     after = site.until_ended(site.enqueue("shout", kibibytes=1))
     site.signal("worker", signal.SIGTERM)
     code = site.workers["worker"].wait(timeout=120)
@@ -159,7 +161,7 @@ def test_rolling_restarts_burn_no_budget(site: Site) -> None:
     site.start("a", grace="5s")
 
     for old, new in (("a", "b"), ("b", "c")):
-        site.until(partial(_has_worked, site, jobs, old), f"{old} has claimed something")
+        until(partial(_has_worked, site, jobs, old), f"{old} has claimed something")
         site.start(new, grace="5s")
         site.signal(old, signal.SIGTERM)
         assert site.workers[old].wait(timeout=120) == 0
@@ -195,12 +197,12 @@ def test_a_hard_cancel_ends_an_infinite_loop(site: Site, tmp_path: Path) -> None
     pid_file = tmp_path / "pid"
     job_id = site.enqueue("deaf", pid_file=str(pid_file))
     site.start("worker")
-    site.until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
+    until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
     pid = int(pid_file.read_text())
 
     site.cancel(job_id, CancelMode.HARD)
 
-    site.until(lambda: is_gone(pid), "the handler's process is gone")
+    until(lambda: not is_alive(pid), "the handler's process is gone")
     assert site.job(job_id).status is JobStatus.CANCELLED
     after = site.enqueue("add", one=1, two=1)
     assert site.until_ended(after).status is JobStatus.SUCCEEDED
@@ -215,7 +217,7 @@ def test_an_outage_longer_than_the_lease_costs_no_budget(
     site.until_status(job_id, JobStatus.RUNNING)
 
     durable_postgres.kill()
-    site.until(lambda: _is_down(site), "the server is away")
+    until(lambda: _is_down(site), "the server is away")
     _wait_out_an_outage()
     durable_postgres.restart()
     job = site.until_ended(job_id)

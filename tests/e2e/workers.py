@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -32,11 +31,11 @@ from tenure.wiring import open_store
 from tenure.worker.application import load_registry
 from tests.e2e.app import app
 from tests.support.freezing import freeze_without_lock
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.e2e.app:app"
 TENURE = (sys.executable, "-m", "tenure")
-PATIENCE_S = 120.0
 EACH_DATABASE = pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
 BOUNDS = "1s,120s"
 CLIENT = client_actor("tests")
@@ -139,21 +138,22 @@ class Site:
         renewals = (EventType.LEASE_RENEWED, EventType.HEARTBEAT)
         return [event.type for event in self.events(job_id) if event.type not in renewals]
 
-    def until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Real time with a generous limit."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_so():
-            assert time.monotonic() < deadline, f"waited in vain until {what}"
-            time.sleep(0.02)
-
     def until_status(self, job_id: JobId, *statuses: JobStatus) -> Job:
         """Wait until the job is in one of these."""
-        self.until(lambda: self.job(job_id).status in statuses, f"{job_id} is {statuses}")
+        until(
+            lambda: self.job(job_id).status in statuses,
+            f"{job_id} is {statuses}",
+            seen=lambda: self.job(job_id),
+        )
         return self.job(job_id)
 
     def until_ended(self, job_id: JobId) -> Job:
         """Wait until the job is finished."""
-        self.until(lambda: self.job(job_id).status.is_terminal, f"{job_id} has ended")
+        until(
+            lambda: self.job(job_id).status.is_terminal,
+            f"{job_id} has ended",
+            seen=lambda: self.job(job_id),
+        )
         return self.job(job_id)
 
     def cancel(self, job_id: JobId, mode: CancelMode) -> None:
@@ -178,12 +178,3 @@ class Site:
         report = verify(self.store)
         self.store.close()
         assert report.violated == [], [finding.first for finding in report.findings]
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no living process has this pid (a zombie is as good as gone)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # gone, or going while it was read
-        return True
-    return state == "Z"

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -115,14 +116,15 @@ def _post(url: str, order: dict[str, object]) -> tuple[int, Any]:
 
 
 def _orders_once_confirmed(url: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    def orders() -> Any:
         with urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - the example's own server
-            orders = json.load(answer)
-        if all(order["status"] == "confirmed" for order in orders):
-            return orders
-        assert time.monotonic() < deadline, orders
-        time.sleep(0.2)  # real time: another process does the work
+            return json.load(answer)
+
+    def are_confirmed() -> bool:
+        return all(order["status"] == "confirmed" for order in orders())
+
+    until(are_confirmed, "all orders are confirmed", seen=orders)
+    return orders()
 
 
 def test_the_agent_continues_where_it_was_and_stops_when_cancelled(place: Place) -> None:

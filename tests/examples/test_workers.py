@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.processes import PATIENCE_S, House, Process
-from tests.support.waiting import until
+from tests.server.processes import House, Process
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
 

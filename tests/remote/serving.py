@@ -30,12 +30,12 @@ from tenure.server.connections import guarded
 from tenure.server.lifetime import ServeOptions, listen
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
+from tests.support.waiting import PATIENCE_S
 
 SETTINGS = ServerSettings(poll_every_s=0.02)
 PATIENCE = Patience(
     backoff=Backoff(initial_us=seconds(0.01), cap_us=seconds(0.02), floor=0.0), answer_s=10.0
 )
-PATIENCE_S = 30.0
 
 _numbers = count(1)
 _T = TypeVar("_T")

@@ -12,9 +12,10 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus, Stage
 from tenure.worker.session import CLAIM_LOST
-from tests.e2e.workers import is_gone
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite
+from tests.support.waiting import until
+from tests.worker.harness import is_alive
 
 pytestmark = pytest.mark.process
 
@@ -80,10 +81,10 @@ def test_the_output_of_a_running_job_can_be_read_through_a_server(
     def logs() -> str:
         return site.ask(server.address, operator, "jobs", "logs", job_id).stdout
 
-    site.until(lambda: "ada says 19" in logs(), "its output is there")
+    until(lambda: "ada says 19" in logs(), "its output is there")
     status = site.job(job_id).status
     note.touch()
-    site.until(lambda: logs().endswith("ada says 19\nada is done\n"), "all of it is there")
+    until(lambda: logs().endswith("ada says 19\nada is done\n"), "all of it is there")
 
     assert status is JobStatus.RUNNING
 
@@ -110,14 +111,14 @@ def test_soft_and_hard_cancels_reach_a_remote_handler(site: RemoteSite, tmp_path
     soft = site.enqueue("linger", seconds=60)
     hard = site.enqueue("deaf", pid_file=str(pid_file))
     site.until_status(soft, JobStatus.RUNNING)
-    site.until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
+    until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
 
     site.cancel(soft, CancelMode.SOFT)
     site.cancel(hard, CancelMode.HARD)
 
     assert site.until_ended(soft).status is JobStatus.CANCELLED
     assert EventType.CANCEL_REQUESTED in site.types(soft)
-    site.until(lambda: is_gone(int(pid_file.read_text())), "the handler's process is gone")
+    until(lambda: not is_alive(int(pid_file.read_text())), "the handler's process is gone")
     assert site.until_ended(hard).status is JobStatus.CANCELLED
     assert site.until_ended(site.enqueue("add", one=1, two=1)).result == b"2"
 
@@ -129,12 +130,10 @@ def test_a_server_that_is_away_longer_than_the_lease_costs_the_attempt(site: Rem
     job_id = site.enqueue("second_time")
     # Not before its first renewal: the store may have the start and the worker not yet its answer,
     # and a handler that was never let go is not given up.
-    site.until(
-        lambda: any(each.type in RENEWALS for each in site.events(job_id)), "the handler runs"
-    )
+    until(lambda: any(each.type in RENEWALS for each in site.events(job_id)), "the handler runs")
 
     server.stop(signal.SIGKILL)
-    site.until(lambda: "not renewed in time" in site.logs["worker"].read_text(), "it was given up")
+    until(lambda: "not renewed in time" in site.logs["worker"].read_text(), "it was given up")
     site.serve(server.port)
     job = site.until_ended(job_id)
 
@@ -160,10 +159,10 @@ def test_an_idle_worker_whose_server_is_gone_says_so_once_and_ends(site: RemoteS
     site.work("worker", server.address)
     site.enqueue("add", one=1, two=1)
     log = site.logs["worker"]
-    site.until(lambda: "succeeded" in log.read_text(), "the worker heard that its report counts")
+    until(lambda: "succeeded" in log.read_text(), "the worker heard that its report counts")
 
     server.stop(signal.SIGKILL)
-    site.until(lambda: "asking until there is one" in log.read_text(), "the worker noticed")
+    until(lambda: "asking until there is one" in log.read_text(), "the worker noticed")
     site.signal("worker", signal.SIGTERM)
 
     assert site.workers["worker"].wait(timeout=120) == 0

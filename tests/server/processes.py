@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from tests.server.harness import Answer
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TENURE = (sys.executable, "-m", "tenure")
 CERTIFICATE = Path(__file__).with_name("certificates") / "localhost.crt"
 KEY = CERTIFICATE.with_suffix(".key")
-PATIENCE_S = 60.0
 
 
 class Process:

@@ -24,9 +24,9 @@ from tenure.telemetry.security import (
     security_log,
 )
 from tests.server.harness import JOB, Stage
-from tests.server.processes import PATIENCE_S, House
+from tests.server.processes import House
 from tests.server.test_roles import EXAMPLES
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
 

@@ -13,13 +13,11 @@ from pathlib import Path
 from tenure.stores.sqlite.path import sqlite_path
 from tests.support.waiting import until
 
-PATIENCE_S = 120.0
-
 
 def freeze(pid: int) -> None:
     """Returns when every thread of the process is stopped."""
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: _states(pid) <= {"T", "Z"}, f"process {pid} is stopped", within_s=PATIENCE_S)
+    until(lambda: _states(pid) <= {"T", "Z"}, f"process {pid} is stopped")
 
 
 def freeze_without_lock(pid: int, url: str) -> None:
@@ -33,7 +31,7 @@ def freeze_without_lock(pid: int, url: str) -> None:
         os.kill(pid, signal.SIGCONT)
         return False
 
-    until(is_frozen, f"process {pid} could be frozen", within_s=PATIENCE_S)
+    until(is_frozen, f"process {pid} could be frozen")
 
 
 def _states(pid: int) -> set[str]:

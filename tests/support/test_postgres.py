@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -18,6 +17,7 @@ from tests.support.postgres import (
     find_bin_dir,
     wheel_bin_dirs,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -112,10 +112,7 @@ def test_a_cluster_does_not_outlive_a_killed_owner(pytestconfig: pytest.Config) 
     owner.send_signal(signal.SIGKILL)
     owner.wait()
 
-    deadline = time.monotonic() + 30
-    while directory.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)  # the watchdog is a real process; there is no virtual time to advance
-    assert not directory.exists()
+    until(lambda: not directory.exists(), "the watchdog has removed the cluster")
 
 
 def test_a_server_that_somebody_else_runs_is_left_as_it_was(postgres: PostgresServer) -> None:

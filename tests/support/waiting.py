@@ -1,6 +1,7 @@
 """Waiting for what another thread, process or task does: look again and again.
 
-One patience for every test: it only ever runs out when a test fails, and the machine is shared.
+Every test that waits in real time uses `until` or, in an event loop, `auntil`; nothing sleeps for
+luck. One patience for all: it only ever runs out when a test fails, and the machine is shared.
 """
 
 import asyncio
@@ -14,11 +15,20 @@ _PAUSE_S = 0.005
 _T = TypeVar("_T")
 
 
-def until(condition: Callable[[], _T], what: str, *, within_s: float = PATIENCE_S) -> _T:
-    """Look until the condition is true, and return what it gave; fail with `what` otherwise."""
+def until(
+    condition: Callable[[], _T],
+    what: str,
+    *,
+    within_s: float = PATIENCE_S,
+    seen: Callable[[], object] | None = None,
+) -> _T:
+    """Look until the condition is true, and return what it gave. Otherwise fail, with `what` and
+    with what is `seen` instead."""
     ends_at = time.monotonic() + within_s
     while not (found := condition()):
-        assert time.monotonic() < ends_at, f"waited {within_s} s until {what}"
+        if time.monotonic() >= ends_at:
+            instead = f", but there is {seen()}" if seen is not None else ""
+            raise AssertionError(f"waited {within_s} s until {what}{instead}")
         time.sleep(_PAUSE_S)
     return found
 

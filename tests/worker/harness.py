@@ -5,8 +5,7 @@ Time is real here: these tests are about processes and signals. Leases are short
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,9 @@ from tenure.worker.application import load_registry
 from tenure.worker.options import CapturedOutput, WorkerOptions
 from tenure.worker.stats import Stats
 from tenure.worker.worker import Worker
+from tests.support.waiting import PATIENCE_S, until
 from tests.worker.sample import APP
 
-PATIENCE_S = 30.0
 CLIENT = client_actor("tests")
 QUEUE = QueueName("default")
 LIMITS = Limits(lease=LeaseBounds(shortest_us=seconds(0.2), longest_us=seconds(120)))
@@ -50,14 +49,6 @@ POLICY = Policy(
     backoff=Backoff(initial_us=seconds(0.05), cap_us=seconds(0.1)),
     grace_us=seconds(5),
 )
-
-
-def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Look until it is so; fail with `what` when patience ends."""
-    end = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {patience_s} s for: {what}"
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
@@ -71,7 +62,7 @@ def is_alive(pid: int) -> bool:
 
 def read_pids(file: Path) -> list[int]:
     """What a job wrote about its processes, once it has."""
-    wait_until(lambda: file.exists() and file.read_text(), f"{file.name} to be written")
+    until(lambda: file.exists() and file.read_text(), f"{file.name} is written")
     return [int(word) for word in file.read_text().split()]
 
 
@@ -128,17 +119,15 @@ class Shop:
     def job(self, job_id: JobId) -> Job:
         return self.store.load([job_id]).jobs[job_id]
 
-    def wait(self, job_id: JobId, *statuses: JobStatus, patience_s: float = PATIENCE_S) -> Job:
+    def wait(self, job_id: JobId, *statuses: JobStatus, within_s: float = PATIENCE_S) -> Job:
         """The job once it is in one of these statuses; any terminal one if none is given."""
 
         def arrived() -> bool:
             status = self.job(job_id).status
             return status in statuses if statuses else status.is_terminal
 
-        end = time.monotonic() + patience_s
-        while not arrived():
-            assert time.monotonic() < end, f"still {self.job(job_id)}"
-            time.sleep(0.01)
+        what = f"{job_id} is {statuses or 'finished'}"
+        until(arrived, what, within_s=within_s, seen=lambda: self.job(job_id))
         return self.job(job_id)
 
     def types(self, job_id: JobId) -> list[str]:

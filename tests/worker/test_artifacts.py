@@ -13,7 +13,8 @@ from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, Transient
 from tenure.handlers.context import file_of
 from tenure.worker.artifact_uploads import PART_BYTES, ArtifactParts, ArtifactUploads
 from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
-from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
+from tests.support.waiting import until
+from tests.worker.harness import POLICY, Shop, is_alive, read_pids
 
 pytestmark = pytest.mark.process
 
@@ -69,7 +70,7 @@ def test_an_attempt_that_lost_its_lease_stores_no_artifact(shop: Shop, tmp_path:
     [pid] = read_pids(file)
 
     shop.cancel(job_id, CancelMode.HARD)
-    wait_until(lambda: not is_alive(pid), "the handler to be killed")
+    until(lambda: not is_alive(pid), "the handler is killed")
 
     assert shop.job(job_id).status is JobStatus.CANCELLED
     assert shop.coordinator.store.list_artifacts(job_id) == []

@@ -24,7 +24,8 @@ from tenure.worker.background import (
 )
 from tenure.worker.messages import ArtifactAnswer
 from tenure.worker.options import CapturedOutput
-from tests.worker.harness import Shop, read_pids, wait_until
+from tests.support.waiting import until
+from tests.worker.harness import Shop, read_pids
 
 pytestmark = pytest.mark.process
 
@@ -48,7 +49,7 @@ def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
 @spec("B12")
 def test_a_worker_gives_signs_of_life_and_drains_when_asked(shop: Shop) -> None:
     worker = shop.start(worker_id=WorkerId("w1"), sign_interval_us=OFTEN)
-    wait_until(lambda: shop.store.list_workers(DEFAULT_NAMESPACE), "the first sign of life")
+    until(lambda: shop.store.list_workers(DEFAULT_NAMESPACE), "the first sign of life is there")
     [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
     running = shop.enqueue("add", {"a": 1, "b": 2})
     shop.wait(running)
@@ -69,14 +70,14 @@ def test_a_drain_request_is_logged_once(
     shop.enqueue("waiting", {"file": str(tmp_path / "pid"), "until": str(go_on)})
     read_pids(tmp_path / "pid")
     shop.store.request_drain(DEFAULT_NAMESPACE, WorkerId("w1"))
-    wait_until(lambda: "asked this worker to drain" in caplog.text, "the worker to have heard")
+    until(lambda: "asked this worker to drain" in caplog.text, "the worker has heard")
     [heard] = shop.store.list_workers(DEFAULT_NAMESPACE)
 
     def signs_on() -> bool:
         [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
         return seen.seen_at > heard.seen_at + 2 * OFTEN
 
-    wait_until(signs_on, "more signs of life")
+    until(signs_on, "there are more signs of life")
     go_on.touch()
     shop.join(worker)
 
@@ -144,7 +145,7 @@ def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop
         background.store_artifact(_received(number, body), answers.append)
     refused_at_once = list(answers)
     go_on.set()
-    wait_until(lambda: len(answers) == most + 1, "the others to be answered")
+    until(lambda: len(answers) == most + 1, "the others are answered")
     background.store_artifact(_received(99, body), answers.append)
     background.close()
 
@@ -167,7 +168,7 @@ def test_failed_signs_of_life_are_not_logged_while_the_silence_is_reported(
     caplog.clear()
     signs.wait_for(3)
     background.submit("storing the output of job 7", _nobody)
-    wait_until(lambda: caplog.messages, "the output that is lost to be told")
+    until(lambda: caplog.messages, "the lost output is reported")
     background.close()
 
     assert set(before) == {"WARNING"}
@@ -178,10 +179,10 @@ def test_no_last_sign_of_life_is_sent_to_a_coordinator_that_is_gone(shop: Shop) 
     signs = Signs()
     background = _background(shop, signs, is_silence_reported=lambda: True)
     background.start()
-    wait_until(lambda: signs.given == 1, "the first sign of life")
+    until(lambda: signs.given == 1, "the first sign of life is there")
 
     background.close()
-    wait_until(lambda: not background._thread.is_alive(), "its thread to end")
+    until(lambda: not background._thread.is_alive(), "its thread has ended")
 
     assert signs.given == 1
 
@@ -198,7 +199,7 @@ class Signs:
 
     def wait_for(self, more: int) -> None:
         enough = self.given + more
-        wait_until(lambda: self.given >= enough, f"{more} more signs of life")
+        until(lambda: self.given >= enough, f"there are {more} more signs of life")
 
 
 def _background(

@@ -121,4 +121,4 @@ def test_jobs_survive_chaos_and_attempts_never_overlap(tmp_path: Path) -> None:
 
 
 def _settled(shop: Shop, job_id: JobId) -> JobStatus:
-    return shop.wait(job_id, patience_s=180).status
+    return shop.wait(job_id, within_s=180).status

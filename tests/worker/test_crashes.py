@@ -13,7 +13,8 @@ from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tenure.telemetry.logs import TextFormatter
 from tenure.worker.confinement import OOM_SCORE
-from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
+from tests.support.waiting import until
+from tests.worker.harness import POLICY, Shop, is_alive, read_pids
 from tests.worker.sample import SHARED
 
 pytestmark = pytest.mark.process
@@ -163,7 +164,7 @@ def test_what_a_dead_handler_started_dies_with_it(shop: Shop, tmp_path: Path) ->
 
     os.kill(handler, signal.SIGKILL)
 
-    wait_until(lambda: not is_alive(program), "the program it started to be gone")
+    until(lambda: not is_alive(program), "the program it started is gone")
 
 
 def test_children_are_recycled_after_so_many_jobs(shop: Shop) -> None:
@@ -194,7 +195,7 @@ def test_a_shared_child_above_its_memory_works_until_its_successor_is_ready(shop
         pids.add(shop.wait(shop.enqueue("apid")).result)
 
     assert began_before == 0, "it was asked to go only after another one was ready"
-    wait_until(lambda: worker.stats.children_recycled, "the first one to retire")
+    until(lambda: worker.stats.children_recycled, "the first one has retired")
 
 
 def test_shared_children_are_not_recycled_by_count(shop: Shop) -> None:

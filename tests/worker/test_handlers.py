@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
-from tests.worker.harness import POLICY, Shop, wait_until
+from tests.support.waiting import until
+from tests.worker.harness import POLICY, Shop
 
 pytestmark = pytest.mark.process
 
@@ -64,7 +65,7 @@ def test_retry_after_keeps_the_job_waiting(shop: Shop) -> None:
     shop.start()
     job_id = shop.enqueue("fail", {"how": "transient"})
 
-    wait_until(lambda: shop.job(job_id).failures == 1, "the failure")
+    until(lambda: shop.job(job_id).failures == 1, "the failure is recorded")
 
     job = shop.job(job_id)
     assert job.status is JobStatus.QUEUED
@@ -76,7 +77,7 @@ def test_a_snooze_costs_neither_failure_nor_release(shop: Shop) -> None:
     worker = shop.start()
     job_id = shop.enqueue("fail", {"how": "snooze"})
 
-    wait_until(lambda: worker.stats.released, "the snooze")
+    until(lambda: worker.stats.released, "the job is handed back")
 
     job = shop.job(job_id)
     assert job.status is JobStatus.QUEUED

@@ -14,7 +14,7 @@ from tenure.clock import Boot, boot_now
 from tenure.core.instants import seconds
 from tenure.worker import keeper_client
 from tenure.worker.keeper_client import KeeperClient
-from tests.worker.harness import wait_until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -109,7 +109,7 @@ def test_a_keeper_that_died_or_does_not_read_is_replaced_by_one_that_knows_all_g
             turn()
             return keeper.pid not in (None, first)
 
-        wait_until(is_replaced, "another keeper")
+        until(is_replaced, "there is another keeper")
         keeper.kill_at(late.pid, soon())
 
         assert late.wait(60) == -signal.SIGKILL

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus
-from tests.worker.harness import POLICY, Shop, is_alive, read_pids, wait_until
+from tests.support.waiting import until
+from tests.worker.harness import POLICY, Shop, is_alive, read_pids
 from tests.worker.sample import SHARED
 
 pytestmark = pytest.mark.process
@@ -25,7 +26,7 @@ def test_a_hard_cancel_ends_an_infinite_loop_and_all_it_started(shop: Shop, tmp_
 
     shop.cancel(job_id, CancelMode.HARD)
 
-    wait_until(lambda: not any(map(is_alive, pids)), "both processes gone", HEARTBEAT_S + 2)
+    until(lambda: not any(map(is_alive, pids)), "both processes are gone", within_s=HEARTBEAT_S + 2)
     assert shop.job(job_id).status is JobStatus.CANCELLED
     assert shop.stop(worker).cancelled == 1
 
@@ -59,7 +60,7 @@ def test_a_handler_that_ignores_a_soft_cancel_is_killed_after_its_grace(
     job = shop.wait(job_id)
 
     assert job.status is JobStatus.CANCELLED
-    wait_until(lambda: not any(map(is_alive, pids)), "both processes gone")
+    until(lambda: not any(map(is_alive, pids)), "both processes are gone")
     stats = shop.stop(worker)
     assert (stats.acknowledged_cancels, stats.kills) == (1, 1)
 
@@ -72,7 +73,7 @@ def test_a_timed_out_handler_is_killed_and_its_job_retried(shop: Shop, tmp_path:
     job_id = shop.enqueue("forever", {"file": str(file)}, policy=policy)
     pids = read_pids(file)
 
-    wait_until(lambda: not any(map(is_alive, pids)), "both processes gone")
+    until(lambda: not any(map(is_alive, pids)), "both processes are gone")
     took_s = time.monotonic() - began
     job = shop.wait(job_id)
 
@@ -132,7 +133,7 @@ def test_a_stubborn_coroutine_costs_its_child_and_neighbours_are_handed_back(
 
     shop.cancel(stubborn, CancelMode.HARD)
 
-    wait_until(lambda: not is_alive(pid), "the child gone")
+    until(lambda: not is_alive(pid), "the child is gone")
     job = shop.wait(neighbour)
     assert job.status is JobStatus.SUCCEEDED
     assert (job.attempt, job.failures, job.releases) == (2, 0, 1)
@@ -150,11 +151,11 @@ def test_a_thread_that_cannot_be_killed_leaks_until_its_neighbours_are_done(
     shop.wait(neighbour, JobStatus.RUNNING)
 
     shop.cancel(endless, CancelMode.HARD)
-    wait_until(lambda: worker.stats.leaked, "the leak")
+    until(lambda: worker.stats.leaked, "the leak is counted")
     after = shop.wait(shop.enqueue("tnap", {"amount_s": 0.0}))
 
     assert after.status is JobStatus.SUCCEEDED, "new work goes to a new child"
     assert is_alive(pid)
     assert shop.wait(neighbour).attempt == 1
-    wait_until(lambda: not is_alive(pid), "the child gone once its neighbours were done")
+    until(lambda: not is_alive(pid), "the child is gone, once its neighbours are done")
     assert shop.output_of(neighbour) == b"sleeping 2.0\n"

@@ -18,7 +18,7 @@ from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Killed, Returned, Stopped
 from tenure.worker.pool import Pool
 from tenure.worker.stats import Stats
-from tests.worker.harness import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 from tests.worker.sample import APP
 
 pytestmark = pytest.mark.process

@@ -18,14 +18,13 @@ from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
 from tenure.worker.stats import Stats
 from tests.support.freezing import freeze_without_lock
+from tests.support.waiting import PATIENCE_S, until
 from tests.worker.harness import (
-    PATIENCE_S,
     POLICY,
     Shop,
     is_alive,
     open_shop,
     read_pids,
-    wait_until,
 )
 from tests.worker.sample import APP, SHARED
 
@@ -69,7 +68,7 @@ class Runner:
                 self.process.wait(timeout=INSIST_EVERY_S)
             return self.process.returncode is not None
 
-        wait_until(has_ended, "the worker to end")
+        until(has_ended, "the worker has ended")
 
     def wait(self) -> tuple[int, Stats]:
         """Its exit code and what it counted."""
@@ -151,7 +150,7 @@ def test_a_handler_is_gone_with_its_lease_while_its_supervisor_is_frozen(
     pids = read_pids(file)
 
     runner.freeze()
-    wait_until(lambda: not any(map(is_alive, pids)), "the handler gone")
+    until(lambda: not any(map(is_alive, pids)), "the handler is gone")
     job = shop.wait(job_id)
     runner.signal(signal.SIGCONT)
 
@@ -204,10 +203,10 @@ def test_a_killed_keeper_is_replaced_so_that_a_killed_supervisor_leaves_nothing_
     (keeper,) = keepers_of(runner.process.pid)
 
     os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: set(keepers_of(runner.process.pid)) - {keeper}, "another keeper")
+    until(lambda: set(keepers_of(runner.process.pid)) - {keeper}, "there is another keeper")
     runner.signal(signal.SIGKILL)
 
-    wait_until(lambda: not any(map(is_alive, pids)), "the handler and its program gone")
+    until(lambda: not any(map(is_alive, pids)), "the handler and its program are gone")
 
 
 def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(
@@ -223,7 +222,7 @@ def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(
     runner.freeze()
     assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
     runner.signal(signal.SIGCONT)
-    wait_until(lambda: shop.store.load_observations(job_id), "the late result to be noted")
+    until(lambda: shop.store.load_observations(job_id), "the late result is noted")
     runner.signal(signal.SIGTERM)
 
     code, stats = runner.wait()
@@ -279,7 +278,7 @@ def test_a_second_sigterm_stops_at_once_and_still_hands_back(fleet: Fleet, tmp_p
 
     runner.signal(signal.SIGTERM)
     runner.signal(signal.SIGUSR1)  # it is ignored and logged: then SIGTERM was handled too
-    wait_until(lambda: "ignoring SIGUSR1" in talk.read_text(), "the worker to have heard")
+    until(lambda: "ignoring SIGUSR1" in talk.read_text(), "the worker has heard")
     go_on.touch()
     finished = shop.wait(other, JobStatus.SUCCEEDED, JobStatus.QUEUED, JobStatus.DEAD_LETTERED)
     were_alive = all(map(is_alive, pids))
@@ -332,5 +331,5 @@ def test_children_and_what_they_started_die_with_a_killed_supervisor(
 
     runner.signal(signal.SIGKILL)
 
-    wait_until(lambda: not any(map(is_alive, pids)), "the handler and its program gone")
+    until(lambda: not any(map(is_alive, pids)), "the handler and its program are gone")
     assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
