@@ -53,6 +53,9 @@ test: test-programs check ## run the checks, then every test, then ask whether t
 # What needs neither processes nor a PostgreSQL server nor long; see tests/support/needs.py.
 QUICK := -m "not proof and not process and not postgres and not slow"
 
+# These tests compute: one worker for each core. Every worker collects all tests, 5 s of a core.
+quick newest: WORKERS = auto
+
 quick: check ## the checks and the fast tests, in under a minute
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(QUICK)
 
