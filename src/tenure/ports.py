@@ -246,8 +246,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observer(Protocol):
-    """Is told what a coordinator did, once per transaction, in the thread that did it: it is quick
-    and never raises."""
+    """A coordinator calls it after each transaction, in the same thread, so its methods must be
+    quick and must not raise."""
 
     def saved(self, changes: Sequence[Change], before: Mapping[JobId, Job | None]) -> None:
         """These are committed; `before` has the rows they were decided on."""
@@ -408,8 +408,8 @@ class DecisionStore(Protocol):
     ) -> Saved:
         """One transaction: lock these sessions and the rows of these jobs, read them and then the
         clock, let `decide` say which changes of these jobs to write, and write them as `save`
-        does. They cannot lose a race: nobody else changes the rows meanwhile. `decide` may run
-        again if the store has to begin anew. [K9]"""
+        does. They cannot lose a race: the rows are locked. `decide` may run again if the store has
+        to start the transaction again. [K9]"""
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:
         """Record each unless its job has a resolution already or is gone. Returns the jobs whose
@@ -529,7 +529,7 @@ class Store(
     """Everything that a database has to do. `tenure.conformance` tests every sentence."""
 
     artifact_quotas: ArtifactQuotas
-    """What `stage_artifact` keeps to; whoever opens the store sets it. [J9]"""
+    """The quotas of `stage_artifact`; the code that opens the store sets them. [J9]"""
 
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
@@ -540,9 +540,9 @@ class Store(
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events of all jobs in the order in which they were committed, each job's in
-        order of seq. Whoever goes on from the last position misses none: an event is not shown
-        while one that comes before it may still be committed. `limit` is at most `MAX_TAILED`.
-        [E5]"""
+        order of seq. A reader that continues from the last position misses none: an event is not
+        shown while one that comes before it may still be committed. `limit` is at most
+        `MAX_TAILED`. [E5]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, or one namespace of it. Measures at most `queues` queues, which

@@ -121,7 +121,8 @@ def _scheme(url: str) -> str:
 
 
 def _own_entry_points() -> Iterable[EntryPoint]:
-    """Tenure's own, from its own metadata alone: that is quick, and nobody can replace them."""
+    """Tenure's own. Read from its own metadata only: that is quick, and no other package can
+    replace them."""
     try:
         own = distribution(OWN_DISTRIBUTION).entry_points.select(group=GROUP)
     except PackageNotFoundError:

@@ -121,7 +121,7 @@ CREATE TABLE {t}job (
     checkpoint            text     COLLATE "C",
     result                text     COLLATE "C",
 
-    -- In few words: a server reads the text of every CHECK anew for each statement that writes.
+    -- Kept short: a server parses the text of every CHECK again for each statement that writes.
     -- Spelled out status by status that was a third of its work for a transaction about one job.
     CONSTRAINT job_counters CHECK (
         rev >= 1 AND attempt >= failures
@@ -355,8 +355,8 @@ CREATE TABLE {t}artifact (
 );
 
 -- The bytes of a namespace's artifacts, so that its quota costs the same however many there are.
--- Sixteen rows, by the last digit of the job id, because whoever changes one holds it until the
--- commit: with commits of 10 ms four uploaders stage 300 artifacts a second, with one row 90.
+-- Sixteen rows, by the last digit of the job id, because a transaction that changes one locks it until
+-- its commit: with commits of 10 ms four uploaders stage 300 artifacts a second, with one row 90.
 CREATE TABLE {t}artifact_bytes (
     namespace text    NOT NULL COLLATE "C",
     shard     integer NOT NULL CHECK (shard BETWEEN 0 AND 15),
