@@ -10,6 +10,7 @@ no other clock's time is ever written.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from enum import StrEnum
 from typing import NewType, Protocol, TypeAlias
 
 import msgspec
@@ -60,6 +61,9 @@ LoadHistories: TypeAlias = Callable[[Sequence[JobId]], dict[JobId, list[Event]]]
 """Given jobs, the events of each in order of seq."""
 
 NO_WAIT = Duration(0)
+
+MAX_LOOKED_AT = 1000
+"""Jobs of a queue that `next_ready_in` looks at, in the order in which they are granted."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -523,8 +527,49 @@ class TokenStore(Protocol):
         """How many leases a principal has, expired ones included until they are swept."""
 
 
+class HintedChange(StrEnum):
+    """What a hint is about."""
+
+    READY = "ready"
+    LATER = "later"
+    ENDED = "ended"
+
+
+class Hint(msgspec.Struct, frozen=True, array_like=True):
+    """Jobs of a queue became ready, will be ready later, or have ended."""
+
+    change: HintedChange
+    namespace: Namespace
+    queue: QueueName
+
+
+OnHint: TypeAlias = Callable[[Hint | None], None]
+"""Takes a hint; None says that anything may have changed. Called from a thread of the store: it is
+quick and never raises."""
+
+
+class HintStore(Protocol):
+    """Hints for those who wait, so that they need not poll often. A hint may be missing and may be
+    needless: polling stays the truth. [Z7]"""
+
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Call `on_hint` when jobs change, whichever process changes them, until the function that
+        is returned is called."""
+
+    def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
+        """How long until these queues have a ready job: 0 if there is one; None if none is known.
+        Only the first thousand jobs of each queue are looked at. Decides nothing."""
+
+
 class Store(
-    JobStore, DecisionStore, SweepStore, RetentionStore, RecordSource, TokenStore, Protocol
+    JobStore,
+    DecisionStore,
+    SweepStore,
+    RetentionStore,
+    RecordSource,
+    TokenStore,
+    HintStore,
+    Protocol,
 ):
     """Everything that a database has to do. `tenure.conformance` tests every sentence."""
 

@@ -8,17 +8,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
-from threading import Timer
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from tenure.client.channel import Link
 from tenure.coordinator.reads import sweep_before_reads
+from tenure.coordinator.ready_watch import ReadyWatch
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.errors import (
     RequestRefused,
     SchemaTooOld,
@@ -162,7 +162,6 @@ def _opened(
     create: bool = True,
     counts: Counts | None = None,
     accept_restored: bool = False,
-    on_requeued: Callable[[Duration], None] | None = None,
 ) -> Iterator[tuple[Coordinator, Sweeper]]:
     """A coordinator, and the sweeper of this process, which sweeps what is read until somebody
     starts it. [W5]"""
@@ -176,7 +175,7 @@ def _opened(
         ) as coordinator,
     ):
         store.artifact_quotas = quotas
-        sweeper = Sweeper(coordinator, on_requeued=on_requeued)
+        sweeper = Sweeper(coordinator)
         sweep_before_reads(coordinator, sweeper)
         yield coordinator, sweeper
 
@@ -192,11 +191,14 @@ def open_link(url: str, *, token: str | None = None, counts: Counts | None = Non
     coordinator = opened.enter_context(open_coordinator(url, counts=counts))
     store, why = coordinator.unwatched_store, partial(why_waiting, coordinator.store)
     if isinstance(store, MemoryStore):
-        return Link(coordination=coordinator, close=opened.close, why_waiting=why)
+        return Link(
+            coordination=coordinator, close=opened.close, why_waiting=why, watch=store.watch
+        )
     return Link(
         coordination=coordinator,
         close=opened.close,
         why_waiting=why,
+        watch=store.watch,
         enqueue_within=partial(enqueue_within, coordinator),
         aenqueue_within=partial(aenqueue_within, coordinator),
         transaction_on=partial(transaction_on, store, coordinator.limits),
@@ -231,8 +233,7 @@ def run_worker(
             remote.close()
     created = ", created" if is_new(url) else ""
     counts = None if expose is None else _counts()
-    waker = _Waker()
-    with _opened(url, counts=counts, on_requeued=waker.wake_in) as (coordinator, sweeper):
+    with _opened(url, counts=counts) as (coordinator, sweeper):
         _log.info("store %s%s", shown_url(url), created)
         gauge = _gauge(coordinator.store)
         metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
@@ -240,9 +241,10 @@ def run_worker(
         with (
             _exposed(expose, metrics),
             _swept(coordinator, sweeper, retention),
+            closing(_Woken(coordinator.unwatched_store, options)) as woken,
         ):
             return work(
-                coordinator, import_string, options, stats=stats, counts=counts, made=waker.take
+                coordinator, import_string, options, stats=stats, counts=counts, made=woken.begin
             )
 
 
@@ -282,23 +284,29 @@ def _counts() -> Counts:
     return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
 
 
-class _Waker:
-    """Wakes the worker when a job that its own sweeper requeued is ready: an idle worker asks only
-    once a second."""
+class _Woken:
+    """Wakes the worker when there may be work: an idle one asks only twice a second."""
 
-    def __init__(self) -> None:
-        self._worker: Worker | None = None
+    def __init__(self, store: Store, options: WorkerOptions) -> None:
+        self._store = store
+        self._options = options
+        self._watch: ReadyWatch | None = None
 
-    def take(self, worker: "Worker") -> None:
-        """The worker to wake."""
-        self._worker = worker
+    def begin(self, worker: "Worker") -> None:
+        """Wake this worker from now on."""
+        self._watch = ReadyWatch(
+            self._store,
+            self._options.namespace,
+            list(self._options.queues),
+            wake=worker.wake,
+            is_wanted=lambda: worker.is_waiting_for_work,
+        )
+        self._watch.start()
 
-    def wake_in(self, delay_us: Duration) -> None:
-        """Wake the worker after a delay."""
-        if self._worker is not None:
-            timer = Timer(delay_us / MICROSECONDS_PER_SECOND, self._worker.wake)
-            timer.daemon = True
-            timer.start()
+    def close(self) -> None:
+        """Stop."""
+        if self._watch is not None:
+            self._watch.stop()
 
 
 def _gauge(store: Store) -> Gauge:

@@ -11,7 +11,7 @@ from tenure.coordinator.outages import UNWATCHED, OutageWatch
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import Epoch, JobId, worker_actor
-from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Change
 from tenure.core.policy import Backoff, Policy
 from tenure.core.retry import backoff_us
@@ -590,17 +590,3 @@ def test_a_job_that_cannot_be_swept_does_not_block_the_others() -> None:
     statuses = [world.reload(grant.job_id).status for grant in grants]
     assert statuses == [JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.QUEUED]
     world.coordinator.close()
-
-
-def test_waiting_claims_are_woken_when_a_lost_job_is_ready_again(world: World) -> None:
-    heard: list[Duration] = []
-    sweeping = Sweeper(world.coordinator, monotonic=world.clock, on_requeued=heard.append)
-    grant = world.running(policy=Policy())
-    sweeping.sweep_once()
-    for _ in range(61):
-        world.clock.advance(1)
-        sweeping.sweep_once()
-
-    lost = world.reload(grant.job_id)
-    assert lost.run_at is not None
-    assert heard == [lost.run_at - lost.updated_at]

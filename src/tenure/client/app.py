@@ -199,16 +199,19 @@ class Application:
             return known.spec(body, options)
         return spec_of(JobSpec(kind=Kind(kind), queue=DEFAULT_QUEUE, payload=body), options)
 
-    def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Job[R]]:
+    def enqueue_many(
+        self, calls: Iterable[Call[R]], *, connection: Any = None, notify: bool = False
+    ) -> list[Job[R]]:
         """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by
-        one; one transaction only if it is yours, by `connection`."""
-        return run(self._sender.sending(list(calls), connection))
+        one; one transaction only if it is yours, by `connection`. With `notify` your commit also
+        tells waiting workers; on PostgreSQL such commits wait for each other."""
+        return run(self._sender.sending(list(calls), connection, notify=notify))
 
     async def aenqueue_many(
-        self, calls: Iterable[Call[R]], *, connection: Any = None
+        self, calls: Iterable[Call[R]], *, connection: Any = None, notify: bool = False
     ) -> list[Job[R]]:
         """`enqueue_many` for async code."""
-        return await arun(self._sender.sending(list(calls), connection))
+        return await arun(self._sender.sending(list(calls), connection, notify=notify))
 
     def get(self, job_id: str) -> Job[Any]:
         """A handle on a job. Asks nothing yet: an unknown id is noticed at the first question."""

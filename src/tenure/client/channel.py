@@ -31,7 +31,7 @@ from tenure.core.policy import Backoff
 from tenure.core.retry import Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
-from tenure.ports import Coordination, Entropy, JobStore
+from tenure.ports import Coordination, Entropy, JobStore, OnHint
 from tenure.protocol.fields import iso
 
 MAX_TRIES = 5
@@ -53,7 +53,7 @@ def _no_database(hint: str) -> InvalidInput:
     return InvalidInput("connection", problem, hint=f"use a sqlite: or postgresql: URL, or {hint}")
 
 
-def _no_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+def _no_transactions(connection: Any, commands: Sequence[Enqueue], notify: bool) -> list[Reply]:
     raise _no_database("omit connection=")
 
 
@@ -74,8 +74,10 @@ def not_due_yet(job: Job) -> str | None:
     return f"it is not due before {iso(job.run_at)}"
 
 
-async def _no_async_transactions(connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
-    return _no_transactions(connection, commands)
+async def _no_async_transactions(
+    connection: Any, commands: Sequence[Enqueue], notify: bool
+) -> list[Reply]:
+    return _no_transactions(connection, commands, notify)
 
 
 class Link(msgspec.Struct, kw_only=True):
@@ -85,14 +87,16 @@ class Link(msgspec.Struct, kw_only=True):
     close: Callable[[], None]
     tries: int = MAX_TRIES
     """How often a request without an answer is sent; 1 where the coordination itself repeats it."""
-    enqueue_within: Callable[[Any, Sequence[Enqueue]], list[Reply]] = _no_transactions
-    aenqueue_within: Callable[[Any, Sequence[Enqueue]], Awaitable[list[Reply]]] = (
+    enqueue_within: Callable[[Any, Sequence[Enqueue], bool], list[Reply]] = _no_transactions
+    aenqueue_within: Callable[[Any, Sequence[Enqueue], bool], Awaitable[list[Reply]]] = (
         _no_async_transactions
     )
     transaction_on: Callable[[Any], Scope] = no_scope
     atransaction_on: Callable[[Any], AsyncScope] = no_async_scope
     why_waiting: Callable[[Job], str | None] = not_due_yet
     """Why nobody has claimed a queued job, in words; None if there is no known reason."""
+    watch: Callable[[OnHint], Callable[[], None]] | None = None
+    """`HintStore.watch` of the store, where it can be asked."""
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep

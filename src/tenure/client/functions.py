@@ -318,28 +318,37 @@ class Sender:
         """Enqueue one job."""
         yield from self._channel.linking()  # first: new ids are dated by the store's clock
         call = self._call(spec, options)
-        [job] = yield from self.sending([call], options.get("connection"))
+        connection, notify = options.get("connection"), options.get("notify", False)
+        [job] = yield from self.sending([call], connection, notify=notify)
         return job
 
-    def sending(self, calls: Sequence[Call[R]], connection: Any) -> Operation[list[Job[R]]]:
+    def sending(
+        self, calls: Sequence[Call[R]], connection: Any, *, notify: bool = False
+    ) -> Operation[list[Job[R]]]:
         """Enqueue all of them, `CHUNK` at a time, or within the caller's transaction."""
+        if notify and connection is None:
+            raise InvalidInput(
+                "notify",
+                "is for a transaction of your own, by connection=",
+                hint="omit it: without a connection waiting workers are told anyway",
+            )
         jobs: list[Job[R]] = []
         for chunk in _chunks(calls):
             commands = [self.command(call) for call in chunk]
             with naming_options():
-                answers = yield from self._submitting(commands, connection)
+                answers = yield from self._submitting(commands, connection, notify=notify)
             jobs += self._handles(chunk, answers)
         return jobs
 
     def _submitting(
-        self, commands: Sequence[Enqueue], connection: Any
+        self, commands: Sequence[Enqueue], connection: Any, *, notify: bool
     ) -> Operation[Sequence[Answer]]:
         if connection is None:
             return (yield from self._channel.submitting(commands))
         link = yield from self._channel.linking()
         answers: list[Reply] = yield Wait(
-            lambda: link.enqueue_within(connection, commands),
-            lambda: link.aenqueue_within(connection, commands),
+            lambda: link.enqueue_within(connection, commands, notify),
+            lambda: link.aenqueue_within(connection, commands, notify),
         )
         return answers
 

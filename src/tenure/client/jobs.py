@@ -7,10 +7,12 @@ method that blocks has a twin for async code, named with an `a` in front; that o
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tenure.client.channel import Channel, Link, pausing, poll_pauses
+from tenure.client.channel import Channel, Link, poll_pauses
+from tenure.client.end_hints import EndHints
 from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, in_thread, run
 from tenure.core.checks import check_name
@@ -203,17 +205,18 @@ class Job(Generic[R_co]):
         link = yield from self._channel.linking()
         began = link.monotonic()
         pauses = poll_pauses()
-        while True:
-            job = yield from self._loading()
-            if job.status.is_terminal:
-                return job
-            left_s = limit_s - (link.monotonic() - began)
-            if left_s <= 0:
-                reason = yield in_thread(partial(_why_unfinished, job, link))
-                raise WaitTimeout(
-                    job_id=self.id, status=job.status, waited_s=limit_s, reason=reason
-                )
-            yield pausing(link, min(next(pauses), left_s))
+        with closing(EndHints(link, self._channel.namespace)) as hints:
+            while True:
+                job = yield from self._loading()
+                if job.status.is_terminal:
+                    return job
+                left_s = limit_s - (link.monotonic() - began)
+                if left_s <= 0:
+                    reason = yield in_thread(partial(_why_unfinished, job, link))
+                    raise WaitTimeout(
+                        job_id=self.id, status=job.status, waited_s=limit_s, reason=reason
+                    )
+                yield hints.pausing(min(next(pauses), left_s))
 
     def result(self, timeout: Span | None = None) -> R_co:
         """Wait for the job and return what its function returned.

@@ -24,7 +24,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
-from tenure.core.job import Job, remaining
+from tenure.core.job import Job
 from tenure.core.lateness import is_overdue
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
@@ -123,10 +123,7 @@ class Sweeper:
         jump_threshold_us: Duration = JUMP_THRESHOLD,
         monotonic: Monotonic = boot_now,
         pause: Callable[[float], None] = time.sleep,
-        on_requeued: Callable[[Duration], None] | None = None,
     ) -> None:
-        """`on_requeued` hears when the first of the jobs that a pass sent back will be ready."""
-        self._on_requeued = on_requeued
         self._coordinator = coordinator
         self._store = coordinator.store
         self._monotonic = monotonic
@@ -313,10 +310,6 @@ class Sweeper:
             for job in jobs.values()
         ]
         moved = [after for job, call in calls if (after := _moved_on(job, call)) is not None]
-        ready_at = [after.run_at for after in moved if after.run_at is not None]
-        if ready_at and self._on_requeued is not None:
-            now = max(after.updated_at for after in moved)
-            self._on_requeued(remaining(min(ready_at), now))
         return len(moved)
 
     def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:

@@ -66,6 +66,7 @@ class EnqueueOptions(PolicyOptions, total=False):
     trace_id: str | None
     job_id: str | None
     connection: Any
+    notify: bool
 
 
 OPTION_NAMES = frozenset(EnqueueOptions.__annotations__)

@@ -21,14 +21,18 @@ class InMemoryTransactions:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
 
-    def enqueue_within(self, _connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+    def enqueue_within(
+        self, _connection: Any, commands: Sequence[Enqueue], _notify: bool
+    ) -> list[Reply]:
         """Enqueue now."""
         answers = self._coordination.submit_many(commands).result()
         return [answer for answer in answers if isinstance(answer, Reply)]
 
-    async def aenqueue_within(self, connection: Any, commands: Sequence[Enqueue]) -> list[Reply]:
+    async def aenqueue_within(
+        self, connection: Any, commands: Sequence[Enqueue], notify: bool
+    ) -> list[Reply]:
         """Enqueue now: nothing here takes long enough to hold up a loop."""
-        return self.enqueue_within(connection, commands)
+        return self.enqueue_within(connection, commands, notify)
 
     @contextmanager
     def transaction_on(self, connection: Any) -> Iterator[Callable[[Complete], Verdict]]:

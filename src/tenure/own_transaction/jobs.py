@@ -29,21 +29,25 @@ _T = TypeVar("_T")
 
 
 def enqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
+    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue], notify: bool
 ) -> list[Reply]:
-    """Enqueue on a connection of the caller's, as part of its transaction."""
+    """Enqueue on a connection of the caller's, as part of its transaction. With `notify` its commit
+    tells waiting workers."""
     _check(coordinator, commands)
-    with _store_on(coordinator.unwatched_store, connection) as store:
+    with _store_on(coordinator.unwatched_store, connection, notify=notify) as store:
         return _replies(_decide_on(store, commands))
 
 
 async def aenqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue]
+    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue], notify: bool
 ) -> list[Reply]:
-    """Enqueue on an asynchronous connection of the caller's, as part of its transaction."""
+    """`enqueue_within` for an asynchronous connection."""
     _check(coordinator, commands)
     return await _work_on(
-        coordinator.unwatched_store, connection, lambda store: _replies(_decide_on(store, commands))
+        coordinator.unwatched_store,
+        connection,
+        lambda store: _replies(_decide_on(store, commands)),
+        notify=notify,
     )
 
 
@@ -81,26 +85,28 @@ async def atransaction_on(
 
 
 @contextmanager
-def _store_on(store: Store, connection: Any) -> Iterator[Store]:
+def _store_on(store: Store, connection: Any, *, notify: bool = False) -> Iterator[Store]:
     """`store`, reading and writing within the transaction of `connection`."""
     driver = driver_connection(connection)
     if isinstance(driver, sqlite3.Connection):
         from tenure.own_transaction.sqlite import store_on as sqlite_store_on
 
         with sqlite_store_on(store, driver) as lent:
-            yield lent
+            yield lent  # a commit is noticed by itself
         return
     from tenure.own_transaction.postgres import store_on as postgres_store_on
 
-    yield postgres_store_on(store, driver)
+    yield postgres_store_on(store, driver, notify=notify)
 
 
-async def _work_on(store: Store, connection: Any, work: Callable[[Store], _T]) -> _T:
+async def _work_on(
+    store: Store, connection: Any, work: Callable[[Store], _T], *, notify: bool = False
+) -> _T:
     """Run `work` on `store` within the transaction of an asynchronous connection."""
     driver = async_driver_connection(connection)
     from tenure.own_transaction.postgres import work_on
 
-    return await work_on(store, driver, work)
+    return await work_on(store, driver, work, notify=notify)
 
 
 def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:

@@ -14,10 +14,15 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
 from tenure.errors import Closed, InvalidInput
 from tenure.own_transaction.connections import another_database
 from tenure.ports import Store
+from tenure.stores.hints import hints_of
+from tenure.stores.postgres.arrays import texts
 from tenure.stores.postgres.failover import FailoverMemory
+from tenure.stores.postgres.notifications import channel_of, payload_of
 from tenure.stores.postgres.schema import DEFAULT_SCHEMA, PACKAGE, schema_words
 from tenure.stores.postgres.store import WORDS, PostgresStore
 from tenure.stores.sql.rows import Row
@@ -48,7 +53,8 @@ class BorrowedPostgresStore(PostgresStore):
 
     _may_undo = False
 
-    def __init__(self, lender: PostgresStore, fetch: Fetch) -> None:
+    def __init__(self, lender: PostgresStore, fetch: Fetch, *, notify: bool = False) -> None:
+        """With `notify` the caller's commit tells waiting workers."""
         SqlStore.__init__(self, lender._statements)
         self._statements = lender._statements
         self._schema = lender._schema
@@ -56,6 +62,8 @@ class BorrowedPostgresStore(PostgresStore):
         self._registered_in = lender._registered_in
         self._memory = FailoverMemory()  # of a transaction whose end nobody tells us: never asked
         self._transaction_of_caller = _CallersTransaction(fetch)
+        self._channel = lender._channel
+        self._notifies = notify
 
     def _transact(
         self,
@@ -66,6 +74,13 @@ class BorrowedPostgresStore(PostgresStore):
         listing: bool = False,
     ) -> _T:
         return work(self._transaction_of_caller)
+
+    def _hint(self, written: Sequence[Change], now: Instant) -> None:
+        hints = hints_of(written, now)
+        if self._notifies and hints:
+            payloads = texts([payload_of(hint) for hint in hints])
+            query = self._query("notify_within", channel=self._channel, payloads=payloads)
+            self._transaction_of_caller.fetch(query)
 
 
 class UnopenedPostgresStore(PostgresStore):
@@ -79,15 +94,24 @@ class UnopenedPostgresStore(PostgresStore):
         self._statements = Statements(PACKAGE, WORDS | schema_words(schema), placeholder="$")
         SqlStore.__init__(self, self._statements)
         self._schema = schema
+        self._channel = channel_of(schema)
 
 
-def store_on(store: Store, connection: AnyConnection) -> Store:
+def store_on(store: Store, connection: AnyConnection, *, notify: bool = False) -> Store:
     """`store`, reading and writing within the transaction of `connection`."""
     lender = _checked(store, connection)
-    return BorrowedPostgresStore(lender, lambda queries: _fetch_on(connection, queries))
+    return BorrowedPostgresStore(
+        lender, lambda queries: _fetch_on(connection, queries), notify=notify
+    )
 
 
-async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[Store], _T]) -> _T:
+async def work_on(
+    store: Store,
+    connection: AnyAsyncConnection,
+    work: Callable[[Store], _T],
+    *,
+    notify: bool = False,
+) -> _T:
     """Run `work` on `store` within the transaction of an asynchronous connection.
 
     The work is synchronous, like everything inside: it runs in a thread, and its statements on the
@@ -102,7 +126,7 @@ async def work_on(store: Store, connection: AnyAsyncConnection, work: Callable[[
             raise Closed
         return asyncio.run_coroutine_threadsafe(_afetch_on(connection, queries), loop).result()
 
-    lent = BorrowedPostgresStore(lender, fetch)
+    lent = BorrowedPostgresStore(lender, fetch, notify=notify)
     running = asyncio.ensure_future(asyncio.to_thread(work, lent))
     try:
         return await asyncio.shield(running)

@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -17,11 +17,13 @@ import uvicorn
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.errors import InvalidInput, TenureError
+from tenure.ports import Hint
 from tenure.protocol.hosts import is_loopback
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
 from tenure.server.services import Services, no_metrics
 from tenure.server.settings import ServerSettings
+from tenure.server.waiting_claims import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 
 _log = logging.getLogger("tenure.server")
@@ -123,10 +125,20 @@ async def _serve(
     scheme = "http" if options.tls_certificate is None else "https"
     address = f"{scheme}://{_shown(listening)}"
     server = _Server(config, services, started=lambda: announce(address))
+    loop = asyncio.get_running_loop()
+    unwatch = coordinator.unwatched_store.watch(
+        lambda hint: _told(loop, services.waiting_claims, hint)
+    )
     try:
         await server.serve(sockets=[listening])
     finally:
+        unwatch()
         services.close()
+
+
+def _told(loop: asyncio.AbstractEventLoop, claims: WaitingClaims, hint: Hint | None) -> None:
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(claims.hinted, hint)
 
 
 class _Server(uvicorn.Server):

@@ -21,7 +21,7 @@ from tenure.core.instants import seconds
 from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import TenureError
-from tenure.ports import Coordination
+from tenure.ports import Coordination, Hint, HintedChange
 from tenure.server.problems import shutting_down
 from tenure.server.settings import ServerSettings
 
@@ -134,6 +134,14 @@ class WaitingClaims:
         for scope, line in self._lines.items():
             if scope.namespace == namespace and not names.isdisjoint(scope.queues):
                 line.nudge()
+
+    def hinted(self, hint: Hint | None) -> None:
+        """Wake the lines that a hint of the store is about; None may be about any."""
+        if hint is None:
+            for line in self._lines.values():
+                line.nudge()
+        elif hint.change is HintedChange.READY:
+            self.enqueued(hint.namespace, [hint.queue])
 
     async def serve(
         self,

@@ -91,6 +91,7 @@ class Claimer:
         self._sent = 0  # how often the unanswered claim was sent
         self.next_at = Boot(0)
         self.unanswered: ClaimRequest | None = None
+        self._was_woken = False  # while a claim was unanswered: it may have come too early
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -156,6 +157,9 @@ class Claimer:
         if granted:
             self.wake(now)
             return
+        if self._was_woken:
+            self.wake(now)
+            return
         if asked.queues != tuple(self._settings.queues):
             self.next_at = now  # only the favoured queue was empty: claim from all of them
             return
@@ -188,7 +192,8 @@ class Claimer:
 
     def wake(self, now: Boot) -> None:
         """There may be work: ask now, and often for a while."""
-        if self.unanswered is not None or self.tries:
+        self._was_woken = self.unanswered is not None
+        if self._was_woken or self.tries:
             return  # what got no answer has its own pace
         self._idle_us = self._settings.shortest_poll_us
         self._empty_in_a_row = 0

@@ -302,6 +302,12 @@ class Session:
         is_later = self._now < self._claimer.next_at
         return self._claimer.next_at if is_later and self._may_claim() else NEVER
 
+    @property
+    def is_waiting_for_work(self) -> bool:
+        """Whether it has room and has found nothing to do, so that a hint is worth something. May
+        be read by any thread: a wrong answer only costs a moment."""
+        return self._claim is None and self._now < self._claimer.next_at and self._may_claim()
+
     def _may_claim(self) -> bool:
         """Whether a claim could be sent now, as far as this session is concerned."""
         if self._claimer.unanswered is not None:

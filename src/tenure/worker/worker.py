@@ -61,7 +61,7 @@ class Worker:
         self.id = options.worker_id or new_worker_id()
         self.actor = options.actor or worker_actor(self.id)
         self.stats = stats or Stats()
-        session = Session(
+        self._session = session = Session(
             self._claim_settings(registry, options),
             concurrency=options.concurrency,
             random=random.SystemRandom().random,
@@ -173,6 +173,11 @@ class Worker:
     def drain(self) -> None:
         """Finish what runs within the grace. Further calls change nothing."""
         self._supervisor.drain()
+
+    @property
+    def is_waiting_for_work(self) -> bool:
+        """Whether it has room and has found nothing to do."""
+        return self._session.is_waiting_for_work
 
     def wake(self) -> None:
         """There may be work: claim now instead of at the next poll."""

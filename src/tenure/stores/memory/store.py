@@ -45,15 +45,19 @@ from tenure.ports import (
     EventFilter,
     EventPosition,
     HealthFact,
+    Hint,
+    HintedChange,
     JobFilter,
     Loaded,
     Locked,
+    OnHint,
     PruneResult,
     Record,
     Saved,
     TailedEvent,
     fact,
 )
+from tenure.stores.hints import Watchers, hints_of
 from tenure.stores.memory.artifacts import MemoryArtifacts
 from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
 from tenure.stores.memory.measures import MemoryMeasures
@@ -98,6 +102,7 @@ class MemoryStore(
         # The next pruning and the next deletion of sessions continue after these.
         self._last_renewal: tuple[JobId, int] | None = None
         self._last_session: _SessionOrder | None = None
+        self._watchers = Watchers()
 
     @property
     def parallelism(self) -> int:
@@ -237,12 +242,14 @@ class MemoryStore(
             for change in changes:
                 if self._matches(change, now):
                     self._guard(change)  # before the first write: all changes or none
-            applied = set()
+            written = []
             for change in changes:
                 if self._matches(change, now):  # again: a key may have been taken in this batch
                     self._write(change)
-                    applied.add(change.job.id)
-            return Saved(now, frozenset(applied))
+                    written.append(change)
+            for hint in hints_of(written, now):
+                self._watchers.tell(hint)
+            return Saved(now, frozenset(change.job.id for change in written))
 
     def _matches(self, change: Change, now: Instant) -> bool:
         if change.not_after is not None and now >= change.not_after:
@@ -385,7 +392,23 @@ class MemoryStore(
             if limit is not None:
                 state = replace(state, limit=limit or None)
             self._queues[(namespace, name)] = state
+            self._watchers.tell(Hint(HintedChange.READY, namespace, name))
             return self._queue(namespace, name)
+
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Hear what is committed in this process."""
+        return self._watchers.add(on_hint)
+
+    def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
+        """How long until these queues have a ready job."""
+        with self._lock:
+            self._open()
+            instants = [
+                job.not_before
+                for job in self._jobs.values()
+                if job.namespace == namespace and job.queue in queues and job.not_before is not None
+            ]
+            return Duration(max(0, min(instants) - self._clock())) if instants else None
 
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue that has jobs or settings."""

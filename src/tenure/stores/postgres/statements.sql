@@ -159,3 +159,11 @@ count(*) AS n, array_agg(id) AS ids;
 -- name: unless_all_applied
 -- Differs: see applied.
 CASE WHEN w.n = CAST(:count AS bigint) THEN NULL ELSE coalesce(array_to_string(w.ids, ','), '') END;
+
+-- name: notify
+-- A hint that is lost with the server is no loss: the commit does not wait for the disk.
+SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify(:channel, p.payload)
+  FROM unnest(CAST(:payloads AS text[])) AS p(payload);
+
+-- name: notify_within
+SELECT pg_notify(:channel, p.payload) FROM unnest(CAST(:payloads AS text[])) AS p(payload);

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, Session, SessionKey
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, Session, SessionKey
 from tenure.core.failover import Server, newest
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Instant
@@ -27,7 +27,8 @@ from tenure.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tenure.ports import HealthFact, Locked, Saved
+from tenure.ports import HealthFact, Hint, HintedChange, Locked, OnHint, Saved, fact
+from tenure.stores.hints import hints_of
 from tenure.stores.memory.store import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
 from tenure.stores.postgres.batches import batch_of
@@ -41,6 +42,7 @@ from tenure.stores.postgres.driver import (
 )
 from tenure.stores.postgres.failover import FailoverMemory, check_server, log_check
 from tenure.stores.postgres.health import QUESTIONS, postgres_facts
+from tenure.stores.postgres.notifications import Notifications, channel_of
 from tenure.stores.postgres.pool import Pool
 from tenure.stores.postgres.schema import (
     CONNECT_TIMEOUT_S,
@@ -257,6 +259,8 @@ class PostgresStore(SqlStore):
         self._memory = FailoverMemory()
         self._accepts_restored = accept_restored
         self._pool = Pool(self._connect, size=pool_size)
+        self._channel = channel_of(schema)
+        self._notifications = Notifications(self._channel, self._connect, self._notify)
         self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
         self._prepared: WeakKeyDictionary[Connection, PreparedStatements] = WeakKeyDictionary()
         self._prepares = True
@@ -276,10 +280,23 @@ class PostgresStore(SqlStore):
         queries = [self._query(name, schema=self._schema) for name in QUESTIONS]
         sent_at = host_clock()
         answers = self._read(lambda tx: tx.fetch(*queries, last=True), listing=True)
-        return postgres_facts(answers, sent_at=sent_at, received_at=host_clock())
+        facts = postgres_facts(answers, sent_at=sent_at, received_at=host_clock())
+        arrive = self._notifications.arrive()
+        return [
+            *facts,
+            fact(
+                "wake-ups",
+                "notifications" if arrive else "polling",
+                warning=not arrive,
+                advice="notifications do not arrive, so idle workers notice jobs up to a second"
+                " later; a pooler in transaction mode does not pass them on: give workers a direct"
+                " URL",
+            ),
+        ]
 
     def close(self) -> None:
         """Close every connection."""
+        self._notifications.close()
         self._pool.close()
         self._listing_pool.close()
 
@@ -390,8 +407,30 @@ class PostgresStore(SqlStore):
         return saved
 
     def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
-        written = (change for change in changes if change.job.id in saved.applied)
+        written = [change for change in changes if change.job.id in saved.applied]
         self._memory.acknowledged(written, begun=begun)
+        self._hint(written, saved.now)
+
+    # --- hints ---------------------------------------------------------------------------------
+
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Hear what any process commits, if notifications arrive."""
+        return self._notifications.watch(on_hint)
+
+    def put_queue(
+        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+    ) -> QueueState:
+        """Change a queue's settings: its jobs may be ready now."""
+        state = super().put_queue(namespace, name, paused=paused, limit=limit)
+        self._notifications.tell([Hint(HintedChange.READY, namespace, name)])
+        return state
+
+    def _hint(self, written: Sequence[Change], now: Instant) -> None:
+        self._notifications.tell(hints_of(written, now))
+
+    def _notify(self, payloads: Sequence[str]) -> None:
+        query = self._query("notify", channel=self._channel, payloads=texts(payloads))
+        self._write(lambda tx: tx.fetch(query, last=True))
 
     # --- transactions --------------------------------------------------------------------------
 

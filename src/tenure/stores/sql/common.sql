@@ -105,6 +105,15 @@ SELECT {job_columns} FROM {t}job AS j
  ORDER BY j.priority DESC, j.run_at, j.id
  LIMIT :wanted {skip_locked};
 
+-- name: next_not_before
+-- Bounded, whatever waits in the queue: the first jobs in the order in which they are granted.
+SELECT min(f.not_before) FROM (
+    SELECT j.not_before FROM {t}job AS j
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
+     ORDER BY j.priority DESC, j.run_at, j.id
+     LIMIT :most
+) AS f;
+
 -- name: due
 SELECT {job_columns} FROM {t}job AS j
  WHERE j.lease_id IS NOT NULL AND j.due_at <= (SELECT {t}clock())

@@ -21,7 +21,7 @@ from tenure.core.claims import (
 from tenure.core.commands import Outage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease, LeaseRow, lease_news
 from tenure.core.observations import (
@@ -32,7 +32,7 @@ from tenure.core.observations import (
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable
-from tenure.ports import DedupeKey, Loaded, Locked, Saved
+from tenure.ports import MAX_LOOKED_AT, DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
@@ -473,6 +473,18 @@ class SqlStore(
         state = self._write(change)
         self._unusual_queues[namespace, name] = state
         return state
+
+    def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
+        """How long until these queues have a ready job, as far as one can see."""
+        asked = [
+            self._query("next_not_before", namespace=namespace, queue=name, most=MAX_LOOKED_AT)
+            for name in queues
+        ]
+        *found, [(now, _)] = self._read(
+            lambda tx: tx.fetch(*asked, self._query("moment"), last=True)
+        )
+        instants = [instant for [(instant,)] in found if instant is not None]
+        return Duration(max(0, min(instants) - now)) if instants else None
 
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue that ever had jobs or settings, with its live leases."""

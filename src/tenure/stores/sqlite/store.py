@@ -20,7 +20,7 @@ from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError, StoreRefused
-from tenure.ports import Clock, HealthFact, Saved
+from tenure.ports import Clock, HealthFact, OnHint, Saved
 from tenure.stores.memory.store import host_clock
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.rows import Row
@@ -28,6 +28,7 @@ from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sqlite.batches import group_queries
+from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import (
     PACKAGE,
     check_schema,
@@ -103,6 +104,7 @@ class SqliteStore(SqlStore):
         self._readers_lock = threading.Lock()
         with translated(self._path):
             self._prepare_schema(migrate_it=migrate)
+        self._changes = ChangeWatch(lambda: connect(self._path, clock, LOCK_SLICE_S, reader=True))
         self._writer = Writer(
             lambda: connect(self._path, clock, LOCK_SLICE_S), path=self._path, timeout_s=timeout_s
         )
@@ -130,11 +132,17 @@ class SqliteStore(SqlStore):
         )
         return sqlite_facts(self._path, mode, synchronous, meta)
 
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Hear that any process has changed something, but not what."""
+        self._check()
+        return self._changes.add(on_hint)
+
     def close(self) -> None:
         """End the writer and close every connection."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        self._changes.close()
         self._writer.close()
         with self._readers_lock:
             while self._readers:

@@ -1,0 +1,98 @@
+"""Says when a queue may have a ready job, so that a worker that waits need not poll often.
+
+Listens to the store's hints and keeps a timer for the next job that is due. It claims nothing, and
+whoever it wakes still polls: a hint may be missing. [Z7]
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from tenure.core.ids import Namespace, QueueName
+from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.errors import TenureError
+from tenure.ports import Hint, HintedChange, HintStore
+
+NOT_WANTED_S = 0.01
+"""How long a hint waits while the worker does not, before it is looked at again."""
+
+LONGEST_TIMER_S = 30.0
+"""After so long the timer is set anew: the store's clock may have been set."""
+
+_log = logging.getLogger("tenure.coordinator")
+
+
+class ReadyWatch:
+    """Calls `wake` when there may be work in these queues. Start it once, and stop it."""
+
+    def __init__(
+        self,
+        store: HintStore,
+        namespace: Namespace,
+        queues: Sequence[QueueName],
+        *,
+        wake: Callable[[], None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """While `is_wanted` says no, the store is not asked what a hint was about."""
+        self._store = store
+        self._namespace = namespace
+        self._queues = tuple(queues)
+        self._wake = wake
+        self._is_wanted = is_wanted
+        self._changed = threading.Event()
+        self._paused = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="tenure-ready", daemon=True)
+        self._unwatch: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._unwatch = self._store.watch(self._hear)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening, and wait for the thread."""
+        if self._unwatch is not None:
+            self._unwatch()
+        self._stopping = True
+        self._changed.set()
+        self._paused.set()
+        self._thread.join()
+
+    def _hear(self, hint: Hint | None) -> None:
+        if hint is None or hint.change is HintedChange.LATER:
+            if hint is None or self._is_mine(hint):
+                self._changed.set()
+        elif hint.change is HintedChange.READY and self._is_mine(hint):
+            self._wake()  # at once: the store is not asked first
+
+    def _is_mine(self, hint: Hint) -> bool:
+        return hint.namespace == self._namespace and hint.queue in self._queues
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while True:
+            self._changed.wait(pause_s)
+            if self._stopping:
+                return
+            if not self._is_wanted():
+                self._changed.set()  # so that it is looked at as soon as it is wanted
+                self._paused.wait(NOT_WANTED_S)
+                continue
+            self._changed.clear()
+            pause_s = self._look()
+
+    def _look(self) -> float:
+        """Wake the worker if a job is ready; the seconds until one will be."""
+        try:
+            ready_in = self._store.next_ready_in(self._namespace, self._queues)
+        except TenureError as failure:  # the worker's own polling will tell
+            _log.debug("the next job is not known: %s", failure)
+            return LONGEST_TIMER_S
+        if ready_in is None:
+            return LONGEST_TIMER_S
+        if ready_in == 0:
+            self._wake()
+            return LONGEST_TIMER_S
+        return min(ready_in / MICROSECONDS_PER_SECOND, LONGEST_TIMER_S)

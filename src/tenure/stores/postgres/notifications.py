@@ -1,0 +1,271 @@
+"""Hints between processes by PostgreSQL's NOTIFY and LISTEN.
+
+A commit with a NOTIFY takes a lock that all other such commits wait for, so hints never travel in
+the transaction that they are about: they are sent after its commit, in one of their own that waits
+for no disk, at most one per queue and ten milliseconds. Who listens has a connection of its own and
+first finds out whether notifications arrive at all: a pooler in transaction mode does not pass them
+on. Hints are only hints: without them those who wait poll. [Z7]
+"""
+
+import hashlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing, suppress
+
+import msgspec
+
+from tenure.deadlines import Deadline, deadline
+from tenure.errors import TenureError
+from tenure.ports import Hint, OnHint
+from tenure.stores.hints import Watchers
+from tenure.stores.postgres.driver import Connection, psycopg
+from tenure.stores.postgres.wire import RoundTrip
+from tenure.stores.sql.statements import Query
+
+SHORTEST_GAP_S = 0.01
+"""Between two hints of one kind about one queue."""
+
+MAX_REMEMBERED = 10_000
+"""Hints of which the time of sending is remembered."""
+
+HANDSHAKE_S = 2.0
+LONGEST_PAUSE_S = 30.0
+CLOSE_WITHIN_S = 1.0
+
+_log = logging.getLogger("tenure.stores")
+
+
+class _Sent(msgspec.Struct, frozen=True, array_like=True):
+    """A hint as it travels. A process does not listen to itself: it has told its own watchers."""
+
+    sender: str
+    hint: Hint
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Sent).decode
+
+
+def channel_of(schema: str) -> str:
+    """The channel of the store in this schema: at most 63 bytes, whatever the schema is called."""
+    return f"tenure_{hashlib.blake2b(schema.encode(), digest_size=8).hexdigest()}"
+
+
+def payload_of(hint: Hint, sender: str = "") -> str:
+    """A hint as it travels."""
+    return _encode(_Sent(sender, hint)).decode()
+
+
+Notify = Callable[[Sequence[str]], None]
+"""Sends these payloads to the store's channel, in a transaction of its own."""
+
+
+class Notifier:
+    """Tells other processes of committed changes, from a thread of its own."""
+
+    def __init__(self, sender: str, notify: Notify) -> None:
+        self._sender = sender
+        self._notify = notify
+        self._condition = threading.Condition()
+        self._pending: set[Hint] = set()
+        self._sent_at: dict[Hint, float] = {}
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def tell(self, hints: Iterable[Hint]) -> None:
+        """Send these soon; returns at once."""
+        with self._condition:
+            self._pending.update(hints)
+            if not self._pending or self._closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tenure-notify", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Send what is left, for a second at most, and stop."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join(CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._pending and not self._closed:
+                    self._condition.wait()
+                if not self._pending:
+                    return
+                now = time.monotonic()
+                due = [each for each in self._pending if self._due_at(each) <= now or self._closed]
+                if not due:
+                    self._condition.wait(min(map(self._due_at, self._pending)) - now)
+                    continue
+                self._pending.difference_update(due)
+                self._remember(due, now)
+            try:
+                self._notify([payload_of(hint, self._sender) for hint in due])
+            except TenureError as failure:  # those who wait poll
+                _log.debug("no hint was sent: %s", failure)
+
+    def _due_at(self, hint: Hint) -> float:
+        return self._sent_at.get(hint, 0.0) + SHORTEST_GAP_S
+
+    def _remember(self, sent: Iterable[Hint], now: float) -> None:
+        if len(self._sent_at) > MAX_REMEMBERED:
+            self._sent_at = {
+                hint: at for hint, at in self._sent_at.items() if at + SHORTEST_GAP_S > now
+            }
+        self._sent_at.update(dict.fromkeys(sent, now))
+
+
+class Listener:
+    """Hears the hints of all processes, on a connection and a thread of its own, from the first
+    watcher on."""
+
+    def __init__(
+        self,
+        sender: str,
+        channel: str,
+        connect: Callable[[Deadline], Connection],
+        notify: Notify,
+    ) -> None:
+        self._sender = sender
+        self._channel = channel
+        self._connect = connect
+        self._notify = notify
+        self.watchers = Watchers()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._wake_out, self._wake_in = os.pipe()
+        self._state = threading.Condition()
+        self.arrive: bool | None = None  # whether notifications do; None: not known yet
+
+    def add(self, on_hint: OnHint) -> Callable[[], None]:
+        """Call this function with every hint, until the returned one is called."""
+        stop = self.watchers.add(on_hint)
+        self._begin()
+        return stop
+
+    def find_out(self, within_s: float = HANDSHAKE_S + 1) -> bool | None:
+        """Whether notifications arrive; waits for the answer. None: the server does not answer."""
+        self._begin()
+        with self._state:
+            self._state.wait_for(lambda: self.arrive is not None, within_s)
+            return self.arrive
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed.set()
+        with suppress(OSError):
+            os.write(self._wake_in, b"\0")
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        for end in (self._wake_in, self._wake_out):
+            with suppress(OSError):
+                os.close(end)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="tenure-listen", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        pause_s = 1.0
+        while not self._closed.is_set():
+            try:
+                with closing(self._connect(deadline(HANDSHAKE_S))) as connection:
+                    if not self._is_heard(connection):
+                        self._found_out(arrive=False)
+                        return
+                    self._found_out(arrive=True)
+                    pause_s = 1.0
+                    self.watchers.tell(None)  # some may have been missed
+                    self._listen(connection)
+            except (TenureError, psycopg.Error, OSError) as problem:
+                _log.debug("hints are not heard, trying again: %s", problem)
+                self._closed.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _found_out(self, *, arrive: bool) -> None:
+        if not arrive:
+            _log.info(
+                "notifications do not arrive (a pooler in transaction mode?): polling for jobs"
+            )
+        with self._state:
+            self.arrive = arrive
+            self._state.notify_all()
+
+    def _is_heard(self, connection: Connection) -> bool:
+        """Listen, and whether a notification from another connection arrives."""
+        listening = RoundTrip(connection, None, until=deadline(HANDSHAKE_S))
+        listening.send([Query(f'LISTEN "{self._channel}"', ())])
+        listening.finish()
+        probe = f"probe {os.urandom(8).hex()}"
+        self._notify([probe])
+        until = deadline(HANDSHAKE_S)
+        while not until.has_passed and not self._closed.is_set():
+            if probe in self._received(connection, until.remaining_s):
+                return True
+        return self._closed.is_set()
+
+    def _listen(self, connection: Connection) -> None:
+        while not self._closed.is_set():
+            for payload in self._received(connection, None):
+                with suppress(msgspec.MsgspecError):  # such as another process's probe
+                    sent = _decode(payload)
+                    if sent.sender != self._sender:
+                        self.watchers.tell(sent.hint)
+
+    def _received(self, connection: Connection, within_s: float | None) -> list[str]:
+        """The payloads that have arrived; waits for some, or until it is time to stop."""
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        poll.register(self._wake_out, select.POLLIN)
+        poll.poll(None if within_s is None else within_s * 1000)
+        connection.pgconn.consume_input()
+        found = []
+        while (arrived := connection.pgconn.notifies()) is not None:
+            found.append(arrived.extra.decode())
+        return found
+
+
+class Notifications:
+    """Both ends in one process: what it commits is sent, what others send is heard."""
+
+    def __init__(
+        self, channel: str, connect: Callable[[Deadline], Connection], notify: Notify
+    ) -> None:
+        sender = os.urandom(8).hex()
+        self._notifier = Notifier(sender, notify)
+        self._listener = Listener(sender, channel, connect, notify)
+
+    def tell(self, hints: Collection[Hint]) -> None:
+        """Tell everybody: this process at once, the others soon."""
+        if self._listener.watchers.has_some.is_set():
+            for hint in hints:
+                self._listener.watchers.tell(hint)
+        self._notifier.tell(hints)
+
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Call this function with every hint, until the returned one is called."""
+        return self._listener.add(on_hint)
+
+    def arrive(self) -> bool | None:
+        """Whether notifications arrive in this process; None if nobody answered."""
+        return self._listener.find_out()
+
+    def close(self) -> None:
+        """Send what is left, and stop."""
+        self._notifier.close()
+        self._listener.close()

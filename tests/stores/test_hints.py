@@ -1,0 +1,294 @@
+"""Hints between stores that share a database, as processes do: they arrive, and only help."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.ready_watch import ReadyWatch
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Enqueue
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Kind,
+    Namespace,
+    QueueName,
+    client_actor,
+    new_job_id,
+)
+from tenure.core.instants import Duration, seconds
+from tenure.ports import NO_WAIT, Hint, HintedChange, Store
+from tenure.stores.memory.store import MemoryStore
+from tenure.stores.postgres import notifications
+from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
+from tests.support.waiting import until
+
+QUEUE = QueueName("mail")
+READY = Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE)
+LATER = Hint(HintedChange.LATER, DEFAULT_NAMESPACE, QUEUE)
+
+Pair = tuple[Store, Store]
+
+
+@contextmanager
+def sqlite_pair(path: Path) -> Iterator[Pair]:
+    with closing(SqliteStore(path)) as first, closing(SqliteStore(path)) as second:
+        yield first, second
+
+
+@contextmanager
+def postgres_pair(dsn: str) -> Iterator[Pair]:
+    with (
+        closing(PostgresStore(dsn, migrate=True)) as first,
+        closing(PostgresStore(dsn)) as second,
+    ):
+        yield first, second
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Iterator[Pair]:
+    with sqlite_pair(tmp_path / "jobs.db") as pair:
+        yield pair
+
+
+@pytest.fixture
+def on_postgres(postgres_url: str) -> Iterator[Pair]:
+    with postgres_pair(postgres_url) as pair:
+        yield pair
+
+
+def enqueue(store: Store, *, delay_us: Duration = NO_WAIT) -> None:
+    with closing(Coordinator(store)) as coordinator:
+        coordinator.execute(
+            Enqueue(
+                job_id=new_job_id(store.now(), bytes(16)),
+                namespace=DEFAULT_NAMESPACE,
+                queue=QUEUE,
+                kind=Kind("send"),
+                actor=client_actor("test"),
+                delay_us=delay_us,
+            )
+        )
+
+
+@spec("Z7")
+def test_a_commit_to_a_sqlite_file_is_noticed_through_another_connection(on_sqlite: Pair) -> None:
+    first, second = on_sqlite
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: bool(heard), "it is heard")  # the first look knows no version yet
+    heard.clear()
+
+    enqueue(first)
+
+    until(lambda: heard == [None], "it is heard")
+
+
+@spec("Z7")
+def test_nothing_is_told_while_a_sqlite_file_does_not_change(on_sqlite: Pair) -> None:
+    first, second = on_sqlite
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: bool(heard), "it is heard")
+    heard.clear()
+
+    first.load_jobs([])
+    enqueue(first)
+    until(lambda: bool(heard), "it is heard")
+
+    assert len(heard) == 1
+
+
+@spec("Z7")
+def test_another_process_on_postgresql_hears_what_became_ready_and_what_ended(
+    on_postgres: Pair,
+) -> None:
+    first, second = on_postgres
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: None in heard, "it is heard")  # it listens
+
+    enqueue(first)
+    until(lambda: READY in heard, "it is heard")
+    first.put_queue(DEFAULT_NAMESPACE, QueueName("other"), paused=False, limit=None)
+    until(
+        lambda: Hint(HintedChange.READY, DEFAULT_NAMESPACE, QueueName("other")) in heard,
+        "it is heard",
+    )
+
+
+@spec("Z7")
+def test_a_delayed_job_gives_a_hint_of_its_own(on_postgres: Pair) -> None:
+    first, second = on_postgres
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: None in heard, "it is heard")
+
+    enqueue(first, delay_us=seconds(60))
+
+    until(lambda: LATER in heard, "it is heard")
+    assert READY not in heard
+
+
+@spec("Z7")
+def test_a_listener_whose_connection_is_lost_listens_again(
+    on_postgres: Pair, postgres_url: str
+) -> None:
+    first, second = on_postgres
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: heard == [None], "it is heard")
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE query LIKE 'LISTEN %' AND datname = current_database()"
+        )
+    until(lambda: heard == [None, None], "it is heard")
+
+    enqueue(first)
+    until(lambda: READY in heard, "it is heard")
+
+
+@spec("Z7", "B14")
+def test_a_store_that_hears_no_notifications_says_that_it_polls(
+    on_postgres: Pair, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = on_postgres
+    facts = {fact.name: fact.value for fact in first.health()}
+    monkeypatch.setattr(notifications, "HANDSHAKE_S", 0.05)
+
+    def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(postgres_url, autocommit=True)
+
+    deaf = Listener("me", channel_of("tenure"), connect, lambda payloads: None)
+
+    assert facts["wake-ups"] == "notifications"
+    with closing(deaf):
+        assert deaf.find_out() is False
+
+
+class Recorder:
+    """Takes what a notifier sends, and can hold it up."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, ...]] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def __call__(self, payloads: object) -> None:
+        self.sent.append(tuple(payloads))  # type: ignore[arg-type]  # a sequence of texts
+        self.may_go_on.wait()
+
+
+@spec("Z7")
+def test_hints_about_one_queue_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "SHORTEST_GAP_S", 3600.0)
+    sent = Recorder()
+    notifier = Notifier("me", sent)
+
+    for _ in range(1000):
+        notifier.tell([READY])
+    notifier.tell([LATER])
+    until(
+        lambda: len({payload for payloads in sent.sent for payload in payloads}) == 2, "it is heard"
+    )
+    notifier.tell([READY])
+    before = [payload for payloads in sent.sent for payload in payloads]
+    notifier.close()
+
+    after = [payload for payloads in sent.sent for payload in payloads]
+    assert sorted(before) == sorted(set(before)), "one of each kind in the gap"
+    assert len(after) == 3, "the last one is sent when the process ends"
+
+
+@spec("Z7")
+def test_a_hint_is_sent_at_once_even_if_the_last_call_hangs() -> None:
+    sent = Recorder()
+    sent.may_go_on.clear()
+    notifier = Notifier("me", sent)
+
+    notifier.tell([READY])
+    until(lambda: len(sent.sent) == 1, "it is heard")
+    began = time.monotonic()
+    notifier.tell([LATER])
+
+    assert time.monotonic() - began < 5, "telling waits for nothing"
+    sent.may_go_on.set()
+    notifier.close()
+    assert len(sent.sent) == 2
+
+
+# --- Waking a worker ----------------------------------------------------------------------------
+
+
+@contextmanager
+def watching(store: Store, *, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[list[int]]:
+    woken: list[int] = []
+    watch = ReadyWatch(
+        store, DEFAULT_NAMESPACE, [QUEUE], wake=lambda: woken.append(1), is_wanted=is_wanted
+    )
+    watch.start()
+    try:
+        yield woken
+    finally:
+        watch.stop()
+
+
+@spec("Z7")
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_worker_is_woken_by_a_new_job(kind: str, tmp_path: Path) -> None:
+    store = MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "jobs.db")
+    with closing(store), watching(store) as woken:
+        assert not woken
+
+        enqueue(store)
+
+        until(lambda: bool(woken), "it is heard")
+
+
+@spec("Z7")
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_worker_is_woken_when_a_delayed_job_is_due(kind: str, tmp_path: Path) -> None:
+    store = MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "jobs.db")
+    with closing(store), watching(store) as woken:
+        began = time.monotonic()
+        enqueue(store, delay_us=seconds(0.3))
+
+        until(lambda: bool(woken), "it is heard")
+
+        assert time.monotonic() - began >= 0.29
+
+
+@spec("Z7")
+def test_a_busy_worker_hears_of_a_job_when_it_waits_again(tmp_path: Path) -> None:
+    is_idle = threading.Event()
+    with (
+        closing(SqliteStore(tmp_path / "jobs.db")) as store,
+        watching(store, is_wanted=is_idle.is_set) as woken,
+    ):
+        enqueue(store)
+        assert not woken
+
+        is_idle.set()
+
+        until(lambda: bool(woken), "it is heard")
+
+
+@spec("Z7")
+def test_hints_about_other_queues_wake_nobody() -> None:
+    with closing(MemoryStore()) as store, watching(store) as woken:
+        store.put_queue(DEFAULT_NAMESPACE, QueueName("other"), paused=False, limit=None)
+        store.put_queue(Namespace("elsewhere"), QUEUE, paused=False, limit=None)
+        assert not woken
+
+        store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=False, limit=None)
+
+        until(lambda: bool(woken), "it is heard")
