@@ -23,13 +23,18 @@ PRIORITY_LACKS = {"src/tenure/cli/job_view.py"}
 CORRELATION_ID = {
     **dict.fromkeys(
         (
+            "src/tenure/cli/events.py",
             "src/tenure/cli/jobs.py",
+            "src/tenure/client/administration.py",
             "src/tenure/client/app.py",
+            "src/tenure/core/event_pages.py",
             "src/tenure/ports.py",
             "src/tenure/protocol/requests.py",
             "src/tenure/remote/store.py",
             "src/tenure/server/job_routes.py",
+            "src/tenure/server/system_routes.py",
             "src/tenure/stores/memory/store.py",
+            "src/tenure/stores/sql/events.py",
             "src/tenure/stores/sql/queries.py",
         ),
         "lists of jobs and events are filtered by it",

@@ -31,6 +31,7 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.event_counts import EventCounts, EventSpan
+from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
@@ -44,7 +45,6 @@ from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import (
     Cause,
-    EventType,
     HealthState,
     JobStatus,
     LeaseNews,
@@ -186,21 +186,6 @@ class DeadLetter(msgspec.Struct, frozen=True):
     resolution: Resolution | None
 
 
-class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Events by job and time, by type and time, or by correlation id; oldest first. [E4]
-
-    `after_seq` is the last seq of the previous page of one job's events.
-    """
-
-    job_id: JobId | None = None
-    after_seq: int | None = None
-    type: EventType | None = None
-    correlation_id: str | None = None
-    since: Instant | None = None
-    until: Instant | None = None
-    limit: int = 500
-
-
 class HealthFact(msgspec.Struct, frozen=True, kw_only=True):
     """Something true of a store; with advice where it should not be. [B14]"""
 
@@ -289,6 +274,10 @@ class JobStore(Protocol):
     def count_events(self, span: EventSpan) -> EventCounts:
         """The number of events in a span of time by type, kind and queue: at most `span.limit` of
         them, or all of one instant; the answer says where counting stopped. [B31]"""
+
+    def list_events(self, wanted: EventFilter) -> EventPage:
+        """A page of events in the order of time, and where the next one begins. It reads at most
+        `wanted.reads` events, so that a page may have fewer than are wanted. [E4] [E8]"""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first; a server leaves out their bodies."""
@@ -579,9 +568,6 @@ class Store(
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
         bodies may be megabytes each."""
-
-    def list_events(self, wanted: EventFilter) -> list[Event]:
-        """A page of events, oldest first."""
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events of all jobs in the order in which they were committed, each job's in

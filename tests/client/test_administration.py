@@ -1,13 +1,14 @@
 """Queues, workers and dead letters from Python."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tenure import Conflict, InvalidInput, JobFunction, Retry, UnknownJob, ValidationError
 from tenure.client.app import Application
 from tenure.conformance.spec import spec
-from tenure.core.vocabulary import ErrorClass, ReasonCode, ResolutionKind, WorkerState
+from tenure.core.vocabulary import ErrorClass, EventType, ReasonCode, ResolutionKind, WorkerState
 from tests.client.scene import Scene
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 
@@ -191,3 +192,63 @@ def test_async_code_administers_likewise(
         assert await app.dead_letters.als() == []
 
     asyncio.run(main())
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@spec("E4", "E6", "E8")
+def test_events_of_all_jobs_are_listed_by_filters(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    first = work.enqueue(1)
+    scene.world.clock.advance(60)
+    second = work.using(correlation_id="order-7").enqueue(2)
+    scene.world.clock.advance(1)
+    scene.finish()
+
+    def names(**filters: Any) -> list[str]:
+        return [event.name for event in app.events(oldest_first=True, **filters)]
+
+    done = ["job_claimed", "job_started", "job_succeeded"]
+    assert names() == ["job_enqueued", "job_enqueued", *done]
+    assert names(job_id=first.id) == names(correlation_id=first.id) == ["job_enqueued", *done]
+    assert names(correlation_id="order-7") == ["job_enqueued"]
+    assert names(type="claimed") == names(type="job_claimed") == ["job_claimed"]
+    assert names(type=["job_started", EventType.SUCCEEDED]) == done[1:]
+    assert names(since="30s") == ["job_enqueued", *done]
+    assert names(until=second.events()[0].ts) == ["job_enqueued"]
+    [newest] = asyncio.run(app.aevents(limit=1))
+    assert newest.name == "job_succeeded"
+    assert app.events(job_id=second.id)[0].to_dict() == second.events()[0].to_dict()
+
+
+@spec("E8")
+def test_events_are_listed_page_by_page(
+    app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    jobs = [work.enqueue(number) for number in range(5)]
+
+    shown = app.events(limit=2)
+    while page := app.events(limit=2, after=shown[-1]):
+        shown += page
+
+    assert [event.job_id for event in shown] == [job.id for job in reversed(jobs)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "match"),
+    [
+        ({"type": "nope"}, "type: 'nope' is not one of enqueued"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 501}, "limit"),
+        ({"job_id": "x"}, "job_id"),
+        ({"correlation_id": ""}, "correlation_id"),
+        ({"since": "soon"}, "since"),
+    ],
+)
+def test_a_wrong_filter_of_events_is_named(
+    app: Application, filters: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        app.events(**filters)

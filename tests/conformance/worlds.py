@@ -11,13 +11,14 @@ from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Command
+from tenure.core.event_pages import EventFilter, full_page
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.observations import Observation
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
-from tenure.ports import EventFilter, JobFilter, Record, Store
+from tenure.ports import JobFilter, Record, Store
 from tenure.verify import assert_holds
 
 PAGE_SIZE = 1000
@@ -164,7 +165,7 @@ class Worlds:
     def compare_views(self) -> None:
         """Every listing and look-up a store offers."""
         self.same("list_jobs", lambda world: world.store.list_jobs(_ALL_JOBS))
-        self.same("list_events", lambda world: world.store.list_events(_ALL_EVENTS))
+        self.same("list_events", lambda world: full_page(world.store.list_events, _ALL_EVENTS))
         jobs = [record.job_id for record in self.records]
         self.same("resolutions", lambda world: world.store.load_resolutions(jobs))
         self.same("live_keys", lambda world: list(world.store.live_keys()))
@@ -181,7 +182,7 @@ class Worlds:
 
 
 _ALL_JOBS = JobFilter(namespace=DEFAULT_NAMESPACE, limit=PAGE_SIZE)
-_ALL_EVENTS = EventFilter(limit=PAGE_SIZE)
+_ALL_EVENTS = EventFilter(namespace=DEFAULT_NAMESPACE)
 
 
 def _settled_order(record: Record) -> list[Observation]:

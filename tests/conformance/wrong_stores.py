@@ -10,6 +10,7 @@ from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventCounts, EventSpan
+from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -345,6 +346,21 @@ class CountsTheEndOfASpan(MemoryStore):
         return replace(counted, until=min(counted.until, span.until))
 
 
+class ListsEverybodysEvents(MemoryStore):
+    """Shows the events of every namespace. [E9]"""
+
+    def _is_within(self, job_id: JobId, wanted: EventFilter) -> bool:
+        return True
+
+
+class EndsWithAShortPage(MemoryStore):
+    """Takes a page that is not full for the last one. [E8]"""
+
+    def list_events(self, wanted: EventFilter) -> EventPage:
+        page = super().list_events(wanted)
+        return page if len(page.events) == wanted.limit else replace(page, next=None)
+
+
 class RevokesAgain(MemoryStore):
     """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
 
@@ -403,6 +419,8 @@ WRONG: dict[type[MemoryStore], str] = {
     MeasuresByNameOnly: "measures",
     DecidesOnTheWholeLog: "histories",
     CountsTheEndOfASpan: "event_counts",
+    ListsEverybodysEvents: "event_pages",
+    EndsWithAShortPage: "event_pages",
     RevokesAgain: "tokens",
     AnswersOneCallForEver: "closing",
 }

@@ -135,6 +135,25 @@ def test_an_operator_administers_from_python(shop: Shop) -> None:
     assert caught.value.reason == "out_of_scope"
 
 
+@spec("E8", "E9")
+def test_an_operator_lists_events_from_python_and_by_the_command(shop: Shop) -> None:
+    job = shop.app.enqueue("patient", {"number": 3})
+    job.wait(timeout="2m")
+
+    with Tenure(shop.server.address, token=shop.operator) as olga:
+        found = olga.events(job_id=job.id, oldest_first=True)
+        [claimed] = olga.events(correlation_id=job.id, type="job_claimed")
+    code, said, _ = shop.tenure("events", "--job", job.id, "--type", "claimed", "--json")
+
+    assert [event.to_dict() for event in found] == [event.to_dict() for event in job.events()]
+    assert claimed == found[1]
+    assert code == 0
+    assert json.loads(said)["events"] == [claimed.to_dict()]
+    with pytest.raises(RequestRefused) as caught:
+        shop.app.events()
+    assert caught.value.reason == "out_of_scope"
+
+
 def test_a_record_over_http_is_the_servers_document(shop: Shop) -> None:
     job = shop.app.enqueue("patient", {"number": 3})
     job.wait(timeout="2m")

@@ -178,6 +178,82 @@ def test_a_time_in_a_query_is_an_instant_and_no_number(stage: Stage, since: str)
     assert "such as 2030-01-31T12:00:00Z" in refused.json["message"]
 
 
+@spec("E4", "E6", "E8")
+def test_the_events_of_all_jobs_are_listed_by_either_word(stage: Stage) -> None:
+    lease = stage.leased(1)
+    stage.call("start", {**lease, "request_id": "s"}, role=W)
+    stage.enqueue(2, correlation_id="order-7")
+    first, second = JOB.format(1), JOB.format(2)
+
+    def listed(query: str = "") -> list[tuple[str, str]]:
+        found = stage.ask("GET", f"/v1/events?oldest_first=true{query}", token=stage.of(V)).json
+        return [(event["id"], event["name"]) for event in found["events"]]
+
+    enqueued = [(f"{first}:1", "job_enqueued"), (f"{second}:1", "job_enqueued")]
+    claimed, started = (f"{first}:2", "job_claimed"), (f"{first}:3", "job_started")
+    assert sorted(listed()) == sorted([*enqueued, claimed, started])
+    assert listed("&type=enqueued") == listed("&type=job_enqueued") == enqueued
+    assert listed("&type=job_claimed&type=started") == [claimed, started]
+    assert listed("&type=job_compensated") == listed("&type=job_heartbeat") == []
+    assert listed("&type=job_lease_renewed") == []
+    assert listed("&correlation_id=order-7") == enqueued[1:]
+    assert listed(f"&correlation_id={first}") == [enqueued[0], claimed, started]
+    assert listed(f"&job_id={second}&type=job_enqueued") == enqueued[1:]
+    assert listed("&until=1971-01-01T00:00:00Z") == []
+    assert len(listed("&since=1971-01-01T00:00:00Z")) == 4
+
+
+@spec("E8")
+def test_the_events_of_all_jobs_come_in_pages(stage: Stage) -> None:
+    for number in range(1, 6):
+        stage.enqueue(number)
+    shown: list[str] = []
+    query = "?limit=2"
+
+    for _ in range(4):
+        page = stage.ask("GET", f"/v1/events{query}", token=stage.of(V)).json
+        shown += [event["job_id"] for event in page["events"]]
+        if page["next_after"] is None:
+            break
+        query = f"?limit=2&after={page['next_after']}"
+
+    assert shown == [JOB.format(number) for number in (5, 4, 3, 2, 1)]
+
+
+@spec("E6", "E8")
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("type=nope", "type"),
+        ("type=job_job_claimed", "type"),
+        ("after=yesterday", "after"),
+        ("after=1:x:2", "after"),
+        ("limit=501", "limit"),
+        ("job_id=1", "job_id"),
+        ("since=2026", "since"),
+        ("typ=claimed", "typ"),
+    ],
+)
+def test_a_wrong_question_about_events_is_refused_by_name(
+    stage: Stage, query: str, field: str
+) -> None:
+    refused = stage.ask("GET", f"/v1/events?{query}", token=stage.of(V))
+
+    assert (refused.status, refused.json["field"]) == (422, field)
+
+
+@spec("H46")
+def test_a_viewer_sees_no_digest_in_a_list_of_events(stage: Stage) -> None:
+    stage.enqueue(1, payload={"secret": 1})
+
+    [seen] = stage.ask("GET", "/v1/events", token=stage.of(V)).json["events"]
+    [whole] = stage.ask("GET", "/v1/events", token=stage.of(Role.OPERATOR)).json["events"]
+
+    assert "sha256" not in seen["payload"]
+    assert seen["fingerprint"] is None
+    assert len(whole["payload"]["sha256"]) == 64
+
+
 @spec("H43")
 def test_a_log_comes_in_pages(stage: Stage) -> None:
     lease = stage.leased()

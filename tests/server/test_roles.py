@@ -49,6 +49,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "resume": frozenset({O}),
     "limit": frozenset({O}),
     "workers": frozenset({O, V}),
+    "log": frozenset({O, V}),
     "stats": frozenset({O, V}),
     "drain": frozenset({O}),
     "time": EVERYBODY,

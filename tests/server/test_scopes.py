@@ -8,7 +8,7 @@ import pytest
 from msgspec.inspect import VarTupleType
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import Kind, QueueName
+from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.vocabulary import Role
 from tenure.protocol.routes import ROUTES, Route
 from tests.server.harness import JOB, Answer, Stage
@@ -54,7 +54,9 @@ def fields_of(message: type[msgspec.Struct]) -> set[str]:
 
 def names(route: Route, word: str) -> bool:
     """Whether a request of this route says which queue, or which kind, it is about; a report does
-    by its job, and a list of jobs to look up is narrowed instead."""
+    by its job; jobs to look up and a list of events are narrowed instead."""
+    if route.name == "log":
+        return False
     said = _said(route) | {*route.path_fields}
     whole = {"queue", "worker", "job_id", "reports"}
     return bool({word, f"{word}s", *whole} & said)
@@ -371,3 +373,34 @@ def test_lists_are_narrowed_to_the_scope(stage: Stage) -> None:
     assert [job["queue"] for job in jobs("?queue=z", two).json["jobs"]] == ["z"]
     listed = stage.ask("GET", "/v1/queues", token=one).json["queues"]
     assert [queue["name"] for queue in listed] == ["q"]
+
+
+@spec("E9")
+@pytest.mark.parametrize("word", LIMITS)
+def test_a_limited_token_sees_the_events_of_its_own_jobs_only(stage: Stage, word: str) -> None:
+    for number in (1, 2, 3):
+        stage.enqueue(number, queue="q", kind="k")
+    stage.enqueue(4, queue="mine", kind="mine")
+    token = stage.token(Role.VIEWER, "limited", **LIMITS[word])
+    mine, other = JOB.format(4), JOB.format(1)
+
+    def seen(query: str = "") -> list[str]:
+        answer = stage.ask("GET", f"/v1/events{query}", token=token)
+        assert answer.status == 200, answer
+        return [event["job_id"] for event in answer.json["events"]]
+
+    assert seen() == seen("?type=enqueued") == seen("?oldest_first=true&limit=1") == [mine]
+    assert seen(f"?job_id={mine.upper()}") == seen(f"?correlation_id={mine}") == [mine]
+    assert seen(f"?job_id={other}") == seen(f"?correlation_id={other}") == []
+
+
+@spec("E9", "H21")
+def test_a_token_sees_no_event_of_another_namespace(stage: Stage) -> None:
+    stage.enqueue(1)
+    theirs = stage.token(Role.OPERATOR, "theirs", namespace=Namespace("theirs"))
+
+    seen = stage.ask("GET", "/v1/events", token=theirs)
+    asked = stage.ask("GET", "/v1/events?namespace=default", token=theirs)
+
+    assert (seen.json["events"], seen.json["next_after"]) == ([], None)
+    assert (asked.status, asked.json["field"]) == (403, "namespace")

@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +11,16 @@ import psycopg
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
-from tenure.core.vocabulary import JobStatus, ReasonCode
+from tenure.core.event_counts import EventSpan
+from tenure.core.event_pages import EventFilter, EventKey, EventSort, event_sort
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
 from tenure.ports import JobFilter
 from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
+from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, claim, enqueue
@@ -181,31 +185,111 @@ def test_leases_are_found_among_leases_whatever_is_there_for_lists(
     assert "INDEX tenure_job_leased" in on_sqlite
 
 
-SPAN = {"namespace": "default", "since": 0, "until": 1, "limit": 1000}
-COUNTING = ("first_uncounted_event", "count_events")
+TYPES = [each.value for each in EventType]
+SPAN = EventSpan(namespace=HERE, since=Instant(0), until=Instant(1), limit=1000)
+COUNTING: dict[str, Callable[[SqlEvents], Query]] = {
+    "types": lambda store: store._query("event_types", types=100),
+    "end of a page": lambda store: store._first_uncounted(SPAN, TYPES),
+    "counts": lambda store: store._query(
+        "count_events", namespace="default", types=store._pack(TYPES), since=0, until=1
+    ),
+}
 """Statements that count the events of a span of time."""
 
 
 @spec("B31")
 @pytest.mark.parametrize("name", COUNTING)
-def test_events_are_counted_by_the_index_of_their_time(
+def test_events_are_counted_by_the_index_of_type_and_time(
     full_store: tuple[PostgresStore, str], tmp_path: Path, name: str
 ) -> None:
+    on_postgres, on_sqlite = _plans(full_store, tmp_path, COUNTING[name])
+
+    assert " job_event_type " in on_postgres
+    assert "Seq Scan" not in on_postgres
+    assert "INDEX tenure_job_event_type " in on_sqlite
+    assert "SCAN tenure_job" not in on_sqlite
+
+
+JOB = JobId("01890000-0000-7000-8000-000000000001")
+LATER = EventKey(Instant(1), JOB, 1)
+STARTED = EventSort(EventType.STARTED)
+ENDED = (EventSort(EventType.FAILED), event_sort("job_compensated"))
+LOOK_UPS: dict[str, tuple[EventFilter, tuple[str, ...], tuple[str, ...]]] = {
+    "by job and time": (
+        EventFilter(namespace=HERE, job_id=JOB, since=Instant(0), until=Instant(9)),
+        ("job_event_pkey",),
+        ("sqlite_autoindex_tenure_job_event_1 (job_id=?",),
+    ),
+    "by type and time": (
+        EventFilter(namespace=HERE, sorts=(STARTED,), since=Instant(0), until=Instant(9)),
+        ("job_event_type",),
+        ("tenure_job_event_type (type=? AND ts>? AND ts<?",),
+    ),
+    "by types, newest first, a later page": (
+        EventFilter(namespace=HERE, sorts=ENDED, newest_first=True, after=LATER),
+        ("job_event_type",),
+        ("tenure_job_event_type (type=? AND ts<?",),
+    ),
+    "by correlation id": (
+        EventFilter(namespace=HERE, correlation_id="order-1"),
+        ("job_event_correlation",),
+        ("tenure_job_event_correlation (correlation_id=?",),
+    ),
+    "by a job's id as correlation id": (
+        EventFilter(namespace=HERE, correlation_id=JOB),
+        ("job_event_correlation", "job_event_pkey"),
+        ("tenure_job_event_correlation (", "sqlite_autoindex_tenure_job_event_1 ("),
+    ),
+    "by time": (
+        EventFilter(namespace=HERE, since=Instant(0)),
+        ("job_event_type",),
+        ("tenure_job_event_type (type=? AND ts>?",),
+    ),
+    "newest of all": (
+        EventFilter(namespace=HERE, newest_first=True, limit=50),
+        ("job_event_type",),
+        ("tenure_job_event_type (type=?",),
+    ),
+}
+"""Look-ups in the log, and the indexes that serve each on PostgreSQL and on SQLite."""
+
+
+@spec("E4", "E8")
+@pytest.mark.parametrize("part", [0, 1], ids=["events", "last read"])
+@pytest.mark.parametrize("name", LOOK_UPS)
+def test_each_look_up_in_the_log_is_served_by_its_index(
+    full_store: tuple[PostgresStore, str], tmp_path: Path, name: str, part: int
+) -> None:
+    wanted, of_postgres, of_sqlite = LOOK_UPS[name]
+
+    def query(store: SqlEvents) -> Query:
+        types = [] if wanted.sorts or wanted.job_id or wanted.correlation_id else TYPES
+        return store._events_queries(wanted, types)[part]
+
+    on_postgres, on_sqlite = _plans(full_store, tmp_path, query)
+
+    for index in of_postgres:
+        assert f" {index} " in on_postgres, on_postgres
+    assert "Seq Scan" not in on_postgres, on_postgres
+    for index in of_sqlite:
+        assert f"INDEX {index}" in on_sqlite, on_sqlite
+    assert "SCAN tenure_job" not in on_sqlite, on_sqlite
+
+
+def _plans(
+    full_store: tuple[PostgresStore, str], tmp_path: Path, query: Callable[[SqlEvents], Query]
+) -> tuple[str, str]:
+    """How PostgreSQL and SQLite carry a statement out."""
     store, url = full_store
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job_event")
-        query = store._query(name, **SPAN)
+        asked = query(store)
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
+        rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
-        query = file._query(name, **SPAN)
-        rows = lines.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
-    on_sqlite = "\n".join(row[3] for row in rows)
-
-    assert " job_event_time " in on_postgres
-    assert "Seq Scan" not in on_postgres
-    assert "INDEX tenure_job_event_time " in on_sqlite
-    assert "SCAN tenure_job" not in on_sqlite
+        asked = query(file)
+        rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
+    return on_postgres, "\n".join(row[3] for row in rows)

@@ -50,6 +50,7 @@ WORDS = {
     "dlq discard": "dlq discard {dead}",
     "queues ls": "queues ls",
     "workers ls": "workers ls",
+    "events": "events --type job_enqueued --since 1h",
     "stats": "stats",
     "tokens create": "tokens create ann --role viewer",
     "tokens ls": "tokens ls",

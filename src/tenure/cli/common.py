@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from tenure.cli.output import ELLIPSIS, ago, printable, say
@@ -156,6 +157,31 @@ def instant_value(_: click.Context, __: click.Parameter, text: str | None) -> In
             f"{text[:40]!a} has no time zone; add Z for UTC, or an offset such as +01:00"
         )
     return Instant((time - _EPOCH) // timedelta(microseconds=1))
+
+
+class When(msgspec.Struct, frozen=True):
+    """A time of the command line: an instant, or how long ago."""
+
+    at: Instant | None = None
+    ago_us: Duration = Duration(0)
+
+    def instant(self, now: Instant) -> Instant:
+        """The time that is meant, if it is `now`."""
+        return Instant(now - self.ago_us) if self.at is None else self.at
+
+
+def when_value(ctx: click.Context, parameter: click.Parameter, text: str | None) -> When | None:
+    """A `--since` or `--until` of the command line."""
+    if text is None:
+        return None
+    try:
+        return When(ago_us=parse_duration(text))
+    except ValueError:
+        pass
+    try:
+        return When(at=instant_value(ctx, parameter, text))
+    except click.BadParameter as wrong:
+        raise click.BadParameter(f"{wrong.message}, or how long ago, as in 24h") from wrong
 
 
 def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int | None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
     "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
+    "events": ("tenure.cli.events:events", "List the events of all jobs."),
     "stats": ("tenure.cli.stats:stats", "Count the events of a span of time."),
     "tokens": (
         "tenure.cli.tokens:tokens",

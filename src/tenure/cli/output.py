@@ -125,7 +125,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shortest(title: str) -> int:
-    return SHORTEST_ID if title == "ID" else SHORTEST_CELL
+    return SHORTEST_ID if title in ("ID", "JOB") else SHORTEST_CELL
 
 
 def display_width(text: str) -> int:

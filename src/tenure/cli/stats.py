@@ -6,12 +6,13 @@ import click
 import msgspec
 
 from tenure.cli.common import (
+    When,
     coordination,
-    instant_value,
     json_option,
     namespace_option,
     refuse,
     url_option,
+    when_value,
 )
 from tenure.cli.output import ProgressLine, print_json, print_table, say
 from tenure.core.checks import check_name
@@ -23,7 +24,6 @@ from tenure.core.event_counts import (
     count_all,
 )
 from tenure.core.ids import Namespace
-from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso, moment
 
@@ -47,30 +47,6 @@ class StatsDocument(msgspec.Struct, frozen=True, kw_only=True):
     counts: list[StatsLine]
 
 
-class When(msgspec.Struct, frozen=True):
-    """A time of the command line: an instant, or how long ago."""
-
-    at: Instant | None = None
-    ago_us: Duration = Duration(0)
-
-    def instant(self, now: Instant) -> Instant:
-        """The time that is meant, if it is `now`."""
-        return Instant(now - self.ago_us) if self.at is None else self.at
-
-
-def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> When:
-    if text is None:
-        return When()
-    try:
-        return When(ago_us=parse_duration(text))
-    except ValueError:
-        pass
-    try:
-        return When(at=instant_value(ctx, parameter, text))
-    except click.BadParameter as wrong:
-        raise click.BadParameter(f"{wrong.message}, or how long ago, as in 24h") from wrong
-
-
 @click.command()
 @url_option
 @json_option(StatsDocument)
@@ -80,13 +56,13 @@ def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> W
     metavar="WHEN",
     default="24h",
     show_default=True,
-    callback=_when,
+    callback=when_value,
     help="Count events from this time on: 24h means 24 hours ago; or 2026-12-01T08:00Z.",
 )
 @click.option(
     "--until",
     metavar="WHEN",
-    callback=_when,
+    callback=when_value,
     help="Count events before this time, written as for --since. [default: now]",
 )
 @click.option(
@@ -98,7 +74,12 @@ def _when(ctx: click.Context, parameter: click.Parameter, text: str | None) -> W
     help="Count events for each of these; may be repeated, as in --by kind --by type.",
 )
 def stats(
-    url: str | None, as_json: bool, namespace: str, since: When, until: When, by: tuple[str, ...]
+    url: str | None,
+    as_json: bool,
+    namespace: str,
+    since: When,
+    until: When | None,
+    by: tuple[str, ...],
 ) -> None:
     """Count the events in the histories of jobs, by default those of the last 24 hours.
 
@@ -117,7 +98,9 @@ def stats(
         check_name("namespace", namespace)
         now = serving.store.now()
         span = EventSpan(
-            namespace=Namespace(namespace), since=since.instant(now), until=until.instant(now)
+            namespace=Namespace(namespace),
+            since=since.instant(now),
+            until=now if until is None else until.instant(now),
         )
         if span.since >= span.until:
             refuse("--since must be earlier than --until")

@@ -4,7 +4,7 @@ The same requests as those of the commands. Over HTTP they are within the permis
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +20,7 @@ from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.event_counts import EventSpan, Grouping, count_all
+from tenure.core.event_pages import EventFilter, event_sort, full_page, key_of
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
@@ -27,7 +28,13 @@ from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
 from tenure.handlers.options import duration, instant, plain
 from tenure.ports import JobFilter
-from tenure.protocol.records import WorkerRecord, worker_record
+from tenure.protocol.records import (
+    EventRecord,
+    WorkerRecord,
+    event_of,
+    event_record,
+    worker_record,
+)
 
 MAX_LIMIT = 1_000_000
 MAX_LISTED = 500
@@ -324,6 +331,46 @@ def _word(field: str, kind: Any, value: object) -> Any:
         raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {', '.join(kind)}") from wrong
 
 
+def events(
+    channel: Channel,
+    *,
+    job_id: str | None,
+    type: str | Iterable[str],
+    since: object,
+    until: datetime | None,
+    correlation_id: str | None,
+    oldest_first: bool,
+    after: EventRecord | None,
+    limit: int,
+) -> Operation[list[EventRecord]]:
+    """Events of all jobs of the application's namespace, by time. [E8]"""
+    words = [type] if isinstance(type, str) else list(type)
+    begin = None
+    if since is not None:
+        now = yield from channel.asking(lambda store: store.now())
+        begin = _since(since, now)
+    wanted = EventFilter(
+        namespace=channel.namespace,
+        job_id=None if job_id is None else JobId(plain(job_id)),
+        sorts=tuple(event_sort(str(word)) for word in words),
+        correlation_id=plain(correlation_id),
+        since=begin,
+        until=None if until is None else instant("until", until),
+        newest_first=not oldest_first,
+        after=None if after is None else key_of(event_of(after)),
+        limit=limit,
+    )
+    page = yield from channel.asking(lambda store: full_page(store.list_events, wanted))
+    return [event_record(event) for event in page.events]
+
+
+def _since(since: object, now: Instant) -> Instant:
+    """A time, or how long ago."""
+    if isinstance(since, datetime):
+        return instant("since", since)
+    return Instant(now - duration("since", since))
+
+
 def stats(
     channel: Channel, *, since: object, until: datetime | None, by: str
 ) -> Operation[dict[str, int]]:
@@ -334,11 +381,7 @@ def stats(
         raise InvalidInput("by", f"{by[:40]!a} is not one of {', '.join(Grouping)}") from wrong
     now = yield from channel.asking(lambda store: store.now())
     end = now if until is None else instant("until", until)
-    begin = (
-        instant("since", since)
-        if isinstance(since, datetime)
-        else Instant(now - duration("since", since))
-    )
+    begin = _since(since, now)
     if begin >= end:
         raise InvalidInput("since", "is not before until")
     span = EventSpan(namespace=channel.namespace, since=begin, until=end)

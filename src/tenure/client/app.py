@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from tenure.client.administration import DeadLetters, Queues, Workers, job_filter, stats
+from tenure.client.administration import DeadLetters, Queues, Workers, events, job_filter, stats
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.functions import (
     Definition,
@@ -51,6 +51,7 @@ from tenure.handlers.options import (
 )
 from tenure.handlers.registry import DEFAULT_QUEUE, Isolation, Registry, make_handler
 from tenure.ports import Coordination
+from tenure.protocol.records import EventRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -244,6 +245,62 @@ class Application:
     ) -> list[JobRecord]:
         """`jobs` for async code."""
         return await arun(self._listing(status, kind, queue, correlation_id, before, limit))
+
+    def events(
+        self,
+        *,
+        job_id: str | None = None,
+        type: str | Iterable[str] = (),
+        since: str | float | timedelta | datetime | None = None,
+        until: datetime | None = None,
+        correlation_id: str | None = None,
+        oldest_first: bool = False,
+        after: EventRecord | None = None,
+        limit: int = 50,
+    ) -> list[EventRecord]:
+        """The events of all jobs by time, newest first. `type` is a type or a name, `claimed` or
+        `job_claimed`, or several; `since` is a time, or how long ago; `after` is the last event of
+        the previous page. Over HTTP it needs the token of an operator or a viewer."""
+        return run(
+            events(
+                self.channel,
+                job_id=job_id,
+                type=type,
+                since=since,
+                until=until,
+                correlation_id=correlation_id,
+                oldest_first=oldest_first,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    async def aevents(
+        self,
+        *,
+        job_id: str | None = None,
+        type: str | Iterable[str] = (),
+        since: str | float | timedelta | datetime | None = None,
+        until: datetime | None = None,
+        correlation_id: str | None = None,
+        oldest_first: bool = False,
+        after: EventRecord | None = None,
+        limit: int = 50,
+    ) -> list[EventRecord]:
+        """`events` for async code."""
+        return await arun(
+            events(
+                self.channel,
+                job_id=job_id,
+                type=type,
+                since=since,
+                until=until,
+                correlation_id=correlation_id,
+                oldest_first=oldest_first,
+                after=after,
+                limit=limit,
+            )
+        )
 
     def stats(
         self,

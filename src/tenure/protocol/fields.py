@@ -52,6 +52,7 @@ RequestIdField = Annotated[RequestId, _NAME]
 JobIdField = Annotated[JobId, Meta(pattern=_whole(ANY_CASE_JOB_ID_PATTERN))]
 LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
 
+EventWord = Annotated[str, Meta(max_length=MAX_NAME)]
 StepField = Annotated[str, Meta(max_length=MAX_DEDUPE_KEY)]
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]

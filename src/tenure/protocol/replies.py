@@ -219,6 +219,14 @@ class ObservationsReply(Record, frozen=True, kw_only=True):
     observations: tuple[ObservationRecord, ...]
 
 
+class LogReply(Record, frozen=True, kw_only=True):
+    """Events of all jobs in the order of time. `next_after` is the `after` of the next page, null
+    at the end. A page may have fewer events than were asked for and not be the last one. [E8]"""
+
+    events: tuple[EventRecord, ...]
+    next_after: str | None = None
+
+
 class ArtifactsReply(Record, frozen=True, kw_only=True):
     """The artifacts of the attempt that succeeded, by name. [B8]"""
 

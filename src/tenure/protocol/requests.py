@@ -36,6 +36,7 @@ from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tenure.core.workers import WorkerProcess
 from tenure.protocol.fields import (
+    EventWord,
     Exact,
     JobIdField,
     KindField,
@@ -399,6 +400,22 @@ class EventsQuery(Request, frozen=True, kw_only=True):
 
     after_seq: Exact = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
+class LogQuery(Request, frozen=True, kw_only=True):
+    """Which events of all jobs a list shows, newest first unless `oldest_first`. A `type` is a type
+    of events or a name, `claimed` or `job_claimed`; it may be repeated. `after` is the `next_after`
+    of the previous page. [E6] [E8]"""
+
+    type: tuple[EventWord, ...] = ()
+    job_id: JobIdField | None = None
+    correlation_id: Label | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    oldest_first: bool = False
+    after: Annotated[str, Meta(max_length=80)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
+    namespace: NamespaceField | None = None
 
 
 class JobsQuery(Request, frozen=True, kw_only=True):

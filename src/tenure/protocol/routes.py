@@ -419,6 +419,15 @@ ROUTES: tuple[Route, ...] = (
         finds="worker",
     ),
     _get(
+        "log",
+        "/v1/events",
+        "List the events of all jobs",
+        O,
+        V,
+        query=requests.LogQuery,
+        reply=replies.LogReply,
+    ),
+    _get(
         "stats",
         "/v1/stats",
         "Count the events of a span of time",

@@ -10,6 +10,7 @@ from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
 from tenure.core.event_counts import EventCounts, EventSpan
+from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
@@ -22,7 +23,7 @@ from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.ports import DeadLetter, JobFilter
 from tenure.protocol import LEASE_HEADER
-from tenure.protocol.fields import instant, moment
+from tenure.protocol.fields import instant, moment, optional_moment
 from tenure.protocol.records import (
     ResolutionRecord,
     artifact_of,
@@ -40,6 +41,7 @@ from tenure.protocol.replies import (
     EventsReply,
     JobPage,
     KeptReply,
+    LogReply,
     LogsReply,
     ObservationsReply,
     PeekLeasesReply,
@@ -57,6 +59,7 @@ from tenure.protocol.requests import (
     EventsQuery,
     JobsQuery,
     LimitMessage,
+    LogQuery,
     LookupMessage,
     NamespaceQuery,
     StatsQuery,
@@ -183,6 +186,29 @@ class RemoteStore:
         )
         found = self._caller.ask(Call(name="stats", query=query), StatsReply)
         return EventCounts(until=instant(found.until), counts=found.counts)
+
+    def list_events(self, wanted: EventFilter) -> EventPage:
+        """A page of events within the token's scope; the server says how many are read for it."""
+        if wanted.queues or wanted.kinds:
+            raise InvalidInput(
+                "queues", "a server lists the events of the token's queues and kinds"
+            )
+        query = LogQuery(
+            type=tuple(sort.word for sort in wanted.sorts),
+            job_id=wanted.job_id,
+            correlation_id=wanted.correlation_id,
+            since=optional_moment(wanted.since),
+            until=optional_moment(wanted.until),
+            oldest_first=not wanted.newest_first,
+            after=None if wanted.after is None else wanted.after.text,
+            limit=wanted.limit,
+            namespace=wanted.namespace,
+        )
+        page = self._caller.ask(Call(name="log", query=query), LogReply)
+        return EventPage(
+            events=tuple(map(event_of, page.events)),
+            next=None if page.next_after is None else parse_event_key(page.next_after),
+        )
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first, without their bodies."""

@@ -13,13 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
+from tenure.core.event_pages import EventFilter, EventKey, EventPage
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job, JobError
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
-from tenure.ports import EventFilter, JobFilter, Store
+from tenure.ports import JobFilter, Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
@@ -183,20 +184,21 @@ class Call:
             page = await self.jobs([job.id for job in page], bodies=True)
         return page, next_before
 
-    async def events(self, wanted: EventFilter) -> list[Event]:
-        """A page of events, read a few at a time. [H45]"""
+    async def events(self, wanted: EventFilter) -> EventPage:
+        """A page of events, read a few at a time. [H45] It ends where the store stopped reading, so
+        that a caller who may see few of many events holds up nobody. [E8]"""
         page: list[Event] = []
-        after = wanted.after_seq
+        rest: EventKey | None = wanted.after
         while len(page) < wanted.limit:
             limit = min(EVENTS_AT_ONCE, wanted.limit - len(page))
-            part = msgspec.structs.replace(wanted, after_seq=after, limit=limit)
+            part = msgspec.structs.replace(wanted, after=rest, limit=limit)
             found = await self.services.listing(partial(self.store.list_events, part))
-            self.memory.read(sum(map(_event_bytes, found)))
-            page += found
-            if len(found) < limit:
+            self.memory.read(sum(map(_event_bytes, found.events)))
+            page += found.events
+            rest = found.next
+            if rest is None or len(found.events) < limit:
                 break
-            after = found[-1].seq
-        return page
+        return EventPage(events=tuple(page), next=rest)
 
     def _kept(self, jobs: list[Job]) -> list[Job]:
         self.memory.read(sum(map(_job_bytes, jobs)))

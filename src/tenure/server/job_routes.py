@@ -8,12 +8,13 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.commands import Enqueue, Redrive
+from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.ports import EventFilter, JobFilter
+from tenure.ports import JobFilter
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
@@ -274,15 +275,20 @@ async def dead_letters(call: Call) -> Response:
 
 async def events(call: Call) -> Response:
     """Read a job's log."""
-    await call.job()
+    job = await call.job()
     query = call.query(EventsQuery)
-    wanted = EventFilter(job_id=call.job_id, after_seq=query.after_seq, limit=query.limit)
+    wanted = EventFilter(
+        namespace=job.namespace,
+        job_id=job.id,
+        after=EventKey(job.enqueued_at, job.id, query.after_seq),
+        limit=query.limit,
+    )
     found = await call.events(wanted)
     digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: EventsReply(
-            events=tuple(event_record(event, digests=digests) for event in found),
-            next_after_seq=found[-1].seq if len(found) == query.limit else None,
+            events=tuple(event_record(event, digests=digests) for event in found.events),
+            next_after_seq=None if found.next is None else found.next.seq,
         )
     )
 

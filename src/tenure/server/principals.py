@@ -115,6 +115,16 @@ class Principal(msgspec.Struct, frozen=True):
         given = self.token.kinds if self.token is not None else ()
         return _narrowed("kind", kind, given, self.check_kinds)
 
+    @property
+    def queues(self) -> tuple[QueueName, ...]:
+        """The queues that it is limited to; empty if it is not."""
+        return () if self.token is None else self.token.queues
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that it is limited to; empty if it is not."""
+        return () if self.token is None else self.token.kinds
+
     def measured_namespace(self) -> Namespace | None:
         """The namespace whose metrics it sees, None for all. Not every metric is split by both
         queue and kind, so a limited token sees none. [OB2]"""

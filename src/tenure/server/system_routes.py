@@ -7,22 +7,24 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
-from tenure.core.ids import QueueName, WorkerId
+from tenure.core.event_pages import EventFilter, event_sort, parse_event_key
+from tenure.core.ids import JobId, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.records import worker_record
+from tenure.protocol.records import event_record, worker_record
 from tenure.protocol.replies import (
     DrainReply,
     HealthReply,
+    LogReply,
     QueuesReply,
     StatsReply,
     TimeReply,
     WorkersReply,
 )
-from tenure.protocol.requests import StatsQuery
+from tenure.protocol.requests import LogQuery, StatsQuery
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
@@ -66,6 +68,32 @@ async def workers(call: Call) -> Response:
                 for each in found
                 if call.principal.sees_any_queue(each.queues)
             )
+        )
+    )
+
+
+async def log(call: Call) -> Response:
+    """List events of all jobs within the caller's scope. [E9]"""
+    query = call.query(LogQuery)
+    wanted = EventFilter(
+        namespace=call.namespace(),
+        job_id=None if query.job_id is None else JobId(query.job_id.lower()),
+        sorts=tuple(map(event_sort, query.type)),
+        correlation_id=query.correlation_id,
+        since=optional_instant(query.since),
+        until=optional_instant(query.until),
+        queues=call.principal.queues,
+        kinds=call.principal.kinds,
+        newest_first=not query.oldest_first,
+        after=None if query.after is None else parse_event_key(query.after),
+        limit=query.limit,
+    )
+    page = await call.events(wanted)
+    digests = call.principal.sees_bodies
+    return await call.large_answer(
+        lambda: LogReply(
+            events=tuple(event_record(event, digests=digests) for event in page.events),
+            next_after=None if page.next is None else page.next.text,
         )
     )
 
@@ -153,6 +181,7 @@ HANDLERS: dict[str, Handler] = {
     "resume": put_queue,
     "limit": put_queue,
     "workers": workers,
+    "log": log,
     "stats": stats,
     "drain": drain,
     "time": time,

@@ -13,6 +13,7 @@ from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventSpan
+from tenure.core.event_pages import EventFilter
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -30,7 +31,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
-from tenure.ports import DedupeKey, EventFilter, JobFilter, Store
+from tenure.ports import DedupeKey, JobFilter, Store
 
 JOB = JobId("01977420-dc00-7000-8000-000000000000")
 LEASE = new_lease_id(Epoch(1), bytes(16))
@@ -110,7 +111,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "list_dead_letters": lambda store: store.list_dead_letters(
         JobFilter(namespace=DEFAULT_NAMESPACE)
     ),
-    "list_events": lambda store: store.list_events(EventFilter()),
+    "list_events": lambda store: store.list_events(EventFilter(namespace=DEFAULT_NAMESPACE)),
     "count_events": lambda store: store.count_events(SPAN),
     "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),

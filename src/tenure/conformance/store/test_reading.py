@@ -1,11 +1,12 @@
-"""Reading: listings, look-ups of events, and the iterators that verify reads."""
+"""Reading: listings, and the iterators that verify reads."""
 
 from tenure.conformance.harness import CLIENT, KIND, QUEUE, Kit, ids, policy
 from tenure.conformance.spec import spec
+from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.vocabulary import EventType, JobStatus, OnLost
-from tenure.ports import DedupeKey, EventFilter, JobFilter, PruneResult, Record
+from tenure.core.vocabulary import JobStatus, OnLost
+from tenure.ports import DedupeKey, JobFilter, PruneResult, Record
 
 ALL = JobFilter(namespace=DEFAULT_NAMESPACE)
 
@@ -128,82 +129,6 @@ def test_jobs_are_read_without_their_bodies(kit: Kit) -> None:
     assert (expected[running.id].checkpoint, expected[running.id].result) == (None, None)
 
 
-# --- events --------------------------------------------------------------------------------------
-
-
-@spec("E4")
-def test_events_are_found_by_job_and_time(kit: Kit) -> None:
-    job, other = kit.claimed_job(), kit.claimed_job()
-    kit.advance(seconds=1)
-    since = kit.now()
-    kit.start(job)
-    kit.start(other)
-    kit.advance(seconds=1)
-    until = kit.now()
-    kit.complete(job)
-
-    def found(**fields: object) -> list[EventType]:
-        wanted = EventFilter(job_id=job.id, **fields)  # type: ignore[arg-type]  # fields are named just below
-        return [event.type for event in kit.store.list_events(wanted)]
-
-    enqueued, claimed, started, succeeded = kit.types(job)
-    assert found() == [enqueued, claimed, started, succeeded]
-    assert found(since=since) == [started, succeeded]
-    assert found(since=since, until=until) == [started]
-    assert found(until=since) == [enqueued, claimed]
-    assert found(limit=2) == [enqueued, claimed]
-    assert found(after_seq=0, limit=1) == [enqueued]
-    assert found(after_seq=2, limit=1) == [started]
-    assert found(after_seq=4) == []
-    assert found(type=EventType.STARTED) == [started]
-
-
-@spec("E4")
-def test_events_are_found_by_type_and_time(kit: Kit) -> None:
-    first = kit.enqueue()
-    kit.advance(seconds=1)
-    second = kit.running_job(priority=1)
-    kit.advance(seconds=1)
-    third = kit.enqueue()
-
-    def found(since: Instant | None = None, until: Instant | None = None) -> list[JobId]:
-        wanted = EventFilter(type=EventType.ENQUEUED, since=since, until=until)
-        return ids(kit.store.list_events(wanted))
-
-    assert found() == [first.id, second.id, third.id]
-    assert found(since=second.enqueued_at) == [second.id, third.id]
-    assert found(until=second.enqueued_at) == [first.id]
-    assert kit.store.list_events(EventFilter(type=EventType.STARTED)) == kit.events(second)[-1:]
-
-
-@spec("E4")
-def test_events_are_found_by_correlation_id(kit: Kit) -> None:
-    one = kit.running_job(correlation_id="c")
-    kit.advance(seconds=1)
-    two = kit.enqueue(correlation_id="c")
-    kit.enqueue(correlation_id="d")
-    kit.enqueue()
-
-    found = kit.store.list_events(EventFilter(correlation_id="c"))
-
-    assert found == [*kit.events(one), *kit.events(two)]
-
-
-@spec("E4")
-def test_found_events_are_the_stored_ones_oldest_first(kit: Kit) -> None:
-    jobs = [kit.running_job(correlation_id="c") for _ in range(3)]
-    kit.advance(seconds=1)
-    for job in reversed(jobs):
-        kit.complete(job, result=b'"x"')
-        kit.advance(seconds=1)
-
-    found = kit.store.list_events(EventFilter(correlation_id="c", limit=500))
-
-    assert [event.ts for event in found] == sorted(event.ts for event in found)
-    for job in jobs:
-        assert [event for event in found if event.job_id == job.id] == kit.events(job)
-
-
 # --- iterators -----------------------------------------------------------------------------------
 
 
@@ -283,7 +208,9 @@ def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
     store = kit.store
 
     assert store.list_jobs(ALL) == []
-    assert store.list_events(EventFilter(correlation_id="c")) == []
+    for asked in ({}, {"correlation_id": "c"}, {"newest_first": True}):
+        wanted = EventFilter(namespace=DEFAULT_NAMESPACE, **asked)
+        assert store.list_events(wanted) == EventPage()
     assert list(store.records(page_size=10)) == []
     assert list(store.live_keys()) == []
     assert list(store.lease_holders()) == []

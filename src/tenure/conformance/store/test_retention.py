@@ -5,6 +5,7 @@ import pytest
 from tenure.conformance.harness import KIND, Kit, ids, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
+from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job, Progress
@@ -20,7 +21,7 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 from tenure.errors import InvalidInput
-from tenure.ports import DedupeKey, EventFilter, PruneResult
+from tenure.ports import DedupeKey, PruneResult
 
 MOST_BITES = 100
 
@@ -170,7 +171,8 @@ def _gone(kit: Kit, job: Job) -> bool:
         not kit.exists(job.id)
         and kit.events(job) == []
         and kit.observations(job) == []
-        and kit.store.list_events(EventFilter(job_id=job.id)) == []
+        and kit.store.list_events(EventFilter(namespace=job.namespace, job_id=job.id))
+        == EventPage()
     )
 
 

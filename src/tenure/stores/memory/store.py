@@ -24,6 +24,7 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
+from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -42,7 +43,6 @@ from tenure.ports import (
     Clock,
     DeadLetter,
     DedupeKey,
-    EventFilter,
     EventPosition,
     HealthFact,
     Hint,
@@ -597,8 +597,8 @@ class MemoryStore(
             jobs = self.list_jobs(wanted)
             return [DeadLetter(job, self._resolutions.get(job.id)) for job in jobs]
 
-    def list_events(self, wanted: EventFilter) -> list[Event]:
-        """A page of events, oldest first."""
+    def list_events(self, wanted: EventFilter) -> EventPage:
+        """A page of events, oldest or newest first."""
         with self._lock:
             self._open()
             found = [
@@ -606,14 +606,25 @@ class MemoryStore(
                 for events in self._events.values()
                 for event in events
                 if wanted.job_id in (None, event.job_id)
-                and (wanted.after_seq is None or event.seq > wanted.after_seq)
-                and wanted.type in (None, event.type)
-                and wanted.correlation_id in (None, event.correlation_id)
+                and (not wanted.sorts or any(sort.has(event) for sort in wanted.sorts))
+                and wanted.correlation_id in (None, event.correlated_by)
                 and (wanted.since is None or event.ts >= wanted.since)
                 and (wanted.until is None or event.ts < wanted.until)
+                and _is_on_a_later_page(event, wanted)
             ]
-            found.sort(key=lambda event: (event.ts, event.job_id, event.seq))
-            return found[: wanted.limit]
+            read = sorted(found, key=key_of, reverse=wanted.newest_first)[: wanted.reads]
+            shown = [event for event in read if self._is_within(event.job_id, wanted)]
+            page = shown[: wanted.limit]
+            last_read = key_of(read[-1]) if len(read) == wanted.reads else None
+            return EventPage(events=tuple(page), next=next_key(page, last_read, wanted))
+
+    def _is_within(self, job_id: JobId, wanted: EventFilter) -> bool:
+        job = self._jobs[job_id]
+        return (
+            job.namespace == wanted.namespace
+            and (not wanted.queues or job.queue in wanted.queues)
+            and (not wanted.kinds or job.kind in wanted.kinds)
+        )
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were written. [E5]"""
@@ -663,6 +674,16 @@ class MemoryStore(
 
 def _order_of(key: SessionKey) -> _SessionOrder:
     return (key.namespace, key.worker, key.actor)
+
+
+def _is_on_a_later_page(event: Event, wanted: EventFilter) -> bool:
+    after = wanted.after
+    if after is None:
+        return True
+    here = key_of(event)
+    if wanted.job_id is not None:
+        here = replace(here, ts=after.ts)  # of one job's events only the seq counts
+    return here < after if wanted.newest_first else here > after
 
 
 def _key_of(job: Job) -> DedupeKey | None:

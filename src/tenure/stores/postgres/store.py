@@ -98,7 +98,7 @@ WORDS = COLUMN_WORDS | {
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
         f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
-        for name in ("workers", "queues", "kinds", "statuses")
+        for name in ("workers", "queues", "kinds", "statuses", "types")
     },
 }
 

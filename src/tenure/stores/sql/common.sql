@@ -231,17 +231,37 @@ SELECT {columns} FROM {t}job {index}
    AND EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace) {clauses}
  ORDER BY id DESC LIMIT :limit;
 
+-- name: event_types
+-- From type to type through the index of (type, ts), however many events each has.
+WITH RECURSIVE known (type, nth) AS (
+    SELECT (SELECT min(e.type) FROM {t}job_event AS e), 1
+     UNION ALL
+    SELECT (SELECT min(e.type) FROM {t}job_event AS e WHERE e.type > k.type), k.nth + 1
+      FROM known AS k WHERE k.type IS NOT NULL AND k.nth < :types)
+SELECT k.type FROM known AS k WHERE k.type IS NOT NULL ORDER BY k.type;
+
 -- name: list_events
-SELECT {event_columns} FROM {t}job_event WHERE {clauses} ORDER BY {order} LIMIT :limit;
+-- Keys first, so that what is sorted is small.
+SELECT {event_columns} FROM {t}job_event
+ WHERE (job_id, seq) IN (
+    SELECT e.job_id, e.seq FROM (
+        SELECT ts, job_id, seq FROM ({arms}) AS found ORDER BY {order} LIMIT :reads) AS e
+     WHERE EXISTS (SELECT 1 FROM {t}job AS j
+                    WHERE j.id = e.job_id AND j.namespace = :namespace {of_queues} {of_kinds})
+     ORDER BY {order} LIMIT :limit)
+ ORDER BY {order};
+
+-- name: last_event_read
+SELECT ts, job_id, seq FROM ({arms}) AS found ORDER BY {order} LIMIT 1 OFFSET :skipped;
 
 -- name: first_uncounted_event
-SELECT ts FROM {t}job_event WHERE ts >= :since AND ts < :until ORDER BY ts LIMIT 1 OFFSET :limit;
+SELECT ts FROM ({arms}) AS found ORDER BY ts LIMIT 1 OFFSET :limit;
 
 -- name: count_events
 -- One row for each job and type before the join: a job has several events of a span.
 SELECT j.queue, j.kind, e.type, CAST(sum(e.events) AS bigint)
   FROM (SELECT job_id, type, count(*) AS events FROM {t}job_event
-         WHERE ts >= :since AND ts < :until GROUP BY job_id, type) AS e
+         WHERE type {among_types} AND ts >= :since AND ts < :until GROUP BY job_id, type) AS e
   JOIN {t}job AS j ON j.id = e.job_id
  WHERE j.namespace = :namespace
  GROUP BY j.queue, j.kind, e.type

@@ -11,17 +11,15 @@ from typing import TypeVar
 import msgspec
 
 from tenure.core.checks import check_integer
-from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.events import Event
 from tenure.core.ids import JobId, job_correlated_by, job_id_range
 from tenure.core.job import Job
 from tenure.core.observations import Observation
-from tenure.core.vocabulary import EventType, JobStatus
+from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput, UnreadableRow
 from tenure.ports import (
     MAX_TAILED,
     DedupeKey,
-    EventFilter,
     EventPosition,
     JobFilter,
     Record,
@@ -34,7 +32,6 @@ from tenure.stores.sql.rows import (
     Row,
     event_from,
     job_from,
-    known_word,
     observation_from,
 )
 from tenure.stores.sql.statements import Query, Shape
@@ -68,14 +65,6 @@ _JOB_CLAUSES = {
 _JOB_COLUMNS = {True: "{job_columns}", False: "{job_columns_without_bodies}"}
 _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
-_EVENT_CLAUSES = {
-    "job_id": "job_id = :job_id",
-    "after_seq": "seq > :after_seq",
-    "type": "type = :type",
-    "correlation_id": "correlation_id = :correlation_id",
-    "since": "ts >= :since",
-    "until": "ts < :until",
-}
 
 
 class SqlQueries(Transactional):
@@ -133,47 +122,6 @@ class SqlQueries(Transactional):
             limit=wanted.limit,
             **given,
         )
-
-    def list_events(self, wanted: EventFilter) -> list[Event]:
-        """A page of events, oldest first."""
-        given = {
-            "job_id": wanted.job_id,
-            "after_seq": wanted.after_seq,
-            "type": None if wanted.type is None else wanted.type.value,
-            "correlation_id": wanted.correlation_id,
-            "since": wanted.since,
-            "until": wanted.until,
-        }
-        clauses = [_EVENT_CLAUSES[name] for name, value in given.items() if value is not None]
-        shape = (
-            ("clauses", " AND ".join(clauses) or "TRUE"),
-            # Within a job ts never falls: the key's order is the order of time.
-            ("order", "ts, job_id, seq" if wanted.job_id is None else "seq"),
-        )
-        query = self._query("list_events", shape, limit=wanted.limit, **given)
-        rows = self._rows(query, listing=True)
-        return [event_from(row) for row in rows]
-
-    def count_events(self, span: EventSpan) -> EventCounts:
-        """The number of events in a span, by type, kind and queue. [B31]"""
-        return self._read(partial(self._count_events, span=span), listing=True)
-
-    def _count_events(self, tx: Transaction, span: EventSpan) -> EventCounts:
-        given = {"since": span.since, "until": span.until, "limit": span.limit}
-        [beyond] = tx.fetch(self._query("first_uncounted_event", **given))
-        until = page_end(span, beyond[0][0] if beyond else None)
-        query = self._query("count_events", namespace=span.namespace, since=span.since, until=until)
-        [rows] = tx.fetch(query, last=True)
-        counts = (
-            EventCount(
-                queue=queue,
-                kind=kind,
-                type=known_word(EventType, type_, where="an event's type"),
-                events=int(events),
-            )
-            for queue, kind, type_, events in rows
-        )
-        return EventCounts(until=until, counts=tuple(counts))
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were committed. [E5]"""

@@ -36,6 +36,7 @@ from tenure.ports import MAX_LOOKED_AT, DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
+from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.measures import SqlMeasures
 from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import SqlRetention
@@ -94,6 +95,7 @@ class _Restart(Exception):
 
 class SqlStore(
     Resolutions,
+    SqlEvents,
     Artifacts,
     AttemptLogs,
     Workers,

@@ -59,7 +59,7 @@ WORDS = COLUMN_WORDS | {
     # SQLite has no arrays: a list travels as one JSON document.
     **{
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
-        for name in ("ids", "workers", "queues", "kinds", "statuses")
+        for name in ("ids", "workers", "queues", "kinds", "statuses", "types")
     },
 }
 

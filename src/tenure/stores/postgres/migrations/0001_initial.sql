@@ -231,8 +231,8 @@ CREATE TABLE {t}job_event (
     autovacuum_analyze_scale_factor = 0.02
 );
 
--- By time alone, types are filtered: entries arrive at one end of it, where an insertion is cheapest.
-CREATE INDEX job_event_time ON {t}job_event (ts);
+-- None is by time alone: events of all types are merged from this one (docs/adr/0039). [E4]
+CREATE INDEX job_event_type ON {t}job_event (type, ts);
 CREATE INDEX job_event_position ON {t}job_event (position);
 CREATE INDEX job_event_renewal
     ON {t}job_event (job_id, seq) WHERE type IN ('lease_renewed', 'heartbeat');

@@ -182,8 +182,8 @@ CREATE TABLE tenure_job_event (
     UNIQUE (job_id, seq)
 ) STRICT;
 
--- By time alone, types are filtered: entries arrive at one end of it, where an insertion is cheapest.
-CREATE INDEX tenure_job_event_time ON tenure_job_event (ts);
+-- None is by time alone: events of all types are merged from this one (docs/adr/0039). [E4]
+CREATE INDEX tenure_job_event_type ON tenure_job_event (type, ts);
 CREATE INDEX tenure_job_event_renewal
     ON tenure_job_event (job_id, seq) WHERE type IN ('lease_renewed', 'heartbeat');
 CREATE INDEX tenure_job_event_correlation

@@ -1,0 +1,147 @@
+"""Which events of the log are asked for, and in which pages they come. [E4] [E8]
+
+A page is bounded twice: it has at most `limit` events, and a store reads at most `reads` events of
+the log for it. So a page may have fewer events than were asked for, or none, and still not be the
+last one. Pages go by key, so that nothing is shown twice or left out while the log grows.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from tenure.core.checks import check_correlation_id, check_integer, check_job_id, check_name
+from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import EventCause, EventType
+from tenure.errors import InvalidInput
+
+MAX_LISTED_EVENTS = 500
+MAX_EVENTS_READ = 5000
+"""Events of the log, of any namespace, that a store reads for one page."""
+
+MAX_PAGES = 2000
+"""Questions that are asked for one answer: ten million events."""
+
+_KEY = re.compile(r"(-?\d{1,18}):([0-9a-f-]{36}):(\d{1,9})")
+
+
+class EventKey(msgspec.Struct, frozen=True, order=True):
+    """Where an event comes among all others in the order of time."""
+
+    ts: Instant
+    job_id: JobId
+    seq: int
+
+    @property
+    def text(self) -> str:
+        """The key as callers give it back."""
+        return f"{self.ts}:{self.job_id}:{self.seq}"
+
+
+def parse_event_key(text: str) -> EventKey:
+    """The key that a page ended with. Raises `InvalidInput`."""
+    found = _KEY.fullmatch(text)
+    if found is None:
+        raise InvalidInput(
+            "after", f"{text[:80]!a} is not a place in the log", hint="give a page's next_after"
+        )
+    check_job_id("after", found[2])
+    return EventKey(Instant(int(found[1])), JobId(found[2]), int(found[3]))
+
+
+def key_of(event: Event) -> EventKey:
+    """The key of an event."""
+    return EventKey(event.ts, event.job_id, event.seq)
+
+
+class EventSort(msgspec.Struct, frozen=True):
+    """Events of one type, or those of them that have this cause."""
+
+    type: EventType
+    cause: EventCause | None = None
+
+    @property
+    def word(self) -> str:
+        """What `event_sort` takes for these."""
+        return self.type.value if self.cause is None else COMPENSATED_NAME
+
+    def has(self, event: Event) -> bool:
+        """Whether an event is one of these."""
+        return event.type is self.type and self.cause in (None, event.cause)
+
+
+def event_sort(word: str) -> EventSort:
+    """The events that a type or a name stands for. [E6] Raises `InvalidInput`."""
+    if word in (COMPENSATED_NAME, COMPENSATED_NAME.removeprefix(NAME_PREFIX)):
+        return EventSort(EventType.SUCCEEDED, EventCause.COMPENSATION)
+    try:
+        return EventSort(EventType(word.removeprefix(NAME_PREFIX)))
+    except ValueError as wrong:
+        raise InvalidInput(
+            "type",
+            f"{word[:40]!a} is not one of {', '.join(EventType)}",
+            hint="each may have job_ in front of it",
+        ) from wrong
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Events by job and time, by type and time, or by correlation id, of one namespace. [E4]
+
+    `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
+    `queues` and `kinds`: only events of such jobs, any if empty.
+    """
+
+    namespace: Namespace
+    job_id: JobId | None = None
+    sorts: tuple[EventSort, ...] = ()
+    correlation_id: str | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    queues: tuple[QueueName, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    newest_first: bool = False
+    after: EventKey | None = None
+    limit: int = MAX_LISTED_EVENTS
+    reads: int = MAX_EVENTS_READ
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing can be called. [J6]"""
+        check_name("namespace", self.namespace)
+        if self.job_id is not None:
+            check_job_id("job_id", self.job_id)
+        if self.correlation_id is not None:
+            check_correlation_id("correlation_id", self.correlation_id)
+        check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
+        check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Events in the order that was asked for. `next` is the `after` of the next page; None: there
+    are no more."""
+
+    events: tuple[Event, ...] = ()
+    next: EventKey | None = None
+
+
+def next_key(
+    events: list[Event], last_read: EventKey | None, wanted: EventFilter
+) -> EventKey | None:
+    """Where the next page begins: after the last event of a full page, or else after the last event
+    that was read for it, if reading stopped at the limit."""
+    return key_of(events[-1]) if len(events) == wanted.limit else last_read
+
+
+def full_page(list_events: Callable[[EventFilter], EventPage], wanted: EventFilter) -> EventPage:
+    """A page with as many events as were asked for, if the log has them."""
+    found: list[Event] = []
+    rest: EventKey | None = wanted.after
+    for _ in range(MAX_PAGES):
+        limit = wanted.limit - len(found)
+        page = list_events(msgspec.structs.replace(wanted, after=rest, limit=limit))
+        found += page.events
+        rest = page.next
+        if rest is None or len(found) == wanted.limit:
+            break
+    return EventPage(events=tuple(found), next=rest)
