@@ -25,6 +25,7 @@ from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
     EventRecord,
+    ObservationRecord,
     ResolutionRecord,
     WorkerRecord,
 )
@@ -72,6 +73,7 @@ _RECORDS = (
     tenure.JobRecord,
     ErrorRecord,
     EventRecord,
+    ObservationRecord,
     ArtifactRecord,
     QueueRecord,
     WorkerRecord,
