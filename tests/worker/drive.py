@@ -15,6 +15,7 @@ from tenure.core.job import Job
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import CancelMode, JobStatus
+from tenure.handlers.registry import Isolation
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.messages import (
     Action,
@@ -66,6 +67,7 @@ class Drive:
         *,
         concurrency: int = 2,
         kinds: Mapping[Kind, int | None] | None = None,
+        lanes: Mapping[Kind, Isolation] | None = None,
         queues: Mapping[QueueName, int] | None = None,
         random: Callable[[], float] = lambda: 0.5,
         prepares: bool = True,
@@ -82,6 +84,7 @@ class Drive:
                 actor=ACTOR,
                 queues=queues or {QUEUE: 1},
                 kinds=kinds or {KIND: None},
+                lanes=lanes or {},
             ),
             concurrency=concurrency,
             random=random,

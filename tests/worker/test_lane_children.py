@@ -92,5 +92,5 @@ def test_a_child_that_left_is_not_given_back() -> None:
     lane.give_back(child)
 
     assert not lane.has_free
-    assert not lane.is_serving
+    assert not lane.serving
     assert lane.missing == 1

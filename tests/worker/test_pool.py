@@ -13,7 +13,15 @@ from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.artifact_uploads import ReceivedArtifact
-from tenure.worker.messages import AskToStop, Event, Finished, LeaseRenewed, Prepared, Run
+from tenure.worker.messages import (
+    AskToStop,
+    ChildrenServing,
+    Event,
+    Finished,
+    LeaseRenewed,
+    Prepared,
+    Run,
+)
 from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Killed, Returned, Stopped
 from tenure.worker.pool import Pool
@@ -39,10 +47,14 @@ class Loop:
             environment=dict(os.environ),
             selector=self.selector,
             clock=boot_now,
-            emit=self.events.append,
+            emit=self._emit,
             stats=self.stats,
             store_artifact=self.artifacts.append,
         )
+
+    def _emit(self, event: Event) -> None:
+        if not isinstance(event, ChildrenServing):
+            self.events.append(event)
 
     def turn_until(self, condition: Callable[[], object]) -> None:
         end = time.monotonic() + PATIENCE_S

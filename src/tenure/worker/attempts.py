@@ -12,7 +12,7 @@ from tenure.core.ids import Actor, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage
+from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage, VerdictKind
 
 LONG_LEASE = seconds(20)
 LEAST_MARGIN = seconds(2)
@@ -166,6 +166,12 @@ class Attempt:
         self.fence_at = until
         self.ends_by = bound or NO_RENEWAL
         return True
+
+    def started_with_claim(self, sent_at: Boot, answered_at: Boot) -> None:
+        """The claim has started it: its grant is the answer to its start, too. [N4]"""
+        self.start_sent_at = sent_at
+        started = Verdict(kind=VerdictKind.OK, ttl_us=self.grant.ttl_us)
+        self.renewed(sent_at, answered_at, started)
 
     def _bound(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> str | None:
         """The timeout or cancel deadline that ends this lease, if any. That less than the whole

@@ -7,6 +7,7 @@ handlers (or to their event loop); a reader thread hears the supervisor.
 
 import asyncio
 import faulthandler
+import gc
 import io
 import os
 import signal
@@ -389,6 +390,7 @@ def serve(descriptor: int, parent: int) -> None:
     threading.Thread(
         target=lane.listen, args=(received,), name="tenure-reader", daemon=True
     ).start()
+    gc.freeze()  # what the imports made stays: collections need not look at it
     channel.send(Ready())
     try:
         lane.serve()

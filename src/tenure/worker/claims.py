@@ -6,7 +6,7 @@ of tries a new claim takes its place. [WP20]
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -16,9 +16,10 @@ from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, Worker
 from tenure.core.instants import Duration, seconds
 from tenure.core.policy import Backoff
 from tenure.core.retry import Random, delay_us
+from tenure.handlers.registry import Isolation
 
 AT_ONCE = Duration(0)
-MAX_PER_CLAIM = 100
+MAX_PER_CLAIM = 200
 MAX_CLAIM_TRIES = 20
 """How often one claim is sent. With the pauses of `RETRY` that takes most of a minute at least: a
 usual lease is over by then, and its jobs are in other hands or ready again. [WP20]"""
@@ -40,6 +41,7 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     actor: Actor
     queues: Mapping[QueueName, int]
     kinds: Mapping[Kind, int | None]
+    lanes: Mapping[Kind, Isolation] = msgspec.field(default_factory=dict)
     first_claim_seq: int = 1
     shortest_poll_us: Duration = seconds(0.05)
     longest_poll_us: Duration = seconds(0.5)
@@ -95,8 +97,15 @@ class Claimer:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def ask(self, *, free: int, running: Counter[Kind]) -> ClaimRequest | None:
-        """The claim to send now: the unanswered one again, or a new one; None without room."""
+    def ask(
+        self,
+        *,
+        free: int,
+        running: Counter[Kind],
+        ready: Callable[[tuple[Kind, ...]], int] = lambda kinds: 0,
+    ) -> ClaimRequest | None:
+        """The claim to send now: the unanswered one again, or a new one; None without room. It
+        starts what it is granted if as many attempts of its kinds can begin at once. [N4]"""
         if self.unanswered is not None:
             self._sent += 1
             return self.unanswered
@@ -104,7 +113,10 @@ class Claimer:
             group = self._group()
             room = min(free, MAX_PER_CLAIM, self._room(group.kinds, running))
             if room > 0:
-                self.unanswered = self._request(group, room)
+                at_once = min(room, ready(group.kinds))
+                # For a few children that are not ready yet the others need not do without.
+                starts = at_once > 0 and 2 * at_once >= room
+                self.unanswered = self._request(group, at_once if starts else room, starts)
                 self._sent = 1
                 return self.unanswered
             self._pass_turn()
@@ -126,7 +138,7 @@ class Claimer:
         """Whose turn it is."""
         return self._groups[self._turn % len(self._groups)]
 
-    def _request(self, group: Group, limit: int) -> ClaimRequest:
+    def _request(self, group: Group, limit: int, starts: bool) -> ClaimRequest:
         self._seq += 1
         settings = self._settings
         return ClaimRequest(
@@ -138,6 +150,7 @@ class Claimer:
             claim_seq=self._seq,
             request_id=RequestId(f"claim-{self._seq}"),
             kinds=group.kinds,
+            start=starts,
         )
 
     def _pass_turn(self) -> None:

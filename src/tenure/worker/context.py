@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 from tenure.clock import Boot, boot_now
@@ -66,17 +67,23 @@ class AttemptContext(Context):
         self._reason: str | None = None
         self._is_lost = False
         self._on_stop: Callable[[], object] | None = None
-        self._artifact_uploads = ArtifactUploads(run.run, send, self.still_mine)
-        self._follow_ups = FollowUps(
-            run.run, run.job_id, send, still_mine=self.still_mine, limits=limits
-        )
         self._is_in_transaction = False
         self.fault: tuple[Exception, Stage] | None = None  # our error, and its stage
         self._transactions = transactions
         self._handler: Handler | None = None
         self._authority: Authority | None = None
-        self._is_lent = threading.Event()
+        self._is_lent: threading.Event | None = None  # most handlers never ask
         self.result: bytes | None = None  # committed in the handler's own transaction
+
+    @cached_property
+    def _artifact_uploads(self) -> ArtifactUploads:
+        return ArtifactUploads(self._run, self._send, self.still_mine)
+
+    @cached_property
+    def _follow_ups(self) -> FollowUps:
+        return FollowUps(
+            self._run, self.job_id, self._send, still_mine=self.still_mine, limits=self._limits
+        )
 
     # --- for the handler -----------------------------------------------------------------------
 
@@ -163,8 +170,9 @@ class AttemptContext(Context):
 
     def authority(self) -> Authority:
         """The lease, which the supervisor lends on request; `Cancelled` if it is lost."""
+        self._is_lent = is_lent = self._is_lent or threading.Event()
         self._send(LeaseWanted(self._run))
-        while not self._is_lent.wait(LEASE_CHECK_S):
+        while not is_lent.wait(LEASE_CHECK_S):
             if not self.still_mine():
                 raise Cancelled("the lease is lost")
         assert self._authority is not None
@@ -209,7 +217,8 @@ class AttemptContext(Context):
     def lease_lent(self, authority: Authority) -> None:
         """The supervisor lends the lease."""
         self._authority = authority
-        self._is_lent.set()
+        if self._is_lent is not None:
+            self._is_lent.set()
 
     @property
     def should_stop(self) -> bool:

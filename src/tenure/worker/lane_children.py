@@ -27,9 +27,9 @@ class LaneChildren:
         self.waiting: dict[int, None] = {}  # runs without a child, the oldest first
 
     @property
-    def is_serving(self) -> bool:
-        """Whether a child is ready to run attempts."""
-        return bool(self._serving)
+    def serving(self) -> int:
+        """How many children can run attempts."""
+        return len(self._serving)
 
     @property
     def has_free(self) -> bool:

@@ -249,6 +249,13 @@ class ChildrenReady(msgspec.Struct, frozen=True):
     """Every lane has a child that imported the application: work may be claimed."""
 
 
+class ChildrenServing(msgspec.Struct, frozen=True):
+    """So many children of this lane can run attempts now."""
+
+    lane: Isolation
+    children: int
+
+
 class Woken(msgspec.Struct, frozen=True):
     """Somebody says there may be work."""
 
@@ -333,6 +340,7 @@ class Broken(msgspec.Struct, frozen=True):
 Event = (
     Ticked
     | ChildrenReady
+    | ChildrenServing
     | Woken
     | ClockJumped
     | LeasesPolled
@@ -385,10 +393,12 @@ class PollLeases(msgspec.Struct, frozen=True):
 
 
 class Prepare(msgspec.Struct, frozen=True):
-    """Find a child for this grant; answer with `Prepared`."""
+    """Find a child for this grant; answer with `Prepared`. With a frame it is already started, and
+    runs there without further ado."""
 
     run: int
     grant: Grant
+    frame: Run | None = None
 
 
 class Kill(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from tenure.worker.messages import (
     AskToStop,
     Broken,
     CheckpointSaved,
+    ChildrenServing,
     Ended,
     Event,
     EventsCounted,
@@ -203,14 +204,23 @@ class Pool:
     def is_up(self) -> bool:
         """Whether every lane has had a child that imported the application."""
         if not self._is_up:
-            self._is_up = all(lane.is_serving for lane in self._lanes.values())
+            self._is_up = all(lane.serving for lane in self._lanes.values())
         return self._is_up
 
     # --- what the session wants ----------------------------------------------------------------
 
-    def prepare(self, run: int, lane: Isolation, lease_id: LeaseId | None = None) -> None:
-        """Reserve a child; `Prepared` follows, now or when one is ready."""
+    def prepare(
+        self,
+        run: int,
+        lane: Isolation,
+        lease_id: LeaseId | None = None,
+        frame: Run | None = None,
+    ) -> None:
+        """Reserve a child; `Prepared` follows, now or when one is ready. With a frame run it there
+        at once."""
         slot = _Slot(run, lane, self._options.output_bytes, lease_id)
+        slot.frame = frame
+        slot.is_announced = frame is not None
         self._slots[run] = slot
         self._assign(slot)
         self._spawn_missing(lane)
@@ -298,8 +308,15 @@ class Pool:
 
     def _stop_using(self, child: Child) -> None:
         """Give it no more work, and look for its exit, on systems that do not report it."""
-        self._lanes[child.lane].leave(child)
+        self._leave(child)
         self._child_timers.by(child.number, Boot(self._clock() + EXIT_POLL))
+
+    def _leave(self, child: Child) -> None:
+        lane = self._lanes[child.lane]
+        serving = lane.serving
+        lane.leave(child)
+        if lane.serving != serving:
+            self._emit(ChildrenServing(child.lane, lane.serving))
 
     # --- telling children and keeper ------------------------------------------------------------
 
@@ -527,6 +544,7 @@ class Pool:
         self._failed_starts = 0
         for replaced in self._lanes[child.lane].ready(child):
             self._retire(replaced)
+        self._emit(ChildrenServing(child.lane, self._lanes[child.lane].serving))
         self._assign_waiting(child.lane)
 
     def _ended(self, child: Child, message: Ended) -> None:
@@ -579,7 +597,7 @@ class Pool:
         del self._by_number[child.number]
         self._unflushed.pop(child, None)
         self._child_timers.drop(child.number)
-        self._lanes[child.lane].leave(child)
+        self._leave(child)
         if not child.is_ready:
             self._start_failed(child, how)
         elif not child.jobs_begun and not child.is_retiring:

@@ -23,9 +23,17 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.retry import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
+from tenure.handlers.registry import Isolation
 from tenure.telemetry.failure_log import FailureLog
 from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
-from tenure.worker.claims import AT_ONCE, RETRY, Claimer, ClaimSettings, jittered
+from tenure.worker.claims import (
+    AT_ONCE,
+    MAX_PER_CLAIM,
+    RETRY,
+    Claimer,
+    ClaimSettings,
+    jittered,
+)
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -33,6 +41,7 @@ from tenure.worker.messages import (
     Broken,
     CheckpointSaved,
     ChildrenReady,
+    ChildrenServing,
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
@@ -84,6 +93,10 @@ SHUTDOWN = "shutdown"
 QUICK_STOP = seconds(3)
 TIME_TO_STOP = seconds(2)
 """How long a handler that was asked to stop has at least, even on a busy machine."""
+
+GATHER = seconds(0.005)
+NOT_SHORT = seconds(0.1)
+"""Jobs that usually run so long gain nothing from a claim that waits for more free slots."""
 
 LAST_CLAIM_TRIES = 4
 """How often a drain repeats an unanswered claim before it takes the coordinator for gone. One try
@@ -155,6 +168,11 @@ class Session:
         self._running: dict[int, Attempt] = {}  # the longest unpolled first
         self._occupied = 0  # slots: attempts with a handler or a child reserved for it
         self._occupied_by: Counter[Kind] = Counter()
+        self._occupied_in: Counter[Isolation | None] = Counter()
+        self._lanes = settings.lanes
+        self._serving: dict[Isolation, int] = {}  # children, as far as is known
+        self._room_since: Boot | None = None  # since when slots become free for the next claim
+        self._usual_run_us = NOT_SHORT
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
@@ -201,11 +219,19 @@ class Session:
 
     def _dispatch(self, event: Event) -> None:
         match event:
+            case Finished():
+                self._finished(event)
+            case Prepared():
+                self._prepared(event.run)
+            case Answered() | SendFailed() | SendRefused():
+                self._batch_returned(event)
             case Ticked():
                 pass
             case ChildrenReady() | Woken():
                 self._has_begun |= isinstance(event, ChildrenReady)
                 self._claimer.wake(self._now)
+            case ChildrenServing():
+                self._serving[event.lane] = event.children
             case ClockJumped():
                 self._clock_jumped()
             case LeasesPolled():
@@ -215,12 +241,6 @@ class Session:
                 self._claim_answered(event.ticket, event.answer)
             case ClaimFailed():
                 self._claim_failed(event.ticket, event.why, event.retry_after_us)
-            case Answered() | SendFailed() | SendRefused():
-                self._batch_returned(event)
-            case Prepared():
-                self._prepared(event.run)
-            case Finished():
-                self._finished(event)
             case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
                 self._heard_child(event)
             case DrainRequested():
@@ -299,8 +319,8 @@ class Session:
         if self._claim is not None:
             return Boot(self._claim[1] + CLAIM_ANSWER_WITHIN)
         # A claim that is due and was not sent needs a slot of its kinds: an event will bring it.
-        is_later = self._now < self._claimer.next_at
-        return self._claimer.next_at if is_later and self._may_claim() else NEVER
+        claim_at = max(self._claimer.next_at, self._gathers_until())
+        return claim_at if self._now < claim_at and self._may_claim() else NEVER
 
     @property
     def is_waiting_for_work(self) -> bool:
@@ -318,13 +338,35 @@ class Session:
         is_piling_up = len(self._attempts) >= 2 * self._concurrency
         return self._occupied < self._concurrency and not is_piling_up
 
+    def _gathers_until(self) -> Boot:
+        """Short jobs free one slot after the other, and a claim for one costs almost as much as a
+        claim for many: wait a moment until a good part of them is free."""
+        free = self._concurrency - self._occupied
+        is_good_part = 2 * free >= min(self._concurrency, MAX_PER_CLAIM)
+        if is_good_part or self._room_since is None or self._usual_run_us >= NOT_SHORT:
+            return Boot(0)
+        return Boot(self._room_since + GATHER)
+
+    def _ready(self, kinds: tuple[Kind, ...]) -> int:
+        """How many attempts of any of these kinds could begin at once."""
+        return min(map(self._ready_in, {self._lanes.get(kind) for kind in kinds}))
+
+    def _ready_in(self, lane: Isolation | None) -> int:
+        serving = 0 if lane is None else self._serving.get(lane, 0)
+        if lane is Isolation.PROCESS:
+            return max(0, serving - self._occupied_in[lane])
+        return self._concurrency if serving else 0
+
     def _claim_jobs(self) -> None:
         if self._claim is not None or self._now < self._claimer.next_at or not self._may_claim():
             return
+        if self._claimer.unanswered is None and self._now < self._gathers_until():
+            return
         free = self._concurrency - self._occupied
-        request = self._claimer.ask(free=free, running=self._occupied_by)
+        request = self._claimer.ask(free=free, running=self._occupied_by, ready=self._ready)
         if request is None:
             return
+        self._room_since = None
         ticket = self._outbox.ticket()
         self._claim = (ticket, self._now)
         self.stats.claims += 1
@@ -370,12 +412,26 @@ class Session:
         self._leases.add(grant.lease_id)
         self._occupied += 1
         self._occupied_by[grant.job.kind] += 1
+        self._occupied_in[self._lanes.get(grant.job.kind)] += 1
         self._look_by(attempt)
         # Too late to start it; handing it back costs the job nothing.
         if self._drain is not None or self._now >= attempt.fence_at:
             self._report(attempt, attempt.release())
             return
-        self._actions.append(Prepare(attempt.run, grant))
+        if grant.is_started:
+            self._begin(attempt, begun_at)
+        else:
+            self._actions.append(Prepare(attempt.run, grant))
+
+    def _begin(self, attempt: Attempt, begun_at: Boot) -> None:
+        """Its claim has started it."""
+        attempt.started_with_claim(begun_at, self._now)
+        self._move(attempt, Phase.RUNNING)
+        attempt.began_at = self._now
+        self.stats.started += 1
+        frame = Run.of(attempt.run, attempt.grant, until=attempt.fence_at)
+        self._actions.append(Prepare(attempt.run, attempt.grant, frame))
+        self._look_by(attempt)
 
     def _move(self, attempt: Attempt, phase: Phase) -> None:
         """Count the slots and remember who runs: the only place where a phase changes."""
@@ -384,8 +440,12 @@ class Session:
         elif attempt.phase is Phase.RUNNING:
             del self._running[attempt.run]
         if attempt.phase.has_handler and not phase.has_handler:
+            kind = attempt.grant.job.kind
             self._occupied -= 1
-            self._occupied_by[attempt.grant.job.kind] -= 1
+            self._occupied_by[kind] -= 1
+            self._occupied_in[self._lanes.get(kind)] -= 1
+            if self._room_since is None:
+                self._room_since = self._now
         attempt.phase = phase
 
     def _prepared(self, run: int) -> None:
@@ -611,6 +671,8 @@ class Session:
         self._move(attempt, Phase.REPORTING)
         if attempt.began_at is not None:
             attempt.ran_us = Duration(self._now - attempt.began_at)
+            ran_us = min(attempt.ran_us, NOT_SHORT)
+            self._usual_run_us = Duration((7 * self._usual_run_us + ran_us) // 8)
         if not attempt.is_open:
             self._close(attempt)
             return

@@ -282,6 +282,10 @@ class Supervisor:
 
     def _perform(self, action: Action) -> None:
         match action:
+            case Prepare():
+                self._prepare(action)
+            case Run():
+                self._pool.run(action)
             case SendClaim():
                 self._send_claim(action)
             case EndWaits():
@@ -291,10 +295,6 @@ class Supervisor:
             case PollLeases():
                 with tracing.use_trace(action.traced):
                     self._poll_leases(action, self._hear)
-            case Prepare():
-                self._prepare(action)
-            case Run():
-                self._pool.run(action)
             case LeaseRenewed():
                 self._pool.renew(action)
             case LeaseLent():
@@ -323,7 +323,7 @@ class Supervisor:
             error = JobError(type="LookupError", message=problem, stage=Stage.FETCH)
             self._inbox.append(Finished(action.run, Raised(error)))
         else:
-            self._pool.prepare(action.run, lane, action.grant.lease_id)
+            self._pool.prepare(action.run, lane, action.grant.lease_id, action.frame)
 
     def _send_claim(self, action: SendClaim) -> None:
         ticket = action.ticket

@@ -39,24 +39,33 @@ class FrameReader:
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._buffer = bytearray()
+        self._rest = bytearray()  # the beginning of a frame
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that are complete with this piece."""
-        self._buffer += data
+        if self._rest:
+            self._rest += data
+            frames, end = self._cut(self._rest)
+            del self._rest[:end]
+        else:  # as a rule: whole frames, which need not be copied first
+            frames, end = self._cut(data)
+            self._rest += data[end:]
+        return frames
+
+    def _cut(self, buffer: bytes | bytearray) -> tuple[list[bytes], int]:
+        """The complete frames, and where the last of them ends."""
         frames: list[bytes] = []
-        start = 0
-        while len(self._buffer) - start >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._buffer, start)
+        start, length = 0, len(buffer)
+        while length - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(buffer, start)
             if size > self._max_bytes:
                 raise FrameError(f"a frame of {size} bytes is over the limit of {self._max_bytes}")
             end = start + _LENGTH.size + size
-            if len(self._buffer) < end:
+            if length < end:
                 break
-            frames.append(bytes(self._buffer[start + _LENGTH.size : end]))
+            frames.append(bytes(buffer[start + _LENGTH.size : end]))
             start = end
-        del self._buffer[:start]
-        return frames
+        return frames, start
 
 
 class Channel:

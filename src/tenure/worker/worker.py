@@ -1,5 +1,6 @@
 """The worker's public face: made from a coordinator, a registry and options; run and stop it."""
 
+import gc
 import logging
 import os
 import random
@@ -103,6 +104,7 @@ class Worker:
             actor=self.actor,
             queues=dict(options.queues),
             kinds={handler.kind: handler.concurrency for handler in registry},
+            lanes={handler.kind: handler.isolation for handler in registry},
             # A worker id may be used again after a restart, and claim_seq may only rise.
             first_claim_seq=time.time_ns() // 1_000_000,
             shortest_poll_us=options.shortest_poll_us,
@@ -237,4 +239,5 @@ def run_worker(
     )
     if made is not None:
         made(worker)
+    gc.freeze()  # what the imports made stays: collections need not look at it
     return worker.run()
