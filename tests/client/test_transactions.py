@@ -18,8 +18,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tenure import Conflict, InvalidInput, Tenure, UnknownJob
 from tenure.client.functions import JobFunction
 from tenure.conformance.spec import spec
+from tenure.ports import Hint
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
+from tests.support.waiting import until
 
 JOB_ID = "0190a5d4-7c3e-7000-8000-000000000001"
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY)"
@@ -434,3 +436,43 @@ def test_a_cancelled_enqueue_leaves_no_complaint_of_asyncio(migrated_postgres_ur
     gc.collect()  # asyncio complains when a task is collected
 
     assert complaints == []
+
+
+# --- telling workers ----------------------------------------------------------------------------
+
+
+@spec("Z7")
+@pytest.mark.parametrize("notify", [True, False])
+def test_a_commit_tells_waiting_workers_only_if_the_caller_asks_for_it(
+    migrated_postgres_url: str, notify: bool
+) -> None:
+    heard: list[Hint | None] = []
+    with (
+        closing(open_store(migrated_postgres_url)) as other,
+        Tenure(migrated_postgres_url) as app,
+        psycopg.connect(migrated_postgres_url) as connection,
+    ):
+        work = _work(app)
+        other.watch(heard.append)
+        until(lambda: heard == [None], "the other process listens")
+
+        app.enqueue_many([work.call(1)], connection=connection, notify=notify)
+        connection.commit()
+        work.using(queue="last").enqueue(2)  # told of in any case, and after the commit
+
+        until(lambda: len(heard) == (3 if notify else 2), "the hints have arrived")
+    told = [hint.queue for hint in heard if hint is not None]
+    assert told == (["default", "last"] if notify else ["last"])
+
+
+def test_notify_without_a_transaction_is_refused(sqlite_url: str) -> None:
+    with Tenure(sqlite_url) as app, pytest.raises(InvalidInput, match="transaction of your own"):
+        _work(app).using(notify=True).enqueue(1)
+
+
+def _work(app: Tenure) -> Work:
+    @app.job
+    def work(number: int) -> None:
+        """Nothing is run here."""
+
+    return work
