@@ -185,7 +185,8 @@ class UnreadableRow(StoreError):
     def __init__(self, job_id: str, problem: str) -> None:
         super().__init__(
             f"job {job_id} cannot be read: {problem}",
-            hint="a newer version of Tenure wrote it, or somebody by hand; run `tenure verify`",
+            hint="upgrade this process if a newer version of Tenure wrote it; if somebody did it by"
+            " hand, run `tenure verify`",
         )
         self.job_id = job_id
         self.problem = problem

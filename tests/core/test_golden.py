@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.golden import FOLDER, GoldenLog, golden_logs, row_as_json
 from tenure.conformance.spec import spec
@@ -52,6 +53,28 @@ def test_a_reader_ignores_fields_it_does_not_know(log: GoldenLog) -> None:
 
     assert row is not None
     assert row_as_json(row) == log.row
+
+
+WORDS = {"type": "split", "cause": "weather", "to_status": "waiting"}
+
+
+@spec("Y4")
+@pytest.mark.parametrize("log", LOGS, ids=name_of)
+def test_a_reader_keeps_words_it_does_not_know(log: GoldenLog) -> None:
+    last = log.events[-1]
+    newer = {**last, "seq": int(str(last["seq"])) + 1, "from_status": last["to_status"], **WORDS}
+    newer["payload"] = {"reason_code": "bankruptcy", "error": {"error_class": "overload"}}
+    longer = replace(log, events=[*log.events, newer])
+
+    *_, read = longer.read_events()
+    row = fold(longer.read_events())
+
+    assert {name: str(getattr(read, name)) for name in WORDS} == WORDS
+    assert (read.payload.reason_code, read.event_class) == ("bankruptcy", "transition")
+    assert read.payload.error is not None
+    assert msgspec.to_builtins(read)["payload"] == newer["payload"]
+    assert row is not None
+    assert (row.status, row.rev, row.status.is_terminal) == ("waiting", newer["seq"], False)
 
 
 @spec("Y1")

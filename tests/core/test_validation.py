@@ -22,7 +22,7 @@ from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress, compensation_id
 from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
 from tenure.core.validation import Limits, check_claim, check_command
-from tenure.core.vocabulary import ReasonCode
+from tenure.core.vocabulary import ErrorClass, JobStatus, OnLost, ReasonCode
 from tenure.errors import InvalidInput
 from tests.support.jobs import OWNER, WORKER
 from tools import lives
@@ -358,6 +358,9 @@ def test_a_priority_within_its_bounds_passes(value: int) -> None:
         ("heartbeat", {"progress": Progress(done=1, total=-1)}, "progress.total"),
         ("heartbeat", {"progress": Progress(done=1, note="\x00")}, "progress.note"),
         ("cancel", {"expected_rev": 0}, "expected_rev"),
+        ("cancel", {"expected_status": JobStatus("waiting")}, "expected_status"),
+        ("enqueue", {"policy": Policy(on_lost=OnLost("weep"))}, "policy.on_lost"),
+        ("fail", {"error": JobError(error_class=ErrorClass("overload"))}, "error.error_class"),
         ("start", {"expected_rev": 0}, "expected_rev"),
         ("heartbeat", {"expected_rev": "1"}, "expected_rev"),
         ("complete", {"expected_rev": 2**31}, "expected_rev"),

@@ -25,7 +25,7 @@ MESSAGES = {route.request for route in ROUTES if route.request is not None}
 
 def refusal(message: Any, body: str) -> InvalidInput:
     with pytest.raises(InvalidInput) as refused:
-        codec.decode(message, body.encode())
+        codec.decode_request(message, body.encode())
     return refused.value
 
 
@@ -36,7 +36,12 @@ def refusal(message: Any, body: str) -> InvalidInput:
         ('{"queue":"a b","kind":"k"}', "queue", f"expected {NAME}"),
         ('{"queue":"q","kind":"k","job_id":"7"}', "job_id", f"expected {UUID}"),
         ('{"kind":"k"}', "queue", "is missing"),
-        ('{"queue":"q","kind":"k","prio":1}', "prio", "unknown field"),
+        (
+            '{"queue":"q","kind":"k","prio":1}',
+            "prio",
+            "unknown field: this message has none of this name; correct or leave it out, or"
+            " upgrade the server if a newer version has it",
+        ),
         ('{"queue":1,"kind":"k"}', "queue", "expected text, not an integer"),
         ('{"queue":"q","kind":"k","priority":"1"}', "priority", "expected an integer, not text"),
         ('{"queue":"q","kind":"k","priority":99999}', "priority", "expected at most 32767"),

@@ -120,26 +120,49 @@ def test_verify_reports_what_it_cannot_read(
 
 
 def test_the_error_about_an_unknown_word_is_one_sentence(hand: ForeignHand) -> None:
-    job = _running(hand)
-    hand.run(_an_event(job, "bogus"))
-    hand.run(
-        "INSERT INTO {t}dead_letter_resolution (job_id, ts, kind, actor, request_id, fingerprint,"
-        f" note) VALUES ('{job.id}', 1, 'forgotten', 'me', 'r', 'f', '')"
-    )
     hand.run(
         "INSERT INTO {t}token (id, secret_sha256, name, role, namespace, queues, kinds, max_leases,"
         f" max_polls, created_at) VALUES ('t', '{'0' * 64}', 'n', 'king', 'default', '[]', '[]', 1,"
         " 1, 1)"
     )
 
-    with pytest.raises(StoreError, match="an event's type is 'bogus'"):
-        hand.store.count_events(
-            EventSpan(namespace=job.namespace, since=Instant(0), until=Instant(10), limit=10)
-        )
-    with pytest.raises(StoreError, match="is 'forgotten', which this version does not know"):
-        hand.store.load_resolutions([job.id])
     with pytest.raises(StoreError, match="the role of token t is 'king'"):
         hand.store.list_tokens()
+
+
+@spec("Y4")
+def test_words_of_tomorrow_are_shown_as_they_are(hand: ForeignHand) -> None:
+    job = _running(hand)
+    hand.run(_an_event(job, "split"))
+    hand.run(
+        "INSERT INTO {t}dead_letter_resolution (job_id, ts, kind, actor, request_id, fingerprint,"
+        f" note) VALUES ('{job.id}', 1, 'forgotten', 'me', 'r', 'f', '')"
+    )
+    hand.run(
+        "INSERT INTO {t}observation (job_id, lease, ordinal, ts, type, actor)"
+        f" VALUES ('{job.id}', '', 1, 1, 'rumour', 'me')"
+    )
+
+    span = EventSpan(namespace=job.namespace, since=Instant(0), until=Instant(10), limit=10)
+    counted = hand.store.count_events(span)
+    event = hand.store.load_events(job.id)[-1]
+
+    assert {each.type for each in counted.counts} == {"split"}
+    assert (event.type, event.event_class, event.type.is_known) == ("split", "transition", False)
+    assert hand.store.load_resolutions([job.id])[job.id].kind == "forgotten"
+    assert [each.type for each in hand.store.load_observations(job.id)] == ["rumour"]
+
+
+@spec("Y4", "Y5")
+def test_a_status_of_tomorrow_is_shown_and_left_alone(hand: ForeignHand) -> None:
+    [waiting, ready] = enqueue(hand.store, 2)
+    hand.run(
+        "UPDATE {t}job SET rev = rev + 1, status = 'waiting', run_at = NULL, not_before = NULL"
+        f" WHERE id = '{waiting}'"
+    )
+
+    assert hand.store.load_jobs([waiting])[waiting].status == "waiting"
+    assert [job.id for job in claim(hand.store, 5)] == [ready]
 
 
 @spec("I8", "I24")

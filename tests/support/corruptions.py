@@ -491,8 +491,8 @@ CORRUPTIONS: dict[str, tuple[str, Corrupt]] = {
             "correlation_id",
         )
     },
-    "a reason that is none": ("I20", _unknown_word("reason_code")),
-    "a stage that is none": ("I20", _unknown_word("stage")),
+    "a reason that is none": ("I24", _unknown_word("reason_code")),
+    "a stage that is none": ("I24", _unknown_word("stage")),
     "two owners": ("P1", _on(_is_running, _other_owner)),
     "runs without an owner": ("P1", _on(_is_claim, lambda r, at: changed(r, at, owner=None))),
     "leaves its end": ("P1", _resurrect),

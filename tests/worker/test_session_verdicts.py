@@ -11,7 +11,15 @@ from tenure.core.instants import seconds
 from tenure.core.job import JobError
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, JobStatus, Stage, VerdictKind
+from tenure.core.vocabulary import (
+    CancelMode,
+    Cause,
+    Disposition,
+    ErrorClass,
+    JobStatus,
+    Stage,
+    VerdictKind,
+)
 from tenure.worker.attempts import NO_RENEWAL
 from tenure.worker.messages import (
     Answered,
@@ -48,6 +56,28 @@ def test_cancelled_stops_the_handler_and_nothing_is_reported() -> None:
     assert drive.stats.cancelled == 1
     assert drive.commands(Complete) == drive.commands(Fail) == drive.commands(Release) == []
     assert drive.status(job_id) is JobStatus.CANCELLED
+
+
+@spec("Y4")
+def test_verdicts_with_words_of_a_newer_server_end_the_attempt_as_others_do() -> None:
+    committed = Verdict(
+        kind=VerdictKind.COMMITTED,
+        disposition=Disposition("split"),
+        job_status=JobStatus("waiting"),
+    )
+    cancelled = Verdict(kind=VerdictKind.CANCELLED, cause=Cause("eclipse"))
+    for verdict in (committed, cancelled):
+        drive = Drive().begin()
+        run, _ = drive.running()
+        drive.network.cut()
+        finished = drive.session.handle(Finished(run, Returned(b"1")), drive.now)
+        (send,) = [action for action in finished if isinstance(action, Send)]
+
+        actions = drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)
+
+        notes = [action.text for action in actions if isinstance(action, Note)]
+        assert any("split" in note or "eclipse" in note for note in notes), notes
+        assert [action for action in actions if isinstance(action, Send)] == []
 
 
 def test_a_result_after_cancelled_is_discarded() -> None:

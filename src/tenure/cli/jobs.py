@@ -113,7 +113,7 @@ def _filter(
     correlation_id: str | None,
 ) -> JobFilter:
     try:
-        statuses = tuple(JobStatus(word) for word in status)
+        statuses = tuple(JobStatus.known(word) for word in status)
     except ValueError as wrong:
         raise click.BadParameter(
             f"no such status; one of {_STATUSES}", param_hint="--status"

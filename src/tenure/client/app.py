@@ -350,7 +350,7 @@ class Application:
 def _statuses(given: JobStatus | str | Iterable[JobStatus | str]) -> tuple[JobStatus, ...]:
     words = [given] if isinstance(given, str) else list(given)
     try:
-        return tuple(JobStatus(str(word)) for word in words)
+        return tuple(JobStatus.known(str(word)) for word in words)
     except ValueError as wrong:
         allowed = ", ".join(JobStatus)
         raise InvalidInput("status", f"{str(given)[:40]!a} is not one of {allowed}") from wrong

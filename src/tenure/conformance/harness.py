@@ -59,7 +59,7 @@ from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, ReasonCode
 from tenure.errors import Closed
 from tenure.ports import Entropy, Store
-from tenure.verify import Ack, AckWriter, answer_line, assert_holds, grant_lines
+from tenure.verify import Ack, AckWriter, answer_line, assert_holds, grant_lines, verify
 
 __all__ = [
     "BEGINNING",
@@ -181,6 +181,7 @@ class Kit:
         self._ids = counted_entropy("ids")
         self._seqs: dict[tuple[str, str], int] = {}
         self._acks: list[Ack] = []
+        self.of_newer_version: set[JobId] = set()  # jobs whose words this version does not know
         self._coordinators: list[Coordinator] = []
         self.coordinator = self.coordinate(self.store)
 
@@ -232,11 +233,18 @@ class Kit:
         return self.store.now()
 
     def verify(self, directory: Path) -> None:
-        """Fail if `tenure.verify` finds a violation or misses an acknowledged change."""
+        """Fail if `tenure.verify` finds a violation or misses an acknowledged change. Of the jobs
+        `of_newer_version` it reports their unknown words, and nothing else. [Y4]"""
         acks = directory / "acks.jsonl"
         with AckWriter(acks) as writer:
             writer.write(*self._acks)
-        assert_holds(self.store, [acks])
+        if not self.of_newer_version:
+            assert_holds(self.store, [acks])
+            return
+        found = [each for finding in verify(self.store, [acks]).findings for each in finding.first]
+        assert {(each.invariant, each.job_id) for each in found} == {
+            ("I24", job_id) for job_id in self.of_newer_version
+        }
 
     def close(self) -> None:
         """Close the coordinators and the factory."""

@@ -95,8 +95,8 @@ def check_log(
         if rule not in (*ORDER_RULES, *LEASE_RULES):
             raise InvalidInput("rules", f"{rule} is neither in ORDER_RULES nor in LEASE_RULES")
     record = _record(row, events, has_leases=not set(rules).isdisjoint(LEASE_RULES))
-    checked = ("I24",) if record.unreadable else rules
-    return [violation for rule in checked for violation in _OF_RECORD[rule](record)]
+    unreadable = list(_OF_RECORD["I24"](record))
+    return unreadable or [each for rule in rules for each in _OF_RECORD[rule](record)]
 
 
 def _require(found: Fields, names: Sequence[str], *, of: str) -> None:
@@ -114,7 +114,7 @@ def _integer(found: Fields, name: str) -> int:
 
 def _status(word: object) -> JobStatus | None:
     try:
-        return JobStatus(word) if isinstance(word, str) else None
+        return JobStatus.known(word) if isinstance(word, str) else None
     except ValueError:
         return None
 

@@ -6,7 +6,7 @@ that was read after the request arrived.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from threading import Lock
 from typing import cast, get_args
@@ -42,8 +42,15 @@ from tenure.core.outcomes import (
 )
 from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.resolutions import Resolution
+from tenure.core.unknown_words import has_unknown_word, unknown_in_job
 from tenure.core.verdicts import Answer
-from tenure.errors import Contended, OutcomeUnknown, StoreRefused, StoreUnavailable
+from tenure.errors import (
+    Contended,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
+    UnreadableRow,
+)
 from tenure.ports import DecisionStore, DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved
 from tenure.telemetry.observation_log import log_observation
 
@@ -264,6 +271,7 @@ class Executor:
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
         rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
+        rows.note_unknown_words(loaded.jobs)
         self._find_existing(wave, rows)
         resolving = [
             pending.command.job_id for pending in wave if type(pending.command) in _RESOLVING
@@ -325,6 +333,7 @@ class Executor:
             rows = _Rows(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
             rows.load_histories = locked.load_histories
             rows.jobs[job_id] = locked.jobs.get(job_id)
+            rows.note_unknown_words(locked.jobs)
             rows.sessions = locked.sessions
             rounds.append((rows, self._decide_all([pending], rows)))
             return [each.change for _, each in _applied(rounds[-1][1])]
@@ -493,6 +502,13 @@ class _Rows:
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.parents: dict[JobId, Job | None] = {}  # of follow-ups
         self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
+        self.unknown: dict[JobId, str] = {}  # what this version does not know of a job's row
+
+    def note_unknown_words(self, jobs: Mapping[JobId, Job]) -> None:
+        """Nothing is decided about a job with a word of a newer version. [Y5]"""
+        for job in jobs.values():
+            if has_unknown_word(job):
+                self.unknown[job.id] = ", ".join(unknown_in_job(job))
 
     def subject(self, command: Command) -> Job | None:
         """The job that `command` is decided on."""
@@ -507,6 +523,8 @@ def _applied(
 
 def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:
     """Hand the command the other rows that it needs, then decide."""
+    if command.job_id in rows.unknown:
+        raise UnreadableRow(command.job_id, rows.unknown[command.job_id])
     if type(command) in _NEED_OTHER_ROWS:
         if isinstance(command, Redrive):
             existing = rows.existing.get(command.job_id)

@@ -9,7 +9,7 @@ same rules. [W5]
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
@@ -26,6 +26,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.lateness import is_overdue
+from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
@@ -298,7 +299,9 @@ class Sweeper:
 
     # --- sweeping ------------------------------------------------------------------------------
 
-    def _sweep(self, jobs: dict[JobId, Job]) -> int:
+    def _sweep(self, due: Mapping[JobId, Job]) -> int:
+        # Those of a newer version are left to its processes. [Y5]
+        jobs = {job_id: job for job_id, job in due.items() if not has_unknown_word(job)}
         if not jobs:
             return 0
         # A time-out may count from the claim, which is before every renewal.

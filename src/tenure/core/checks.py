@@ -158,8 +158,8 @@ def _length(duration_us: int) -> str:
 
 
 def check_word(field: str, value: object, words: type[StrEnum]) -> None:
-    """A word of a closed set. [J4]"""
-    if not isinstance(value, words):
+    """A word that this version knows. [J4] [Y5]"""
+    if not isinstance(value, words) or value not in words.__members__.values():
         raise InvalidInput(
             field, f"{shown(value)} is not allowed", hint=f"one of {', '.join(words)}"
         )

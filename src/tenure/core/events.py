@@ -163,7 +163,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     @property
     def event_class(self) -> EventClass:
         """Whether it may be pruned after its attempt."""
-        return CLASS_OF[self.type]
+        return CLASS_OF.get(self.type, EventClass.TRANSITION)
 
     @property
     def correlated_by(self) -> str:

@@ -99,7 +99,7 @@ def evolve(job: Job | None, event: Event, body: bytes | None = None) -> Job:
         assert job is None
         return _new_row(event, body)
     assert job is not None
-    return _EVOLVERS[event.type](job, event, body)
+    return _EVOLVERS.get(event.type, _of_newer_version)(job, event, body)
 
 
 def _new_row(event: Event, body: bytes | None) -> Job:
@@ -307,6 +307,11 @@ def _requeued(job: Job, event: Event, _: bytes | None) -> Job:
 
 def _succeeded(job: Job, event: Event, body: bytes | None) -> Job:
     return replace(_ended(job, event), result=body, finished_at=event.ts)
+
+
+def _of_newer_version(job: Job, event: Event, _: bytes | None) -> Job:
+    """What every event says of its row; what else this one means is not known here. [Y4]"""
+    return replace(job, status=event.to_status, rev=event.seq, updated_at=event.ts)
 
 
 # A dictionary, not a `match`: this runs for every event of every job, and twelve comparisons

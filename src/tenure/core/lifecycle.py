@@ -45,6 +45,7 @@ from tenure.core.leases import (
 )
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
+from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
     Cause,
@@ -72,8 +73,10 @@ def decide(
 
 
 def is_ready(job: Job, now: Instant) -> bool:
-    """Whether a job may be granted now, its queue permitting. [T2] [T22] [Z6]"""
+    """Whether a job may be granted now, its queue permitting. [T2] [T22] [Z6] [Y5]"""
     if job.not_before is None or job.not_before > now or job.cancel_requested_at is not None:
+        return False
+    if has_unknown_word(job):  # left to processes of the version that wrote it [Y5]
         return False
     if job.status is _QUEUED:
         return True

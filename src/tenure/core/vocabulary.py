@@ -1,12 +1,44 @@
 """Every word that reaches disk or wire, once. The glossary explains them; ADR 0001 says why these.
 
-Values are stored: renaming one is a schema change. Extensions only add members.
+Values are stored: renaming one is a schema change. Extensions only add members, so readers meet
+words that are younger than they are: those of a `Word` are kept and shown as they are. [Y4] A
+request may not use them, and nothing is decided about a job that has one. [Y5]
 """
 
 from enum import StrEnum
+from typing import Self
+
+LONGEST_WORD = 64
 
 
-class JobStatus(StrEnum):
+class Word(StrEnum):
+    """A set that may grow. A word of a newer version is read as one more member, which equals none
+    of those that this version knows and has no place in the set."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        is_word = isinstance(value, str) and value.isascii() and value.isidentifier()
+        if not is_word or len(str(value)) > LONGEST_WORD:
+            return None
+        word = str.__new__(cls, value)
+        word._name_ = word._value_ = str(value)
+        return word
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version has it."""
+        return self._value_ in type(self)._value2member_map_
+
+    @classmethod
+    def known(cls, word: str) -> Self:
+        """The word of an input. Raises ValueError if this version does not have it."""
+        found = cls(word)
+        if not found.is_known:
+            raise ValueError(f"{word!a} is none of {', '.join(cls)}")
+        return found
+
+
+class JobStatus(Word):
     """The status of a job. The first four are live, the last four terminal and immutable."""
 
     QUEUED = "queued"
@@ -19,9 +51,10 @@ class JobStatus(StrEnum):
     DEAD_LETTERED = "dead_lettered"
 
     @classmethod
-    def _missing_(cls, value: object) -> "JobStatus | None":
+    def _missing_(cls, value: object) -> Self | None:
         """Input may use the words of older documents, wherever it has a status. [S9]"""
-        return STATUS_ALIASES.get(value) if isinstance(value, str) else None
+        alias = STATUS_ALIASES.get(value) if isinstance(value, str) else None
+        return super()._missing_(value) if alias is None else cls(alias.value)
 
     @property
     def is_terminal(self) -> bool:
@@ -40,7 +73,7 @@ TERMINAL = frozenset(
 STATUS_ALIASES = {"assigned": JobStatus.CLAIMED, "COMPLETED": JobStatus.SUCCEEDED}
 
 
-class EventType(StrEnum):
+class EventType(Word):
     """What happened to a job."""
 
     ENQUEUED = "enqueued"
@@ -59,10 +92,10 @@ class EventType(StrEnum):
     @property
     def operation(self) -> "Operation":
         """What makes events of this type, where nothing special caused one."""
-        return OPERATION_OF[self]
+        return OPERATION_OF.get(self) or Operation(self.value)
 
 
-class Operation(StrEnum):
+class Operation(Word):
     """What is asked of a job, or done to it by the system."""
 
     ENQUEUE = "enqueue"
@@ -93,7 +126,7 @@ OPERATION_OF = {
 }
 
 
-class EventClass(StrEnum):
+class EventClass(Word):
     """Transitions stay for as long as the job; renewals may be pruned after their attempt."""
 
     TRANSITION = "transition"
@@ -116,7 +149,7 @@ CLASS_OF = {
 }
 
 
-class EventCause(StrEnum):
+class EventCause(Word):
     """Why an event happened, where its type alone does not say."""
 
     REDRIVE = "redrive"
@@ -149,7 +182,7 @@ class VerdictKind(StrEnum):
     REJECTED = "REJECTED"
 
 
-class Cause(StrEnum):
+class Cause(Word):
     """Why a caller was refused."""
 
     MALFORMED = "malformed"
@@ -182,7 +215,7 @@ class Cause(StrEnum):
     NAMESPACE_ARTIFACT_QUOTA = "namespace_artifact_quota"
 
 
-class Disposition(StrEnum):
+class Disposition(Word):
     """What an accepted report did to the job."""
 
     SUCCEEDED = "succeeded"
@@ -193,7 +226,7 @@ class Disposition(StrEnum):
     RELEASED = "released"
 
 
-class ReasonCode(StrEnum):
+class ReasonCode(Word):
     """Why a job is a dead letter."""
 
     PARSE_ERROR = "parse_error"
@@ -206,14 +239,14 @@ class ReasonCode(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
 
 
-class ResolutionKind(StrEnum):
+class ResolutionKind(Word):
     """What became of a dead letter."""
 
     REDRIVEN = "redriven"
     DISCARDED = "discarded"
 
 
-class HealthState(StrEnum):
+class HealthState(Word):
     """How serious a fact about a store is."""
 
     OK = "ok"
@@ -221,7 +254,7 @@ class HealthState(StrEnum):
     BAD = "bad"
 
 
-class Stage(StrEnum):
+class Stage(Word):
     """Where in an attempt a failure was found."""
 
     FETCH = "fetch"
@@ -231,7 +264,7 @@ class Stage(StrEnum):
     COMMIT = "commit"
 
 
-class ErrorClass(StrEnum):
+class ErrorClass(Word):
     """The class of a handler's exception. The worker reports it; the core decides what follows."""
 
     VALIDATION = "validation"
@@ -240,14 +273,14 @@ class ErrorClass(StrEnum):
     UNCLASSIFIED = "unclassified"
 
 
-class OnExhausted(StrEnum):
+class OnExhausted(Word):
     """Where a failed attempt goes when the budget is spent."""
 
     DEAD_LETTER = "dead_letter"
     FAIL = "fail"
 
 
-class OnLost(StrEnum):
+class OnLost(Word):
     """Where a lost attempt goes while budget is left."""
 
     REQUEUE = "requeue"
@@ -270,7 +303,7 @@ class CancelMode(StrEnum):
     HARD = "hard"
 
 
-class ObservationType(StrEnum):
+class ObservationType(Word):
     """Facts that are kept apart from the history and change nothing."""
 
     RESULT_DISCARDED = "result_discarded"
@@ -278,7 +311,7 @@ class ObservationType(StrEnum):
     COMPENSATED = "compensated"
 
 
-class LeaseNews(StrEnum):
+class LeaseNews(Word):
     """What polling a lease finds. It decides nothing. [C2]"""
 
     NONE = "none"
@@ -286,7 +319,7 @@ class LeaseNews(StrEnum):
     LOST = "lost"
 
 
-class WorkerState(StrEnum):
+class WorkerState(Word):
     """How a worker is shown."""
 
     ALIVE = "alive"

@@ -5,13 +5,14 @@ Requests are read strictly, answers leniently; that is a property of their types
 
 import json
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
 from tenure.core.ijson import is_ijson
+from tenure.core.vocabulary import Word
 from tenure.errors import InvalidInput, MalformedBody
 from tenure.protocol.fields import Moment
 from tenure.protocol.wording import in_words
@@ -62,6 +63,7 @@ def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
     One pass finds both duplicates and what is not I-JSON, so that nobody parses a payload again.
     """
     message = decode(kind, body)
+    _check_words(message, kind)
     try:
         if is_ijson(body):
             return Decoded(message, is_ijson=True)
@@ -119,9 +121,56 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
         else:
             found[name] = text
     try:
-        return msgspec.convert(found, kind, strict=False)
+        query = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as wrong:
         raise _invalid(str(wrong), kind) from wrong
+    _check_words(query, kind)
+    return query
+
+
+def _check_words(request: object, kind: Any) -> None:
+    """Refuse a word that this version does not know: only answers may have one. [Y4] [Y5]"""
+    for place, word in _unknown_words(request, "$"):
+        raise _invalid(f"Invalid enum value '{word}' - at `{place}`", kind)
+
+
+def _unknown_words(value: object, place: str) -> Iterator[tuple[str, Word]]:
+    if isinstance(value, Word):
+        if not value.is_known:
+            yield place, value
+    elif isinstance(value, msgspec.Struct):
+        for name, on_wire in _with_words(type(value)):
+            yield from _unknown_words(getattr(value, name), f"{place}.{on_wire}")
+    elif isinstance(value, tuple):
+        for number, each in enumerate(value):
+            yield from _unknown_words(each, f"{place}[{number}]")
+
+
+@cache
+def _with_words(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """The fields of a struct that can hold words, with their names on the wire."""
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return tuple(
+        (each.name, each.encode_name) for each in info.fields if _may_hold_words(each.type, {kind})
+    )
+
+
+def _may_hold_words(info: msgspec.inspect.Type, seen: set[type]) -> bool:
+    match info:
+        case msgspec.inspect.Metadata():
+            return _may_hold_words(info.type, seen)
+        case msgspec.inspect.UnionType():
+            return any(_may_hold_words(each, seen) for each in info.types)
+        case msgspec.inspect.VarTupleType():
+            return _may_hold_words(info.item_type, seen)
+        case msgspec.inspect.EnumType():
+            return issubclass(info.cls, Word)
+        case msgspec.inspect.StructType() if info.cls not in seen:
+            inside = {*seen, info.cls}
+            return any(_may_hold_words(each.type, inside) for each in info.fields)
+        case _:
+            return False
 
 
 def encode_query(query: msgspec.Struct) -> list[tuple[str, str]]:

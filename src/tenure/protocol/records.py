@@ -32,6 +32,7 @@ from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
     EventClass,
+    Operation,
     ReasonCode,
     Stage,
     WorkerState,
@@ -175,16 +176,23 @@ _event_record = to_wire(
     names={"reason": "cause", **CORRELATED},
 )
 _event = to_core(EventRecord, Event, given=("cause", "correlation_id"))
-_CAUSES = {cause.value: cause for cause in EventCause}
+_OPERATIONS = frozenset(Operation)
 
 
 def event_of(record: EventRecord) -> Event:
     """The event behind a record; its lease id is only what may be shown of it."""
     return _event(
         record,
-        cause=_CAUSES.get(record.cause),
+        cause=_cause_of(record),
         correlation_id=given_correlation_id(record.correlation_id, record.job_id),
     )
+
+
+def _cause_of(record: EventRecord) -> EventCause | None:
+    """What caused the event, if the record does not name its operation: that of a type which this
+    version does not know has the type's name. [E7] [Y4]"""
+    is_operation = record.cause in _OPERATIONS or record.cause == record.type
+    return None if is_operation else EventCause(record.cause)
 
 
 def event_record(event: Event, *, digests: bool = True) -> EventRecord:

@@ -53,7 +53,10 @@ def in_words(problem: str, kind: Any, field: str) -> str:
     if _MISSING.match(problem):
         return "is missing"
     if _UNKNOWN.match(problem):
-        return "unknown field: this message has none of this name"
+        return (
+            "unknown field: this message has none of this name; correct or leave it out, or upgrade"
+            " the server if a newer version has it"
+        )
     if found := _WORD.match(problem):
         allowed = _words_at(kind, field)
         if allowed:

@@ -19,6 +19,7 @@ from tenure.errors import (
     StoreUnavailable,
     TenureError,
     UnknownJob,
+    UnreadableRow,
 )
 from tenure.protocol.codec import InvalidMessage, encode
 from tenure.protocol.problem_codes import ProblemCode
@@ -138,7 +139,8 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             return 404, _plain(problem), {}
         case StoreUnavailable() | SchemaTooOld() | SchemaTooNew():
             return 503, _about_store(problem), _retry()
-        case Contended() | Closed():
+        case Contended() | Closed() | UnreadableRow():
+            # A row of a newer version may be read by another server of this store. [Y5]
             return 503, _plain(problem), _retry()
         case _:
             body = Problem(

@@ -144,7 +144,11 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
 )
 
-_OF_RECORD = tuple(rule.of_record for rule in INVARIANTS if rule.of_record is not None)
+_OF_RECORD = tuple(
+    rule.of_record
+    for rule in INVARIANTS
+    if rule.of_record not in (None, rows.everything_can_be_read)
+)
 _OF_ACKS = tuple(rule.of_acks for rule in INVARIANTS if rule.of_acks is not None)
 _OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not None)
 
@@ -155,8 +159,9 @@ def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation
 
     If something could not be read, only that is reported: the other rules would see gaps.
     """
-    if record.unreadable:
-        yield from rows.everything_can_be_read(record)
+    unreadable = list(rows.everything_can_be_read(record))
+    if unreadable:
+        yield from unreadable
         return
     for of_record in _OF_RECORD:
         yield from of_record(record)

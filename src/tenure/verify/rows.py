@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.core.evolution import digested, fold_step
 from tenure.core.job import Job, row_violations
+from tenure.core.unknown_words import unknown_in_event, unknown_in_job
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode, Stage
 from tenure.ports import Record
 from tenure.verify.violations import Violation, broken, rev_of
@@ -30,9 +31,17 @@ def row_fits_its_status(record: Record) -> Iterator[Violation]:
 
 
 def everything_can_be_read(record: Record) -> Iterator[Violation]:
-    """Every word belongs to its closed set, every document has the shape of its column. [I24]"""
+    """This version knows every word, and every document has the shape of its column. [I24]"""
     for each in record.unreadable:
         yield broken("I24", record, each.seq, each.problem)
+    for problem in [] if record.job is None else unknown_in_job(record.job):
+        yield broken("I24", record, rev_of(record), problem)
+    for event in record.events:
+        for problem in unknown_in_event(event):
+            yield broken("I24", record, event.seq, f"an event's {problem}")
+    for seen in record.observations:
+        if not seen.type.is_known:
+            yield broken("I24", record, 1, f"an observation's type is {seen.type.value!a}")
 
 
 def fold_gives_the_row(record: Record) -> Iterator[Violation]:

@@ -36,6 +36,7 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
+from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
@@ -352,6 +353,7 @@ class MemoryStore(
                 and job.namespace == scope.namespace
                 and job.queue == name
                 and (scope.kinds is None or job.kind in scope.kinds)
+                and not has_unknown_word(job)
             ]
             most = self._queue(scope.namespace, name).most(wanted)
             found.extend(sorted(ready, key=claim_order)[:most])

@@ -5,7 +5,7 @@ into statements. Like every store it decides nothing: callers pass plans and dec
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -30,8 +30,9 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
+from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import LeaseNews
-from tenure.errors import StoreUnavailable
+from tenure.errors import StoreUnavailable, UnreadableRow
 from tenure.ports import MAX_LOOKED_AT, DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
@@ -61,6 +62,9 @@ LISTING_SHARE = 0.5
 
 MAX_CLAIM_RESTARTS = 10
 """How often a claim starts again because the settings of its queues changed meanwhile."""
+
+MAX_PASSED_OVER = 1000
+"""So many jobs of a newer version may stand before those that a claim can have. [Y5]"""
 
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
@@ -378,10 +382,12 @@ class SqlStore(
         )[len(locks) :]
         settings = self._checked_settings(scope, names, answers[1], limited, at_once=bool(at_once))
         queues = self._with_live_leases(tx, scope, settings)
+        most = {name: queues[name].most(wanted) for name in names}
         if not at_once:
-            most = {name: queues[name].most(wanted) for name in names}
             answers[2:] = tx.fetch(*self._candidate_queries(scope, most))
-        *candidates, [(now, epoch, settling_since)] = answers[2:]
+        candidates, [(now, epoch, settling_since)] = self._passing_over(
+            tx, scope, most, answers[2:]
+        )
         self._saw_epoch(Epoch(epoch))
         remembered = [session_from(row) for row in answers[0]]
         view = ClaimView(
@@ -389,7 +395,7 @@ class SqlStore(
             epoch=Epoch(epoch),
             sessions={session.key: session for session in remembered if session.key in sessions},
             queues=queues,
-            candidates=_merged(candidates),
+            candidates=candidates,
             settling_since=settling_since,
         )
         planned = plan(view)
@@ -397,6 +403,26 @@ class SqlStore(
             also = self._session_queries(planned.sessions)
             self._write_claimed(tx, planned.changes, view.epoch, also)
         return planned
+
+    def _passing_over(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        most: Mapping[QueueName, int],
+        answers: Sequence[Sequence[Row]],
+    ) -> tuple[list[Job], Sequence[Row]]:
+        """The candidates and the clock. Jobs that this version cannot read, or not in full, are
+        left to the version that wrote them; others are asked for in their place. [Y5]"""
+        asked_more = 0
+        while True:
+            *found, moment = answers
+            candidates = _merged(found)
+            passed_over = sum(map(len, found)) - len(candidates)
+            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
+                return candidates, moment
+            asked_more = min(passed_over, MAX_PASSED_OVER)
+            more = {name: number + asked_more for name, number in most.items() if number}
+            answers = tx.fetch(*self._candidate_queries(scope, more))
 
     def _candidate_queries(self, scope: ClaimScope, wanted: Mapping[QueueName, int]) -> list[Query]:
         """The ready jobs of each queue, then the clock: it is read after the rows are locked."""
@@ -564,7 +590,17 @@ def _with_live(state: QueueState, live: int) -> QueueState:
 
 
 def _merged(candidates: Sequence[Sequence[Row]]) -> list[Job]:
-    """The candidates of all queues in claim order."""
-    if len(candidates) == 1:
-        return [job_from(row) for row in candidates[0]]
-    return sorted((job_from(row) for rows in candidates for row in rows), key=claim_order)
+    """The candidates of all queues in claim order, without those that this version cannot read, or
+    not in full. [Y5]"""
+    jobs = [job for rows in candidates for job in _readable(rows)]
+    return jobs if len(candidates) == 1 else sorted(jobs, key=claim_order)
+
+
+def _readable(rows: Sequence[Row]) -> Iterator[Job]:
+    for row in rows:
+        try:
+            job = job_from(row)
+        except UnreadableRow:
+            continue
+        if not has_unknown_word(job):
+            yield job
