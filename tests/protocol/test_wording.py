@@ -29,7 +29,7 @@ def refusal(message: Any, body: str) -> InvalidInput:
     return refused.value
 
 
-@spec("H49")
+@spec("H49", "Y6")
 @pytest.mark.parametrize(
     ("body", "field", "problem"),
     [
@@ -70,7 +70,7 @@ def test_a_field_that_breaks_a_rule_hears_what_is_expected(
     assert wrong.problem.startswith(problem)
 
 
-@spec("H49")
+@spec("H49", "Y6")
 @pytest.mark.parametrize(
     ("body", "field", "problem"),
     [
@@ -99,7 +99,7 @@ def test_a_field_within_a_batch_hears_what_is_expected(body: str, field: str, pr
     assert (wrong.field, wrong.problem) == (field, problem)
 
 
-@spec("H49")
+@spec("H49", "Y6")
 @pytest.mark.parametrize("message", sorted(MESSAGES, key=str), ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize(
     "value", ['"\\n"', '""', "{}", "[]", "-1.5", "null", '"' + "x" * 5000 + '"']
