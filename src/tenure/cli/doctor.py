@@ -42,7 +42,7 @@ def _show(facts: list[HealthFact]) -> None:
     print_table(["FACT", "VALUE", "STATE"], [(f.name, _shown(f), f.state) for f in facts])
     for each in facts:
         if each.advice:
-            state = click.style(each.state.value, fg=_COLOURS[each.state], bold=True)
+            state = click.style(each.state.value, fg=_COLOURS.get(each.state), bold=True)
             click.echo(f"\n{state}  {each.name}: {printable(each.advice)}")
 
 

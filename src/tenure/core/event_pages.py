@@ -77,7 +77,7 @@ def event_sort(word: str) -> EventSort:
     if word in (COMPENSATED_NAME, COMPENSATED_NAME.removeprefix(NAME_PREFIX)):
         return EventSort(EventType.SUCCEEDED, EventCause.COMPENSATION)
     try:
-        return EventSort(EventType(word.removeprefix(NAME_PREFIX)))
+        return EventSort(EventType.known(word.removeprefix(NAME_PREFIX)))
     except ValueError as wrong:
         raise InvalidInput(
             "type",
