@@ -385,9 +385,8 @@ class SqlStore(
         most = {name: queues[name].most(wanted) for name in names}
         if not at_once:
             answers[2:] = tx.fetch(*self._candidate_queries(scope, most))
-        candidates, [(now, epoch, settling_since)] = self._passing_over(
-            tx, scope, most, answers[2:]
-        )
+        candidates, moment = self._passing_over(tx, scope, most, answers[2:])
+        [(now, epoch, settling_since)] = moment
         self._saw_epoch(Epoch(epoch))
         remembered = [session_from(row) for row in answers[0]]
         view = ClaimView(
