@@ -88,6 +88,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "delete_sessions": lambda store: store.delete_sessions(older_than_us=DAY, limit=1),
     "due": lambda store: store.due(limit=1),
     "put_queue": lambda store: store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None),
+    "watch": lambda store: store.watch(lambda _: None),
+    "next_ready_in": lambda store: store.next_ready_in(DEFAULT_NAMESPACE, [QUEUE]),
     "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
     "tick": lambda store: store.tick(),
     "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),

@@ -399,6 +399,7 @@ class MemoryStore(
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Hear what is committed in this process."""
+        self._open()
         return self._watchers.add(on_hint)
 
     def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:

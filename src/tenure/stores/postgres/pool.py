@@ -31,7 +31,7 @@ class Pool:
     @contextmanager
     def connection(self, until: Deadline) -> Iterator[Connection]:
         """A connection that was alive a moment ago. It returns to the pool unless it is broken."""
-        self._check()
+        self.check()
         if not self._free.acquire(timeout=until.remaining_s):
             raise StoreUnavailable(
                 f"all {self._size} connections to PostgreSQL were busy for too long",
@@ -59,7 +59,8 @@ class Pool:
             self._closed = True
             self.drop_idle()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise if the pool is closed, or was made before a fork."""
         if os.getpid() != self._pid:
             raise StoreError(
                 "this store was opened before a fork, and its connections belong to the parent",

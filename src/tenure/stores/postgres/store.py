@@ -415,6 +415,7 @@ class PostgresStore(SqlStore):
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Hear what any process commits, if notifications arrive."""
+        self._pool.check()
         return self._notifications.watch(on_hint)
 
     def put_queue(
