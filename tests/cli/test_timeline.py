@@ -48,10 +48,24 @@ def test_the_renewals_of_a_running_attempt_are_one_line_of_show_and_all_of_event
     every = timeline(run("jobs", "events", held["job_id"]))
 
     assert [line[0] for line in shown] == ["1", "2", "3", "4–6", "7", "8"]
-    assert shown[3] == ["4–6", every[5][1], "renewals", "-", "1", WORKER, "-"]
+    assert shown[3] == ["4–6", every[5][1], "renewals", "-", "1", WORKER, "heartbeat"]
     assert shown[5][2] == "heartbeat"
     assert [line[2] for line in every[3:6]] == ["lease_renewed", "heartbeat", "heartbeat"]
     assert [line[0] for line in every] == [str(seq) for seq in range(1, 9)]
+
+
+@spec("E7")
+def test_the_tables_show_the_causes_that_the_documents_have(
+    run: Run, serving: Coordinator, held: dict[str, Any]
+) -> None:
+    serving.execute(Complete(**held, request_id=RequestId("end"), result=b"1"))
+
+    document = json.loads(run("jobs", "events", held["job_id"], "--json").stdout)
+    causes = [event["cause"] for event in document["events"]]
+
+    assert causes == ["enqueue", "claim", "start", "complete"]
+    for table in ("show", "events"):
+        assert [line[-1] for line in timeline(run("jobs", table, held["job_id"]))] == causes
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def _print_events(events: Sequence[Event], now: Instant) -> None:
                 f"{event.from_status or '-'} → {event.to_status}",
                 event.attempt,
                 event.actor,
-                event.reason,
+                event.shown_cause,
             )
             for event in events
         ],

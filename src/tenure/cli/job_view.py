@@ -92,7 +92,7 @@ def print_timeline(
         else:
             what, seqs = _renewals(first.seq, last.seq)
             about = (seqs, since, what, None)
-        rows.append((last.ts, (*about, first.attempt, first.actor, first.cause)))
+        rows.append((last.ts, (*about, first.attempt, first.actor, first.shown_cause)))
         seen = last.seq
     rows += [(each.ts, _observation_line(each, events)) for each in observations]
     rows.sort(key=lambda row: row[0])  # stable: an observation comes after the event that caused it

@@ -152,8 +152,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return f"{NAME_PREFIX}{self.type}"
 
     @property
-    def reason(self) -> EventCause | Operation:
-        """Why it happened: what caused it, or else the operation that made it. [E7]"""
+    def shown_cause(self) -> EventCause | Operation:
+        """Its cause as others see it: never None. Without a cause of its own, the operation that
+        made it. [E7]"""
         if self.cause is not None:
             return self.cause
         if self.type is EventType.DEAD_LETTERED and self.from_status is JobStatus.RUNNING:

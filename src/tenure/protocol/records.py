@@ -173,7 +173,7 @@ _event_record = to_wire(
     Event,
     EventRecord,
     given=("id", "lease_id", "request_id"),
-    names={"reason": "cause", **CORRELATED},
+    names={"shown_cause": "cause", **CORRELATED},
 )
 _event = to_core(EventRecord, Event, given=("cause", "correlation_id"))
 _OPERATIONS = frozenset(Operation)
