@@ -12,7 +12,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.event_counts import EventSpan
-from tenure.core.event_pages import EventFilter, EventKey, EventSort, event_sort
+from tenure.core.event_pages import EventFilter, EventKey, TypeFilter, parse_type_filter
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
@@ -212,8 +212,8 @@ def test_events_are_counted_by_the_index_of_type_and_time(
 
 JOB = JobId("01890000-0000-7000-8000-000000000001")
 LATER = EventKey(Instant(1), JOB, 1)
-STARTED = EventSort(EventType.STARTED)
-ENDED = (EventSort(EventType.FAILED), event_sort("job_compensated"))
+STARTED = TypeFilter(EventType.STARTED)
+ENDED = (TypeFilter(EventType.FAILED), parse_type_filter("job_compensated"))
 LOOK_UPS: dict[str, tuple[EventFilter, tuple[str, ...], tuple[str, ...]]] = {
     "by job and time": (
         EventFilter(namespace=HERE, job_id=JOB, since=Instant(0), until=Instant(9)),
@@ -221,12 +221,12 @@ LOOK_UPS: dict[str, tuple[EventFilter, tuple[str, ...], tuple[str, ...]]] = {
         ("sqlite_autoindex_tenure_job_event_1 (job_id=?",),
     ),
     "by type and time": (
-        EventFilter(namespace=HERE, sorts=(STARTED,), since=Instant(0), until=Instant(9)),
+        EventFilter(namespace=HERE, types=(STARTED,), since=Instant(0), until=Instant(9)),
         ("job_event_type",),
         ("tenure_job_event_type (type=? AND ts>? AND ts<?",),
     ),
     "by types, newest first, a later page": (
-        EventFilter(namespace=HERE, sorts=ENDED, newest_first=True, after=LATER),
+        EventFilter(namespace=HERE, types=ENDED, newest_first=True, after=LATER),
         ("job_event_type",),
         ("tenure_job_event_type (type=? AND ts<?",),
     ),
@@ -263,7 +263,7 @@ def test_each_look_up_in_the_log_is_served_by_its_index(
     wanted, of_postgres, of_sqlite = LOOK_UPS[name]
 
     def query(store: SqlEvents) -> Query:
-        types = [] if wanted.sorts or wanted.job_id or wanted.correlation_id else TYPES
+        types = [] if wanted.types or wanted.job_id or wanted.correlation_id else TYPES
         return store._events_queries(wanted, types)[part]
 
     on_postgres, on_sqlite = _plans(full_store, tmp_path, query)

@@ -20,9 +20,9 @@ from tenure.core.event_pages import (
     MAX_LISTED_EVENTS,
     EventFilter,
     EventPage,
-    event_sort,
     full_page,
     parse_event_key,
+    parse_type_filter,
 )
 from tenure.core.events import Event
 from tenure.core.ids import Namespace
@@ -108,7 +108,7 @@ def events(
         wanted = EventFilter(
             namespace=Namespace(namespace),
             job_id=None if job is None else find_job(serving, job, namespace).id,
-            sorts=tuple(map(event_sort, words)),
+            types=tuple(map(parse_type_filter, words)),
             correlation_id=correlation_id,
             since=None if since is None else since.instant(now),
             until=None if until is None else until.instant(now),

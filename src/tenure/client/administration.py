@@ -20,7 +20,7 @@ from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.event_counts import EventSpan, Grouping, count_all
-from tenure.core.event_pages import EventFilter, event_sort, full_page, key_of
+from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
@@ -352,7 +352,7 @@ def events(
     wanted = EventFilter(
         namespace=channel.namespace,
         job_id=None if job_id is None else JobId(plain(job_id)),
-        sorts=tuple(event_sort(str(word)) for word in words),
+        types=tuple(parse_type_filter(str(word)) for word in words),
         correlation_id=plain(correlation_id),
         since=begin,
         until=None if until is None else instant("until", until),

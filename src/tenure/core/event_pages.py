@@ -56,28 +56,28 @@ def key_of(event: Event) -> EventKey:
     return EventKey(event.ts, event.job_id, event.seq)
 
 
-class EventSort(msgspec.Struct, frozen=True):
-    """Events of one type, or those of them that have this cause."""
+class TypeFilter(msgspec.Struct, frozen=True):
+    """Events of one type; with a cause, only those that have it."""
 
     type: EventType
     cause: EventCause | None = None
 
     @property
     def word(self) -> str:
-        """What `event_sort` takes for these."""
+        """The word that `parse_type_filter` reads as this filter."""
         return self.type.value if self.cause is None else COMPENSATED_NAME
 
-    def has(self, event: Event) -> bool:
-        """Whether an event is one of these."""
+    def accepts(self, event: Event) -> bool:
+        """Whether an event passes it."""
         return event.type is self.type and self.cause in (None, event.cause)
 
 
-def event_sort(word: str) -> EventSort:
-    """The events that a type or a name stands for. [E6] Raises `InvalidInput`."""
+def parse_type_filter(word: str) -> TypeFilter:
+    """The filter that a type or a name of events stands for. [E6] Raises `InvalidInput`."""
     if word in (COMPENSATED_NAME, COMPENSATED_NAME.removeprefix(NAME_PREFIX)):
-        return EventSort(EventType.SUCCEEDED, EventCause.COMPENSATION)
+        return TypeFilter(EventType.SUCCEEDED, EventCause.COMPENSATION)
     try:
-        return EventSort(EventType.known(word.removeprefix(NAME_PREFIX)))
+        return TypeFilter(EventType.known(word.removeprefix(NAME_PREFIX)))
     except ValueError as wrong:
         raise InvalidInput(
             "type",
@@ -95,7 +95,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: Namespace
     job_id: JobId | None = None
-    sorts: tuple[EventSort, ...] = ()
+    types: tuple[TypeFilter, ...] = ()
     correlation_id: str | None = None
     since: Instant | None = None
     until: Instant | None = None

@@ -194,7 +194,7 @@ class RemoteStore:
                 "queues", "a server lists the events of the token's queues and kinds"
             )
         query = LogQuery(
-            type=tuple(sort.word for sort in wanted.sorts),
+            type=tuple(each.word for each in wanted.types),
             job_id=wanted.job_id,
             correlation_id=wanted.correlation_id,
             since=optional_moment(wanted.since),

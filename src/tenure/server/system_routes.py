@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
-from tenure.core.event_pages import EventFilter, event_sort, parse_event_key
+from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
 from tenure.core.ids import JobId, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.protocol.codec import encode
@@ -78,7 +78,7 @@ async def log(call: Call) -> Response:
     wanted = EventFilter(
         namespace=call.namespace(),
         job_id=None if query.job_id is None else JobId(query.job_id.lower()),
-        sorts=tuple(map(event_sort, query.type)),
+        types=tuple(map(parse_type_filter, query.type)),
         correlation_id=query.correlation_id,
         since=optional_instant(query.since),
         until=optional_instant(query.until),

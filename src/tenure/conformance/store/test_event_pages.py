@@ -10,10 +10,10 @@ from tenure.core.event_pages import (
     EventFilter,
     EventKey,
     EventPage,
-    EventSort,
-    event_sort,
+    TypeFilter,
     full_page,
     key_of,
+    parse_type_filter,
 )
 from tenure.core.events import Event
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
@@ -75,7 +75,7 @@ def test_events_are_found_by_job_and_time(kit: Kit) -> None:
     assert types(until=since) == [enqueued, claimed]
     assert types(limit=2) == [enqueued, claimed]
     assert types(newest_first=True, limit=2) == [succeeded, started]
-    assert types(sorts=(EventSort(EventType.STARTED),)) == [started]
+    assert types(types=(TypeFilter(EventType.STARTED),)) == [started]
     assert found(kit, job_id=kit.new_id()) == []
 
 
@@ -101,16 +101,16 @@ def test_events_are_found_by_type_and_time(kit: Kit) -> None:
     second = kit.running_job(priority=1)
     kit.advance(seconds=1)
     third = kit.enqueue()
-    enqueued, started = EventSort(EventType.ENQUEUED), EventSort(EventType.STARTED)
+    enqueued, started = TypeFilter(EventType.ENQUEUED), TypeFilter(EventType.STARTED)
 
     def of(since: Instant | None = None, until: Instant | None = None) -> list[JobId]:
-        return ids(found(kit, sorts=(enqueued,), since=since, until=until))
+        return ids(found(kit, types=(enqueued,), since=since, until=until))
 
     assert of() == [first.id, second.id, third.id]
     assert of(since=second.enqueued_at) == [second.id, third.id]
     assert of(until=second.enqueued_at) == [first.id]
-    assert found(kit, sorts=(started,)) == kit.events(second)[-1:]
-    assert [event.type for event in found(kit, sorts=(started, enqueued))] == [
+    assert found(kit, types=(started,)) == kit.events(second)[-1:]
+    assert [event.type for event in found(kit, types=(started, enqueued))] == [
         EventType.ENQUEUED,
         EventType.ENQUEUED,
         EventType.STARTED,
@@ -125,8 +125,8 @@ def test_the_ends_of_compensations_are_found_by_the_name_of_what_they_did(kit: K
     (job,) = kit.claimed(queues=(UNDO.queue,))
     kit.complete(job)
 
-    compensated = found(kit, sorts=(event_sort("job_compensated"),))
-    succeeded = found(kit, sorts=(event_sort("job_succeeded"),))
+    compensated = found(kit, types=(parse_type_filter("job_compensated"),))
+    succeeded = found(kit, types=(parse_type_filter("job_succeeded"),))
 
     assert [(event.job_id, event.name) for event in compensated] == [(job.id, "job_compensated")]
     assert set(ids(succeeded)) == {plain.id, job.id}
@@ -157,8 +157,8 @@ def test_a_job_without_a_correlation_id_is_found_by_its_own_id(kit: Kit) -> None
     assert found(kit, correlation_id=plain.id) == [*kit.events(plain), *kit.events(child)]
     assert found(kit, correlation_id=plain.id, job_id=plain.id) == kit.events(plain)
     assert found(kit, correlation_id=named.id) == []
-    started = EventSort(EventType.STARTED)
-    assert found(kit, correlation_id=plain.id, sorts=(started,)) == kit.events(plain)[-1:]
+    started = TypeFilter(EventType.STARTED)
+    assert found(kit, correlation_id=plain.id, types=(started,)) == kit.events(plain)[-1:]
 
 
 @spec("E4", "E8")

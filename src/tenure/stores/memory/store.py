@@ -609,7 +609,7 @@ class MemoryStore(
                 for events in self._events.values()
                 for event in events
                 if wanted.job_id in (None, event.job_id)
-                and (not wanted.sorts or any(sort.has(event) for sort in wanted.sorts))
+                and (not wanted.types or any(each.accepts(event) for each in wanted.types))
                 and wanted.correlation_id in (None, event.correlated_by)
                 and (wanted.since is None or event.ts >= wanted.since)
                 and (wanted.until is None or event.ts < wanted.until)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.event_pages import EventFilter, EventKey, EventPage, next_key
-from tenure.core.ids import JOB_ID_PATTERN
+from tenure.core.ids import job_correlated_by
 from tenure.core.vocabulary import EventType
-from tenure.stores.sql.rows import event_from, known_word
+from tenure.stores.sql.rows import event_from, word_from
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
@@ -70,7 +70,7 @@ class SqlEvents(Transactional):
         return EventPage(events=tuple(events), next=next_key(events, last_read, wanted))
 
     def _types_to_merge(self, tx: Transaction, wanted: EventFilter) -> list[str]:
-        if wanted.sorts or wanted.job_id is not None or wanted.correlation_id is not None:
+        if wanted.types or wanted.job_id is not None or wanted.correlation_id is not None:
             return []
         return self._types(tx)
 
@@ -90,7 +90,7 @@ class SqlEvents(Transactional):
             "kinds": self._pack(wanted.kinds),
             "job_id": wanted.job_id,
             "correlation_id": wanted.correlation_id,
-            "correlated_job": wanted.correlation_id,  # PostgreSQL gives a parameter one type
+            "correlated_job": job_correlated_by(wanted.correlation_id),
             "since": wanted.since,
             "until": wanted.until,
         }
@@ -101,11 +101,11 @@ class SqlEvents(Transactional):
                 "after_job_id": after.job_id,
                 "after_seq": after.seq,
             }
-        sorts = _sorts(wanted, types, given)
+        of_types = _of_types(wanted, types, given)
         both = " AND ".join(_both(wanted))
         arms = [
             _ARM % (f"{arm} AND {both}", position)
-            for position, arm in enumerate(_arms(wanted, sorts) or ["FALSE"])
+            for position, arm in enumerate(_arms(wanted, of_types) or ["FALSE"])
         ]
         order = (_NEWEST_FIRST if wanted.newest_first else _OLDEST_FIRST)[wanted.job_id is not None]
         shape = (
@@ -141,7 +141,7 @@ class SqlEvents(Transactional):
             EventCount(
                 queue=queue,
                 kind=kind,
-                type=known_word(EventType, type_, where="an event's type"),
+                type=word_from(EventType, type_, where="an event's type"),
                 events=int(events),
             )
             for queue, kind, type_, events in rows
@@ -162,10 +162,10 @@ class SqlEvents(Transactional):
         )
 
 
-def _sorts(wanted: EventFilter, types: Sequence[str], given: dict[str, object]) -> list[str]:
+def _of_types(wanted: EventFilter, types: Sequence[str], given: dict[str, object]) -> list[str]:
     """A condition for each type that is asked for, or that is merged; its words go to `given`."""
     conditions = []
-    asked = [(sort.type.value, sort.cause) for sort in wanted.sorts]
+    asked = [(each.type.value, each.cause) for each in wanted.types]
     for position, (word, cause) in enumerate(asked or [(each, None) for each in types]):
         given[f"type_{position}"] = word
         condition = f"type = :type_{position}"
@@ -176,21 +176,20 @@ def _sorts(wanted: EventFilter, types: Sequence[str], given: dict[str, object]) 
     return conditions
 
 
-def _arms(wanted: EventFilter, sorts: Sequence[str]) -> list[str]:
+def _arms(wanted: EventFilter, of_types: Sequence[str]) -> list[str]:
     """What is read: of one job, of a correlation id, or of each type, merged by time."""
     if wanted.job_id is None and wanted.correlation_id is None:
-        return list(sorts)
-    of_sorts = f" AND ({' OR '.join(f'({sort})' for sort in sorts)})" if sorts else ""
+        return list(of_types)
+    of_any = " OR ".join(f"({condition})" for condition in of_types)
+    typed = f" AND ({of_any})" if of_types else ""
     if wanted.job_id is not None:
-        of_correlation = ""
+        correlated = ""
         if wanted.correlation_id is not None:
-            of_correlation = " AND coalesce(correlation_id, CAST(job_id AS text)) = :correlation_id"
-        return [f"job_id = :job_id{of_correlation}{of_sorts}"]
-    assert wanted.correlation_id is not None
-    arms = [f"correlation_id = :correlation_id{of_sorts}"]
-    if JOB_ID_PATTERN.fullmatch(wanted.correlation_id):
-        # A job that was given no correlation id is seen with its own id as one.
-        arms.append(f"job_id = :correlated_job AND correlation_id IS NULL{of_sorts}")
+            correlated = " AND coalesce(correlation_id, CAST(job_id AS text)) = :correlation_id"
+        return [f"job_id = :job_id{correlated}{typed}"]
+    arms = [f"correlation_id = :correlation_id{typed}"]
+    if job_correlated_by(wanted.correlation_id) is not None:
+        arms.append(f"job_id = :correlated_job AND correlation_id IS NULL{typed}")
     return arms
 
 

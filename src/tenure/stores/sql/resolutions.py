@@ -8,7 +8,7 @@ from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ResolutionKind
 from tenure.ports import DeadLetter, JobFilter
 from tenure.stores.sql.queries import SqlQueries
-from tenure.stores.sql.rows import known_word
+from tenure.stores.sql.rows import word_from
 from tenure.stores.sql.transactions import Transaction
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
@@ -66,7 +66,7 @@ class Resolutions(SqlQueries):
         for row in self._rows(self._query("load_resolutions", ids=self._pack(ids))):
             facts = dict(zip(RESOLUTION_COLUMNS, row, strict=True))
             where = f"the resolution of job {row[0]}"
-            kind = known_word(ResolutionKind, facts["kind"], where=where)
+            kind = word_from(ResolutionKind, facts["kind"], where=where)
             found[JobId(row[0])] = Resolution(**facts | {"kind": kind})
         return found
 

@@ -127,7 +127,7 @@ def _word(words: type[StrEnum]) -> Callable[[str], StrEnum]:
     return _Words(words).__getitem__
 
 
-def known_word(words: type[_W], value: str, *, where: str) -> _W:
+def word_from(words: type[_W], value: str, *, where: str) -> _W:
     """The word that a column holds. The schema does not refuse other words; those of a newer
     version are read where the set may grow. [Y4]"""
     try:

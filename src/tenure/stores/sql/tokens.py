@@ -6,7 +6,7 @@ from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import Instant
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.vocabulary import Role
-from tenure.stores.sql.rows import Row, known_word
+from tenure.stores.sql.rows import Row, word_from
 from tenure.stores.sql.transactions import Transactional
 
 TOKEN_COLUMNS: tuple[str, ...] = Token.__struct_fields__
@@ -61,5 +61,5 @@ class Tokens(Transactional):
 def _token(row: Row) -> Token:
     facts = dict(zip(TOKEN_COLUMNS, row, strict=True))
     facts |= {name: _decode_names(facts[name]) for name in ("queues", "kinds")}
-    role = known_word(Role, facts["role"], where=f"the role of token {facts['id']}")
+    role = word_from(Role, facts["role"], where=f"the role of token {facts['id']}")
     return Token(**facts | {"role": role})
