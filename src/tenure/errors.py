@@ -366,7 +366,8 @@ class PermanentError(HandlerSignal):
 
 
 class LeaseConflictError(HandlerSignal):
-    """An outside system saw a newer fence: this attempt lost its lease. Nothing is reported."""
+    """An outside system saw a newer fence: this attempt lost its lease. The worker reports nothing.
+    [F8]"""
 
     code = "lease_conflict"
 

@@ -189,6 +189,7 @@ def test_a_snooze_costs_no_budget(app: Tenure, jobs: Inline) -> None:
     assert later.enqueue().result() == 4
 
 
+@spec("F8")
 def test_a_lost_attempt_is_swept_when_its_lease_ends(app: Tenure, jobs: Inline) -> None:
     @app.job
     def conflicted(ctx: Context) -> int:

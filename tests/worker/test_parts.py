@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tenure.clock import Boot, boot_now
+from tenure.conformance.spec import spec
 from tenure.core.checks import MAX_DURATION
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import seconds
@@ -328,6 +329,7 @@ def test_a_lease_that_ran_out_is_noticed_without_the_supervisor() -> None:
     assert child.perform() == Stopped()
 
 
+@spec("F8")
 def test_a_lease_conflict_is_an_outcome_of_its_own() -> None:
     assert Child(raising(LeaseConflictError("newer"))).perform() == Conflicted()
 

@@ -107,14 +107,17 @@ def test_outcomes_become_their_reports() -> None:
     assert drive.stats.crashes == 1
 
 
-def test_a_conflict_reports_nothing_and_frees_the_slot() -> None:
+@spec("F8")
+def test_a_conflict_reports_and_renews_nothing_and_frees_the_slot() -> None:
     drive = Drive(concurrency=1).begin()
     run, job_id = drive.running()
 
     drive.finish(run, Conflicted())
 
     drive.running()
+    drive.advance(30)
     assert drive.status(job_id) is JobStatus.RUNNING
+    assert job_id not in {each.job_id for each in drive.commands(Heartbeat)}
     assert drive.commands(Fail) == drive.commands(Release) == []
     assert drive.stats.conflicts == 1
 
