@@ -106,6 +106,41 @@ def test_nothing_is_told_while_a_sqlite_file_does_not_change(on_sqlite: Pair) ->
     assert len(heard) == 1
 
 
+class HeldUp(threading.Event):
+    """An event whose waiter is held up when its time is over, until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held_up = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        is_set = super().wait(timeout)
+        self.is_held_up.set()
+        self.may_go_on.wait()
+        return is_set
+
+
+@spec("Z7")
+def test_a_watcher_that_leaves_while_a_sqlite_store_is_closed_does_not_hold_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = HeldUp()
+    with closing(SqliteStore(tmp_path / "jobs.db")) as store:
+        monkeypatch.setattr(store._changes, "_stopping", stopping)
+        leave = store.watch(lambda hint: None)
+        assert stopping.is_held_up.wait(10)
+        closer = threading.Thread(target=store.close, daemon=True)
+        closer.start()
+        until(stopping.is_set, "the store is being closed")
+        leave()
+        stopping.may_go_on.set()
+
+        closer.join(10)
+
+        assert not closer.is_alive()
+
+
 @spec("Z7")
 def test_another_process_on_postgresql_hears_what_became_ready_and_what_ended(
     on_postgres: Pair,
@@ -155,6 +190,28 @@ def test_a_listener_whose_connection_is_lost_listens_again(
 
     enqueue(first)
     until(lambda: READY in heard, "it is heard")
+
+
+@spec("Z7")
+@pytest.mark.parametrize(
+    "payload",
+    ["", "probe", "[" * 7000, '["x", ["ready", "default", "mail"], ' + "[" * 7000, '["x", ["?"]]'],
+    ids=["empty", "text", "brackets", "brackets after a hint", "another word"],
+)
+def test_a_notification_that_is_no_hint_ends_no_listener(
+    payload: str, on_postgres: Pair, postgres_url: str
+) -> None:
+    first, second = on_postgres
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: heard == [None], "it listens")
+
+    with psycopg.connect(postgres_url, autocommit=True) as anybody:
+        anybody.execute("SELECT pg_notify(%s, %s)", (channel_of("tenure"), payload))
+    enqueue(first)
+
+    until(lambda: len(heard) > 1, "it is heard")
+    assert heard == [None, READY]
 
 
 @spec("Z7", "B14")

@@ -60,6 +60,15 @@ def payload_of(hint: Hint, sender: str = "") -> str:
     return _encode(_Sent(sender, hint)).decode()
 
 
+def _hint_in(payload: str) -> _Sent | None:
+    """The hint in a payload, if it is one: another process's probe is none, and whoever may connect
+    to the database can send anything."""
+    try:
+        return _decode(payload)
+    except (msgspec.MsgspecError, RecursionError):  # the latter: thousands of nested brackets
+        return None
+
+
 Notify = Callable[[Sequence[str]], None]
 """Sends these payloads to the store's channel, in a transaction of its own."""
 
@@ -222,10 +231,9 @@ class Listener:
     def _listen(self, connection: Connection) -> None:
         while not self._closed.is_set():
             for payload in self._received(connection, None):
-                with suppress(msgspec.MsgspecError):  # such as another process's probe
-                    sent = _decode(payload)
-                    if sent.sender != self._sender:
-                        self.watchers.tell(sent.hint)
+                sent = _hint_in(payload)
+                if sent is not None and sent.sender != self._sender:
+                    self.watchers.tell(sent.hint)
 
     def _received(self, connection: Connection, within_s: float | None) -> list[str]:
         """The payloads that have arrived; waits for some, or until it is time to stop."""
@@ -236,7 +244,7 @@ class Listener:
         connection.pgconn.consume_input()
         found = []
         while (arrived := connection.pgconn.notifies()) is not None:
-            found.append(arrived.extra.decode())
+            found.append(arrived.extra.decode(errors="replace"))
         return found
 
 

@@ -17,6 +17,10 @@ from tenure.stores.hints import Watchers
 LOOK_EVERY_S = 0.004
 AFTER_A_FAILURE_S = 1.0
 
+NOBODY_WATCHES_S = 1.0
+"""After so long without a watcher the thread asks whether to stop: one that leaves while the watch
+is closed may have hidden from it that it was woken."""
+
 _log = logging.getLogger("tenure.stores")
 
 
@@ -62,7 +66,8 @@ class ChangeWatch:
     def _look(self, connection: sqlite3.Connection) -> None:
         seen = None
         while not self._stopping.wait(LOOK_EVERY_S):
-            self._watchers.has_some.wait()
+            if not self._watchers.has_some.wait(NOBODY_WATCHES_S):
+                continue
             [version] = connection.execute("PRAGMA data_version").fetchone()
             if version != seen:
                 seen = version
