@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -12,12 +12,14 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.coordinator.ready_watch import ReadyWatch
 from tenure.coordinator.service import Coordinator
-from tenure.core.commands import Enqueue
+from tenure.core.commands import Cancel, Enqueue
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
+    JobId,
     Kind,
     Namespace,
     QueueName,
+    RequestId,
     client_actor,
     new_job_id,
 )
@@ -33,6 +35,7 @@ from tests.support.waiting import until
 QUEUE = QueueName("mail")
 READY = Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE)
 LATER = Hint(HintedChange.LATER, DEFAULT_NAMESPACE, QUEUE)
+ENDED = Hint(HintedChange.ENDED, DEFAULT_NAMESPACE, QUEUE)
 
 Pair = tuple[Store, Store]
 
@@ -64,17 +67,26 @@ def on_postgres(postgres_url: str) -> Iterator[Pair]:
         yield pair
 
 
-def enqueue(store: Store, *, delay_us: Duration = NO_WAIT) -> None:
+def enqueue(store: Store, *, delay_us: Duration = NO_WAIT) -> JobId:
+    job_id = new_job_id(store.now(), bytes(16))
     with closing(Coordinator(store)) as coordinator:
         coordinator.execute(
             Enqueue(
-                job_id=new_job_id(store.now(), bytes(16)),
+                job_id=job_id,
                 namespace=DEFAULT_NAMESPACE,
                 queue=QUEUE,
                 kind=Kind("send"),
                 actor=client_actor("test"),
                 delay_us=delay_us,
             )
+        )
+    return job_id
+
+
+def cancel(store: Store, job_id: JobId) -> None:
+    with closing(Coordinator(store)) as coordinator:
+        coordinator.execute(
+            Cancel(job_id=job_id, actor=client_actor("test"), request_id=RequestId("stop"))
         )
 
 
@@ -150,8 +162,10 @@ def test_another_process_on_postgresql_hears_what_became_ready_and_what_ended(
     second.watch(heard.append)
     until(lambda: None in heard, "it is heard")  # it listens
 
-    enqueue(first)
+    job_id = enqueue(first)
     until(lambda: READY in heard, "it is heard")
+    cancel(first, job_id)
+    until(lambda: ENDED in heard, "it is heard")
     first.put_queue(DEFAULT_NAMESPACE, QueueName("other"), paused=False, limit=None)
     until(
         lambda: Hint(HintedChange.READY, DEFAULT_NAMESPACE, QueueName("other")) in heard,
@@ -230,6 +244,34 @@ def test_a_store_that_hears_no_notifications_says_that_it_polls(
     assert facts["wake-ups"] == "notifications"
     with closing(deaf):
         assert deaf.find_out() is False
+
+
+@spec("Z7")
+def test_a_listener_that_heard_nothing_tries_again(
+    on_postgres: Pair, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(notifications, "TRY_AGAIN_S", 0.05)
+    heard: list[Hint | None] = []
+    is_passed_on = threading.Event()
+
+    def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(postgres_url, autocommit=True)
+
+    def notify(payloads: Sequence[str]) -> None:
+        if is_passed_on.is_set():
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                for payload in payloads:
+                    connection.execute("SELECT pg_notify(%s, %s)", [channel_of("tenure"), payload])
+
+    with closing(Listener("me", channel_of("tenure"), connect, notify)) as listener:
+        assert listener.find_out() is False
+        listener.add(heard.append)
+
+        is_passed_on.set()
+
+        until(lambda: heard == [None], "it listens")
+        assert listener.find_out() is True
 
 
 class Recorder:

@@ -34,6 +34,9 @@ MAX_REMEMBERED = 10_000
 
 HANDSHAKE_S = 2.0
 LONGEST_PAUSE_S = 30.0
+TRY_AGAIN_S = 300.0
+"""After a handshake whose notification did not arrive: the server may only have been slow."""
+
 CLOSE_WITHIN_S = 1.0
 
 _log = logging.getLogger("tenure.stores")
@@ -194,20 +197,20 @@ class Listener:
         while not self._closed.is_set():
             try:
                 with closing(self._connect(deadline(HANDSHAKE_S))) as connection:
-                    if not self._is_heard(connection):
-                        self._found_out(arrive=False)
-                        return
-                    self._found_out(arrive=True)
+                    arrive = self._is_heard(connection)
+                    self._found_out(arrive=arrive)
                     pause_s = 1.0
-                    self.watchers.tell(None)  # some may have been missed
-                    self._listen(connection)
+                    if arrive:
+                        self.watchers.tell(None)  # some may have been missed
+                        self._listen(connection)
+                self._closed.wait(TRY_AGAIN_S)
             except (TenureError, psycopg.Error, OSError) as problem:
                 _log.debug("hints are not heard, trying again: %s", problem)
                 self._closed.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _found_out(self, *, arrive: bool) -> None:
-        if not arrive:
+        if not arrive and self.arrive is not False:
             _log.info(
                 "notifications do not arrive (a pooler in transaction mode?): polling for jobs"
             )
