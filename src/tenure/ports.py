@@ -533,8 +533,8 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
 
 
 OnHint: TypeAlias = Callable[[Hint | None], None]
-"""Takes a hint; None says that anything may have changed. Called from a thread of the store: it is
-quick and never raises."""
+"""Takes a hint; None says that anything may have changed. Any thread may call it, also one that
+holds a lock of the store: it must be quick, and must neither raise nor call the store."""
 
 
 class HintStore(Protocol):

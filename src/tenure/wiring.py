@@ -241,10 +241,10 @@ def run_worker(
         with (
             _exposed(expose, metrics),
             _swept(coordinator, sweeper, retention),
-            closing(_Woken(coordinator.unwatched_store, options)) as woken,
+            closing(_WakeUps(coordinator.unwatched_store, options)) as wake_ups,
         ):
             return work(
-                coordinator, import_string, options, stats=stats, counts=counts, made=woken.begin
+                coordinator, import_string, options, stats=stats, counts=counts, made=wake_ups.start
             )
 
 
@@ -284,15 +284,16 @@ def _counts() -> Counts:
     return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
 
 
-class _Woken:
-    """Wakes the worker when there may be work: an idle one asks only twice a second."""
+class _WakeUps:
+    """Wakes the worker, once there is one, when there may be work: an idle one asks only twice a
+    second."""
 
     def __init__(self, store: Store, options: WorkerOptions) -> None:
         self._store = store
         self._options = options
         self._watch: ReadyWatch | None = None
 
-    def begin(self, worker: "Worker") -> None:
+    def start(self, worker: "Worker") -> None:
         """Wake this worker from now on."""
         self._watch = ReadyWatch(
             self._store,

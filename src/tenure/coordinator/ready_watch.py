@@ -61,14 +61,13 @@ class ReadyWatch:
         self._thread.join()
 
     def _hear(self, hint: Hint | None) -> None:
-        if hint is None or hint.change is HintedChange.LATER:
-            if hint is None or self._is_mine(hint):
+        if hint is None:
+            self._changed.set()
+        elif hint.namespace == self._namespace and hint.queue in self._queues:
+            if hint.change is HintedChange.READY:
+                self._wake()  # at once: the store is not asked first
+            elif hint.change is HintedChange.LATER:
                 self._changed.set()
-        elif hint.change is HintedChange.READY and self._is_mine(hint):
-            self._wake()  # at once: the store is not asked first
-
-    def _is_mine(self, hint: Hint) -> bool:
-        return hint.namespace == self._namespace and hint.queue in self._queues
 
     def _run(self) -> None:
         pause_s = 0.0

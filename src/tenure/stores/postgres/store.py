@@ -288,7 +288,7 @@ class PostgresStore(SqlStore):
                 "wake-ups",
                 "notifications" if arrive else "polling",
                 warning=not arrive,
-                advice="notifications do not arrive, so idle workers notice jobs up to a second"
+                advice="notifications do not arrive, so idle workers find a new job up to 0.75 s"
                 " later; a pooler in transaction mode does not pass them on: give workers a direct"
                 " URL",
             ),
