@@ -86,11 +86,21 @@ def parse_type_filter(word: str) -> TypeFilter:
         ) from wrong
 
 
+def _disjoint(types: tuple[TypeFilter, ...]) -> tuple[TypeFilter, ...]:
+    """These, without the ones whose events another one accepts too."""
+    return tuple(
+        each
+        for each in dict.fromkeys(types)
+        if each.cause is None or TypeFilter(each.type) not in types
+    )
+
+
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Events by job and time, by type and time, or by correlation id, of one namespace. [E4]
 
     `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
-    `queues` and `kinds`: only events of such jobs, any if empty.
+    `queues` and `kinds`: only events of such jobs, any if empty. No two of `types` accept the same
+    event: whoever names one twice, or a name beside its type, means it once.
     """
 
     namespace: Namespace
@@ -108,6 +118,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what nothing can be called. [J6]"""
+        msgspec.structs.force_setattr(self, "types", _disjoint(self.types))
         check_name("namespace", self.namespace)
         if self.job_id is not None:
             check_job_id("job_id", self.job_id)

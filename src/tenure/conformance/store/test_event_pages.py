@@ -94,6 +94,20 @@ def test_a_job_s_events_go_on_after_a_seq_whatever_its_time(kit: Kit) -> None:
     assert seqs(3, long_ago, newest_first=True) == [2, 1]
 
 
+@spec("E6", "E8")
+def test_a_type_that_is_named_twice_is_listed_once_and_in_full(kit: Kit) -> None:
+    jobs = [kit.succeeded_job() for _ in range(3)]
+    words = ["succeeded", "job_succeeded", "job_compensated", "succeeded"]
+    types = tuple(map(parse_type_filter, words))
+
+    first = kit.store.list_events(wanted(types=types, limit=2))
+    rest = kit.store.list_events(wanted(types=types, limit=2, after=first.next))
+
+    assert len(first.events) == 2
+    assert {event.job_id for event in first.events + rest.events} == {job.id for job in jobs}
+    assert len(rest.events) == 1
+
+
 @spec("E4")
 def test_events_are_found_by_type_and_time(kit: Kit) -> None:
     first = kit.enqueue()
