@@ -172,7 +172,14 @@ def test_a_violation_names_the_rule_the_job_and_the_first_offending_seq() -> Non
 
 @spec("I24")
 @pytest.mark.parametrize(
-    "change", [{"type": "picked"}, {"to_status": "taken"}, {"attempt": "one"}, {"type": None}]
+    "change",
+    [
+        {"type": "picked"},
+        {"to_status": "taken"},
+        {"attempt": "one"},
+        {"type": None},
+        {"type": "\ud800"},
+    ],
 )
 def test_a_word_that_no_list_has_is_reported_alone(change: dict[str, object]) -> None:
     found = contract.check_log(LEASED, [ENQUEUED, CLAIMED | change], contract.ORDER_RULES)
@@ -183,6 +190,16 @@ def test_a_word_that_no_list_has_is_reported_alone(change: dict[str, object]) ->
 @spec("I24")
 def test_a_row_with_an_unknown_status_is_reported_alone() -> None:
     assert rules_broken(ROW | {"status": "done"}, ENQUEUED) == {"I24"}
+
+
+@spec("I24")
+@pytest.mark.parametrize("change", [{"lease_id": 7}, {"owner": b"host"}, {"lease_id": []}])
+def test_a_lease_of_a_row_that_is_not_text_is_reported(change: dict[str, object]) -> None:
+    assert rules_broken(LEASED | change, ENQUEUED, CLAIMED) == set(), "the order needs no leases"
+
+    found = contract.check_log(LEASED | change, [], contract.LEASE_RULES)
+
+    assert {each.invariant for each in found} == {"I24"}
 
 
 @spec("S9")

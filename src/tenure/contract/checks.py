@@ -129,12 +129,15 @@ def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> Recor
         _require(found, needed, of=f"event number {position}")
         try:
             read.append(_event(job_id, found, needed))
-        except msgspec.ValidationError as wrong:
+        except (msgspec.ValidationError, UnicodeEncodeError) as wrong:
             unreadable.append(Unreadable(_integer(found, "seq"), f"event: {wrong}"))
     status = _status(row["status"])
-    if status is None:
-        wrong_status = f"row: status is {row['status']!r}"
-        unreadable.append(Unreadable(_integer(row, "rev"), wrong_status))
+    wrong_words = [] if status is not None else [f"row: status is {row['status']!r}"]
+    for name in ("owner", "lease_id") if has_leases else ():
+        if not isinstance(row[name], str | None):
+            wrong_words.append(f"row: {name} is {row[name]!r}, not text")
+    if status is None or wrong_words:
+        unreadable += [Unreadable(_integer(row, "rev"), each) for each in wrong_words]
         return Record(job_id, None, (), unreadable=tuple(unreadable))
     job = _job(job_id, status, row)
     return Record(job_id, job, list(_with_renewals(read)), unreadable=tuple(unreadable))
