@@ -68,6 +68,8 @@ def test_a_page_says_how_to_get_the_next_one(run: Run) -> None:
     [
         (("--type", "nope"), "each may have job_ in front of it"),
         (("--after", "here"), "is not a place in the log"),
+        (("--since", "99999999999d"), "no store holds such a time"),
+        (("--until", "99999999999d"), "no store holds such a time"),
         (("--since", "1h", "--until", "2h"), "--since must be earlier than --until"),
         (("--job", "01890000-0000-7000-8000-000000000000"), "no job"),
         (("--namespace", "no spaces"), "namespace"),

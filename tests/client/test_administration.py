@@ -1,6 +1,7 @@
 """Queues, workers and dead letters from Python."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -245,6 +246,8 @@ def test_events_are_listed_page_by_page(
         ({"job_id": "x"}, "job_id"),
         ({"correlation_id": ""}, "correlation_id"),
         ({"since": "soon"}, "since"),
+        ({"since": timedelta.max}, "since: no store holds such a time"),
+        ({"until": 10**40}, "until: no store holds such a time"),
     ],
 )
 def test_a_wrong_filter_of_events_is_named(

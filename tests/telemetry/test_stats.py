@@ -110,6 +110,7 @@ def test_the_table_is_sorted_and_says_the_span(tmp_path: Path) -> None:
             ("--since", "soon"),
             "is not a time; write 2026-12-01T08:00+01:00, or how long ago, as in 24h",
         ),
+        (("--since", "99999999999d"), "no store holds such a time"),
         (
             ("--since", "2026-01-02T00:00Z", "--until", "2026-01-01T00:00Z"),
             "--since must be earlier than --until",

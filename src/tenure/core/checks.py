@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, SYSTEM, is_job_id_prefix, role_of
-from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, NEVER, seconds
 from tenure.errors import InvalidInput
 
 MAX_DURATION = seconds(366 * 24 * 3600)
@@ -131,6 +131,14 @@ def check_integer(field: str, value: object, *, low: int, high: int) -> None:
         raise InvalidInput(field, f"{type(value).__name__} is not an integer")
     if not low <= value <= high:
         raise InvalidInput(field, f"{shown(value)} is outside {low} to {high}")
+
+
+def check_instant(field: str, value: object) -> None:
+    """Refuse what no store can hold."""
+    if type(value) is not int:
+        raise InvalidInput(field, f"{type(value).__name__} is not an instant")
+    if not -NEVER <= value <= NEVER:
+        raise InvalidInput(field, "no store holds such a time", hint="the years 1 to 9999 are fine")
 
 
 def check_number(field: str, value: object, *, low: float, high: float) -> None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tenure.core.checks import check_instant
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import EventType
@@ -30,6 +31,11 @@ class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant
     until: Instant
     limit: int = MAX_COUNTED_EVENTS
+
+    def __post_init__(self) -> None:
+        """Refuse times that no store holds. [J6]"""
+        check_instant("since", self.since)
+        check_instant("until", self.until)
 
 
 class EventCount(msgspec.Struct, frozen=True, kw_only=True):

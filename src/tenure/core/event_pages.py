@@ -10,7 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from tenure.core.checks import check_correlation_id, check_integer, check_job_id, check_name
+from tenure.core.checks import (
+    check_correlation_id,
+    check_instant,
+    check_integer,
+    check_job_id,
+    check_name,
+)
 from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
@@ -124,6 +130,9 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
             check_job_id("job_id", self.job_id)
         if self.correlation_id is not None:
             check_correlation_id("correlation_id", self.correlation_id)
+        for field, instant in (("since", self.since), ("until", self.until)):
+            if instant is not None:
+                check_instant(field, instant)
         check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
         check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
 
