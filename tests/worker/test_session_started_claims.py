@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.commands import Release, Start
+from tenure.core.commands import Complete, Release, Start
 from tenure.core.instants import seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
@@ -17,9 +17,10 @@ from tenure.worker.messages import (
     Note,
     Prepare,
     Run,
+    Send,
     SendClaim,
 )
-from tenure.worker.session import GATHER
+from tenure.worker.outbox import GATHER
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
 
@@ -154,7 +155,7 @@ def with_short_jobs(concurrency: int) -> Drive:
     for _ in range(20 * concurrency):
         drive.enqueue()
     drive.begin()
-    for _ in range(4):
+    for _ in range(8):
         for frame in frames(drive)[-concurrency:]:
             drive.finish(frame.run)
         drive.advance(0.01)
@@ -162,26 +163,29 @@ def with_short_jobs(concurrency: int) -> Drive:
     return drive
 
 
-def test_a_claim_of_short_jobs_waits_a_moment_for_a_good_part_of_the_slots() -> None:
+def test_claims_and_reports_of_short_jobs_wait_a_moment_for_a_good_part_of_the_slots() -> None:
     drive = with_short_jobs(10)
-    running = [each.run for each in frames(drive)[-10:]]
+    running, jobs = zip(*((each.run, each.job_id) for each in frames(drive)[-10:]), strict=True)
     before = len(drive.wanted(SendClaim))
 
-    for run in running[:4]:
+    for run in running[:6]:
         drive.finish(run)
     assert len(drive.wanted(SendClaim)) == before
+    assert drive.commands(Complete)[-1].job_id not in jobs[:6]
 
-    drive.finish(running[4])
+    drive.finish(running[6])
 
-    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [5]
+    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [7]
+    assert [each.job_id for each in drive.wanted(Send)[-1].commands] == list(jobs[:7])
 
 
-def test_a_claim_of_short_jobs_waits_no_longer_than_a_few_milliseconds() -> None:
+def test_claims_and_reports_of_short_jobs_wait_no_longer_than_a_few_milliseconds() -> None:
     drive = with_short_jobs(10)
     before = len(drive.wanted(SendClaim))
 
     drive.finish(frames(drive)[-1].run)
     assert len(drive.wanted(SendClaim)) == before
+    assert drive.status(frames(drive)[-1].job_id) is JobStatus.RUNNING
     drive.advance(GATHER / seconds(1))
 
     assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [1]

@@ -40,8 +40,11 @@ gather, because each transaction costs about as much as a hundred more commands 
 WORTHWHILE = 200
 """So many are sent whatever is under way."""
 
-PATIENCE = seconds(0.01)
-"""How long they gather at most: a call that hangs must not hold up the others."""
+PATIENCE = seconds(0.02)
+"""How long they gather at most for those under way: one that hangs must not hold up the others."""
+
+GATHER = seconds(0.005)
+"""How long reports of short jobs wait for more of them, and claims for more free slots."""
 
 _Batch = list[tuple[Attempt, WorkerCommand]]
 
@@ -62,6 +65,7 @@ class Outbox:
         self._stats = stats
         self._waiting: _Batch = []
         self._waiting_since = Boot(0)
+        self._has_starts = False  # among those that wait
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
         self._under_way = 0  # calls with starts or reports
         self._tickets = 0
@@ -78,23 +82,28 @@ class Outbox:
         if not self._waiting:
             self._waiting_since = now
         self._waiting.append((attempt, command))
+        self._has_starts |= isinstance(command, Start)
 
-    def flush(self, now: Boot) -> list[Send]:
-        """All first tries together, each retry alone; nothing while it is better to gather."""
-        if not self._waiting or not self._is_worth_sending(now):
+    def flush(self, now: Boot, *, worthwhile: int = 1) -> list[Send]:
+        """All first tries together, each retry alone; nothing while it is better to gather.
+        Reports alone wait for so many that are worthwhile."""
+        if not self._waiting or not self._is_worth_sending(now, worthwhile):
             return []
         waiting, self._waiting = self._waiting, []
+        self._has_starts = False
         together = [pair for pair in waiting if pair[0].may_share_batch]
         alone = [[pair] for pair in waiting if not pair[0].may_share_batch]
         batches = [*_pieces(together), *alone]
         return [send for batch in batches for send in self._with_news(batch, now)]
 
-    def _is_worth_sending(self, now: Boot) -> bool:
-        return (
-            self._under_way < UNDELAYED_CALLS
-            or len(self._waiting) >= WORTHWHILE
-            or now >= self._waiting_since + PATIENCE
-        )
+    def _is_worth_sending(self, now: Boot, worthwhile: int) -> bool:
+        is_enough = self._has_starts or len(self._waiting) >= worthwhile
+        return len(self._waiting) >= WORTHWHILE or now >= self._flush_at(is_enough=is_enough)
+
+    def _flush_at(self, *, is_enough: bool) -> Boot:
+        if self._under_way >= UNDELAYED_CALLS:
+            return Boot(self._waiting_since + PATIENCE)
+        return self._waiting_since if is_enough else Boot(self._waiting_since + GATHER)
 
     def renew(self, due: Iterable[Attempt], now: Boot) -> list[Send]:
         """A heartbeat for each of these leases, at once and in as few batches as possible."""
@@ -144,7 +153,7 @@ class Outbox:
     @property
     def next_at(self) -> Boot:
         """When the oldest unanswered batch counts as lost, or what has gathered is sent."""
-        flush_at = Boot(self._waiting_since + PATIENCE) if self._waiting else NEVER
+        flush_at = self._flush_at(is_enough=False) if self._waiting else NEVER
         for sent in self._sent.values():
             return min(flush_at, Boot(sent.sent_at + ANSWER_WITHIN))
         return flush_at

@@ -67,7 +67,7 @@ from tenure.worker.messages import (
     Ticked,
     Woken,
 )
-from tenure.worker.outbox import LeasePolls, Outbox
+from tenure.worker.outbox import GATHER, LeasePolls, Outbox
 from tenure.worker.outcomes import (
     Conflicted,
     Died,
@@ -94,9 +94,8 @@ QUICK_STOP = seconds(3)
 TIME_TO_STOP = seconds(2)
 """How long a handler that was asked to stop has at least, even on a busy machine."""
 
-GATHER = seconds(0.005)
-NOT_SHORT = seconds(0.1)
-"""Jobs that usually run so long gain nothing from a claim that waits for more free slots."""
+SHORT_RUN = seconds(0.05)
+"""Jobs that usually run longer gain nothing from claims and reports that wait for more of them."""
 
 LAST_CLAIM_TRIES = 4
 """How often a drain repeats an unanswered claim before it takes the coordinator for gone. One try
@@ -172,7 +171,7 @@ class Session:
         self._lanes = settings.lanes
         self._serving: dict[Isolation, int] = {}  # children, as far as is known
         self._room_since: Boot | None = None  # since when slots become free for the next claim
-        self._usual_run_us = NOT_SHORT
+        self._usual_run_us = 2 * SHORT_RUN
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
@@ -212,7 +211,7 @@ class Session:
         for event in events:
             self._dispatch(event)
         self._do_what_is_due()
-        self._actions += self._outbox.flush(now)
+        self._actions += self._outbox.flush(now, worthwhile=self._good_part())
         self.next_at = self._earliest()
         actions, self._actions = self._actions, []
         return actions
@@ -338,12 +337,18 @@ class Session:
         is_piling_up = len(self._attempts) >= 2 * self._concurrency
         return self._occupied < self._concurrency and not is_piling_up
 
+    def _good_part(self) -> int:
+        """How many jobs a claim or a call with reports should be about at least. Short jobs end one
+        soon after the other, and a transaction for one costs almost as much as one for many: while
+        more of them run, both wait a moment."""
+        is_quiet = self._occupied == 0 or self._drain is not None
+        if is_quiet or self._usual_run_us > SHORT_RUN:
+            return 1
+        return min(self._concurrency, MAX_PER_CLAIM) * 3 // 4 or 1
+
     def _gathers_until(self) -> Boot:
-        """Short jobs free one slot after the other, and a claim for one costs almost as much as a
-        claim for many: wait a moment until a good part of them is free."""
         free = self._concurrency - self._occupied
-        is_good_part = 2 * free >= min(self._concurrency, MAX_PER_CLAIM)
-        if is_good_part or self._room_since is None or self._usual_run_us >= NOT_SHORT:
+        if self._room_since is None or free >= self._good_part():
             return Boot(0)
         return Boot(self._room_since + GATHER)
 
@@ -671,8 +676,8 @@ class Session:
         self._move(attempt, Phase.REPORTING)
         if attempt.began_at is not None:
             attempt.ran_us = Duration(self._now - attempt.began_at)
-            ran_us = min(attempt.ran_us, NOT_SHORT)
-            self._usual_run_us = Duration((7 * self._usual_run_us + ran_us) // 8)
+            ran_us = min(attempt.ran_us, 2 * SHORT_RUN)
+            self._usual_run_us = (7 * self._usual_run_us + ran_us) // 8
         if not attempt.is_open:
             self._close(attempt)
             return

@@ -13,7 +13,7 @@ from tenure.errors import Cancelled
 from tenure.worker.messages import ToChild, ToSupervisor
 
 _LENGTH = struct.Struct(">I")
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024  # larger ones are mapped and unmapped by the allocator, each time
 LEASE_CHECK_S = 0.1
 FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may hold besides one body
 
