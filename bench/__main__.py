@@ -16,6 +16,7 @@ SCENARIOS = {
     "claim-depth": "bench.claim_depth",
     "sqlite": "bench.sqlite",
     "worker-memory": "bench.worker_memory",
+    "worker-drain": "bench.worker_drain",
 }
 DEFAULT_ROUNDS = 5
 PROFILES = {"drain-postgres": "drain", "enqueue-postgres": "enqueue"}

@@ -1,5 +1,7 @@
 """The applications of `worker-memory` and `worker-drain`: jobs that do nothing, by lane."""
 
+import asyncio
+
 from tenure import Tenure
 
 
@@ -9,6 +11,11 @@ def noop() -> None:
 
 async def anoop() -> None:
     """In a loop with others."""
+
+
+async def asleep() -> None:
+    """Runs until its worker ends."""
+    await asyncio.sleep(24 * 3600)
 
 
 def tnoop() -> None:
@@ -24,6 +31,7 @@ process_app.job(queue="bench")(noop)
 
 async_app = Tenure()
 async_app.job(queue="bench")(anoop)
+async_app.job(queue="bench")(asleep)
 
 thread_app = Tenure()
 thread_app.job(queue="bench", isolation="thread")(tnoop)

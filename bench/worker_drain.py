@@ -4,7 +4,8 @@ The jobs wait in a paused queue until the worker is up, so its start is not part
 per job is the figure to compare: wall time depends on who else wants the cores.
 
 `python -m bench.worker_drain --lane async -c 50 -c 1000` prints one line per run; `--source DIR`
-runs the worker from another checkout too, in turns, to see what a change has brought.
+runs the worker from another checkout too, in turns, to see what a change has brought. With
+`--heartbeats 10000` as many coroutines sleep while the supervisor renews and polls their leases.
 """
 
 import argparse
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = {"async": Kind("anoop"), "process": Kind("noop"), "thread": Kind("tnoop")}
 LIVE = tuple(status for status in JobStatus if not status.is_terminal)
 LOOK_EVERY_S = 0.2
+HEARTBEAT_S = 15.0
 PATIENCE_S = 600.0
 END_WITHIN_S = 60.0
 TARGET_OF_PGQUEUER = 0.5
@@ -166,16 +168,19 @@ def _drained(
     )
 
 
-def _fill(store: Store, drain: Drain) -> None:
+def _fill(store: Store, drain: Drain, *, kind: Kind | None = None) -> None:
     with coordinator_of(store) as coordinator:
         for start in range(0, drain.jobs, ENQUEUE_BATCH):
             made = new_jobs(min(ENQUEUE_BATCH, drain.jobs - start))
-            commands = [replace(each, kind=KINDS[drain.lane], payload=b"{}") for each in made]
+            chosen = kind or KINDS[drain.lane]
+            commands = [replace(each, kind=chosen, payload=b"{}") for each in made]
             accepted(coordinator.submit_many(commands).result())
 
 
 @contextmanager
-def _worker(url: str, drain: Drain) -> Iterator["subprocess.Popen[bytes]"]:
+def _worker(
+    url: str, drain: Drain, *, ends_well: bool = True
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker process; drained at the end, so that a fault of its own is not overlooked."""
     application = f"bench.worker_app:{drain.lane}_app"
     words = ["worker", application, "-q", QUEUE, "-c", str(drain.concurrency)]
@@ -187,7 +192,7 @@ def _worker(url: str, drain: Drain) -> Iterator["subprocess.Popen[bytes]"]:
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        if process.wait(END_WITHIN_S) != 0:
+        if ends_well and process.wait(END_WITHIN_S) != 0:
             raise BrokenHistory(f"the worker ended with exit code {process.returncode}")
     finally:
         process.kill()
@@ -240,6 +245,32 @@ def _cpu_us(supervisor: int) -> tuple[float, float]:
 # --- by hand -----------------------------------------------------------------------------------
 
 
+def supervisor_share(server: PostgresCluster, *, running: int) -> float:
+    """Which part of a core a supervisor needs for the leases of so many running jobs."""
+    dsn = server.create_database()
+    store = PostgresStore(dsn, migrate=True)
+    drain = Drain(lane="async", concurrency=running, jobs=running)
+    started = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.RUNNING,), limit=running)
+    try:
+        _fill(store, drain, kind=Kind("asleep"))
+        settle(dsn)
+        with _worker(dsn, drain, ends_well=False) as process:
+            while len(store.list_jobs(started)) < running:
+                time.sleep(1.0)
+            time.sleep(HEARTBEAT_S)
+            before, began_s = _cpu_us(process.pid), time.monotonic()
+            time.sleep(4 * HEARTBEAT_S)
+            used_s = (_cpu_us(process.pid)[0] - before[0]) / 1e6
+            share = used_s / (time.monotonic() - began_s)
+            kept = sum(job.attempt == 1 and job.hb_seq > 1 for job in store.list_jobs(started))
+            if kept != running:
+                raise BrokenHistory(f"{running - kept} leases were lost or not renewed")
+            return share
+    finally:
+        store.close()
+        server.drop_database(dsn)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print a line per run."""
     parser = argparse.ArgumentParser(prog="python -m bench.worker_drain", description=__doc__)
@@ -249,7 +280,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--source", type=Path, action="append", default=[])
+    parser.add_argument("--heartbeats", type=int, metavar="RUNNING")
     asked = parser.parse_args(arguments)
+    if asked.heartbeats is not None:
+        with durable_postgres() as server:
+            print(f"{supervisor_share(server, running=asked.heartbeats):.1%} of a core")
+        return
     drains = [
         Drain(lane=asked.lane, concurrency=concurrency, jobs=asked.jobs, source=source)
         for concurrency in asked.concurrency or (100,)
