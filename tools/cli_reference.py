@@ -33,6 +33,7 @@ only on a terminal.
 | 0 | done; after a wait: the job succeeded; of `verify` and `doctor`: nothing is wrong |
 | 1 | refused, or not successful |
 | 2 | not possible: a wrong command or argument, no store, no access, no space |
+| 130 | Ctrl-C while the command changed jobs; it says how many are done |
 
 ## Which store
 
