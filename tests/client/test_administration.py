@@ -1,7 +1,7 @@
 """Queues, workers and dead letters from Python."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -248,6 +248,7 @@ def test_events_are_listed_page_by_page(
         ({"since": "soon"}, "since"),
         ({"since": timedelta.max}, "since: no store holds such a time"),
         ({"until": 10**40}, "until: no store holds such a time"),
+        ({"since": "1h", "until": datetime(2020, 1, 1, tzinfo=UTC)}, "since: is not before until"),
     ],
 )
 def test_a_wrong_filter_of_events_is_named(

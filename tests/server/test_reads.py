@@ -231,6 +231,7 @@ def test_the_events_of_all_jobs_come_in_pages(stage: Stage) -> None:
         ("limit=501", "limit"),
         ("job_id=1", "job_id"),
         ("since=2026", "since"),
+        ("since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "since"),
         ("typ=claimed", "typ"),
     ],
 )

@@ -105,19 +105,21 @@ def events(
     """
     with coordination(url) as serving, reported_errors():
         now = serving.store.now()
+        begin = None if since is None else since.instant(now)
+        end = None if until is None else until.instant(now)
+        if begin is not None and begin >= (end or now):
+            refuse("--since must be earlier than --until")
         wanted = EventFilter(
             namespace=Namespace(namespace),
             job_id=None if job is None else find_job(serving, job, namespace).id,
             types=tuple(map(parse_type_filter, words)),
             correlation_id=correlation_id,
-            since=None if since is None else since.instant(now),
-            until=None if until is None else until.instant(now),
+            since=begin,
+            until=end,
             newest_first=not oldest_first,
             after=None if after is None else parse_event_key(after),
             limit=limit,
         )
-        if wanted.since is not None and wanted.since >= (wanted.until or now):
-            refuse("--since must be earlier than --until")
         page = _find(serving.store, wanted)
     next_after = None if page.next is None else page.next.text
     if as_json:

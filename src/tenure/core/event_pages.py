@@ -123,7 +123,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     reads: int = MAX_EVENTS_READ
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be called. [J6]"""
+        """Refuse names that nothing can have [J6], and a span of time that is empty."""
         msgspec.structs.force_setattr(self, "types", _disjoint(self.types))
         check_name("namespace", self.namespace)
         if self.job_id is not None:
@@ -133,6 +133,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         for field, instant in (("since", self.since), ("until", self.until)):
             if instant is not None:
                 check_instant(field, instant)
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise InvalidInput("since", "is not before until")
         check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
         check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
 
