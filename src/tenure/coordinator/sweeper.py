@@ -39,8 +39,8 @@ PAGE = 500
 PAGES_PER_PASS = 20
 
 FRESH = SHORTEST_OUTAGE
-"""For so long a tick is as good as one of now. A reader whose last tick is older may have seen
-nothing of an outage since, and begins anew."""
+"""How old the last tick may be for a reader to sweep at once. If it is older, this process may have
+missed an outage since, so the reader starts over, like a sweeper that starts."""
 READER_WAITS = seconds(3)
 """How long a reader waits until it may sweep: usually two intervals. [O6]"""
 READER_CALL_S = 2.0
@@ -139,7 +139,7 @@ class Sweeper:
         self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
 
     def _begin(self) -> None:
-        """As a sweeper that has read nothing yet."""
+        """Start over, without any reading of the clock."""
         self._guard = ClockGuard(
             threshold_us=self._jump_threshold_us, interval_us=self._interval_us
         )

@@ -89,9 +89,9 @@ def is_overdue(job: Job, now: Instant) -> bool:
 
 def is_suspect(job: Job, now: Instant) -> bool:
     """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
-    return job.lease_expires_at is not None and job.lease_expires_at <= silent_until(
-        job.policy, now
-    )
+    if job.lease_expires_at is None:
+        return False
+    return job.lease_expires_at <= latest_suspect_expiry(job.policy, now)
 
 
 def silent_for(job: Job, now: Instant) -> Duration:
@@ -100,6 +100,6 @@ def silent_for(job: Job, now: Instant) -> Duration:
     return Duration(now - job.lease_expires_at + job.policy.lease_us)
 
 
-def silent_until(policy: Policy, now: Instant) -> Instant:
+def latest_suspect_expiry(policy: Policy, now: Instant) -> Instant:
     """A lease of this policy that ends by then was renewed two heartbeats ago or earlier. [L6]"""
     return Instant(now + policy.lease_us - 2 * policy.heartbeat_us)

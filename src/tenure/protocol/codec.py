@@ -129,7 +129,7 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
 
 
 def _check_words(request: object, kind: Any) -> None:
-    """Refuse a word that this version does not know: only answers may have one. [Y4] [Y5]"""
+    """Refuse a word that this version does not know: only answers may have one. [Y6]"""
     for place, word in _unknown_words(request, "$"):
         raise _invalid(f"Invalid enum value '{word}' - at `{place}`", kind)
 

@@ -166,8 +166,8 @@ class WaitingClaims:
 
     def finish(self, waiter: Waiter, answer: ClaimAnswer) -> None:
         """End a claim. If its caller has gone, takes the grants back, unless the coordinator finds
-        that they may have arrived. [H35] [Q8] A running job stays with a caller that may have read
-        a part of the answer: what it started cannot be asked of it. [N4]"""
+        that they may have arrived. [H35] [Q8] A grant that its claim started stays with a caller
+        that may have read a part of the answer: it may be running the job. [N4]"""
         if waiter.is_gone:
             grants = answer.grants
             if waiter.is_answered:

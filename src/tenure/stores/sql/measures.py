@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.lateness import silent_until
+from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
 from tenure.stores.sql.rows import Row, decode_policy
@@ -89,7 +89,7 @@ class SqlMeasures(Transactional):
         asked_about: list[int] = []
         for at, ((namespace, queue), policies) in enumerate(zip(names, leased, strict=True)):
             for policy, _, first_end in policies[:MAX_POLICIES]:
-                until = silent_until(decode_policy(policy), now)
+                until = latest_suspect_expiry(decode_policy(policy), now)
                 if first_end <= until:
                     where = {"namespace": namespace, "queue": queue, "policy": policy}
                     queries.append(self._query("count_silent", jobs=jobs, until=until, **where))
