@@ -345,6 +345,9 @@ class Coordination(Protocol):
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
 
+    def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
+        """Submit commands and wait."""
+
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
 

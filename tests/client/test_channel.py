@@ -50,6 +50,9 @@ class Flaky:
         silence.set_exception(OutcomeUnknown("the connection was lost"))
         return silence
 
+    def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
+        return self.submit_many(commands).result()
+
 
 def flaky_app(scene: Scene, flaky: "Flaky | Away") -> Application:
     def connect() -> Link:

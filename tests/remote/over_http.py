@@ -68,7 +68,10 @@ class OverHttp:
     # --- commands
 
     def execute(self, command: Command) -> Answer:
-        return self.submit_many([command]).result()[0]
+        return self.execute_many([command])[0]
+
+    def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
+        return self.submit_many(commands).result()
 
     def submit(self, command: Command) -> "Future[list[Answer]]":
         return self.submit_many([command])

@@ -180,7 +180,7 @@ def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tup
     try:
         for start in range(0, len(commands), PER_BATCH):
             batch = commands[start : start + PER_BATCH]
-            for command, reply in zip(batch, serving.submit_many(batch).result(), strict=True):
+            for command, reply in zip(batch, serving.execute_many(batch), strict=True):
                 assert isinstance(reply, Reply)
                 yield command, reply
             progress.show(f"{start + len(batch):,} of {len(commands):,} jobs")

@@ -209,7 +209,7 @@ class Channel:
         def wait(link: Link) -> Wait:
             coordination = link.coordination
             return Wait(
-                lambda: coordination.submit_many(commands).result(),
+                lambda: coordination.execute_many(commands),
                 lambda: asyncio.wrap_future(coordination.submit_many(commands)),
             )
 

@@ -2,9 +2,10 @@
 
 `submit` returns a future; commands of concurrent calls share a batch, and a batch a transaction. A
 batch starts as soon as a thread is free; while two run, a small one waits up to 50 ms for more
-commands. So an idle service adds no wait, and a busy one batches by itself. Only one batch at a
+commands. So an idle service adds no wait, and a busy one batches by itself. A caller that waits
+for its answer while nothing else runs is the thread that is free. Only one batch at a
 time is about a given job or dedupe key, because a caller's own transaction may hold its row locked.
-Plain threads: sync callers wait on the future, async callers wrap it (ADR 0004).
+Plain threads: sync callers run their batch or wait, async callers wrap the future (ADR 0004).
 """
 
 import logging
@@ -264,6 +265,7 @@ class Coordinator:
         self._gathered = 0  # commands and wanted jobs that wait for a batch
         self._batch_started_at = 0.0  # the last one: what waits now has waited since then at most
         self._is_watched = False
+        self._deciding_callers: set[int] = set()  # threads of callers that run their own batch
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"tenure-coordinator-{number}", daemon=True)
@@ -290,11 +292,30 @@ class Coordinator:
             return call.future
         with self._condition:
             self._refuse_if_closed()
-            self._commands.append(call)
-            self._gathered += len(commands)
-            self._wake()
+            self._gather(call)
         self._overdue.add(call)
         return call.future
+
+    def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
+        """Submit and wait. If nothing else is under way, the caller's own thread runs the batch: to
+        hand it to another thread and back took as long as to decide it. The store keeps the call's
+        deadline, as it does when it is read. [K6]"""
+        check_commands(commands, self.limits)
+        call = _Commands(commands, deadline(self.timeout_s))
+        with self._condition:
+            self._refuse_if_closed()
+            runs_here = not (self._running or self._gathered)
+            if runs_here:
+                self._under_way.update(call.subjects)
+                self._deciding_callers.add(threading.get_ident())
+                self._note_start()
+            else:
+                self._gather(call)
+        if runs_here:
+            self._run_here(call)
+        if not call.future.done():
+            self._overdue.add(call)
+        return call.future.result()
 
     def submit(self, command: Command) -> Future[list[Answer]]:
         """One command; the future holds a list of one answer."""
@@ -320,7 +341,7 @@ class Coordinator:
 
     def execute(self, command: Command) -> Answer:
         """Submit and wait."""
-        return self.submit(command).result()[0]
+        return self.execute_many([command])[0]
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer:
         """Claim and wait."""
@@ -352,13 +373,44 @@ class Coordinator:
         until = time.monotonic() + CLOSE_WITHIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        with self._condition:
+            left_s = max(0.0, until - time.monotonic())
+            self._condition.wait_for(lambda: not self._other_callers(), left_s)
+            is_hanging = bool(self._other_callers())
         self._overdue.close()
-        if any(thread.is_alive() for thread in self._threads):
+        if is_hanging or any(thread.is_alive() for thread in self._threads):
             _log.warning("closed while the store does not answer: what was asked last is unknown")
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Closed
+
+    def _gather(self, call: _Commands) -> None:
+        """Called with the lock held."""
+        self._commands.append(call)
+        self._gathered += len(call.waiting)
+        self._wake()
+
+    def _run_here(self, call: _Commands) -> None:
+        """Run a caller's batch in its own thread."""
+        try:
+            self._run_commands([call])
+        except BaseException:  # what a signal handler raised in this thread
+            with self._condition:
+                self._end_batch([call])
+            raise
+        finally:
+            with self._condition:
+                self._running -= 1
+                self._deciding_callers.discard(threading.get_ident())
+                if self._closed:
+                    self._condition.notify_all()
+                self._wake()
+
+    def _other_callers(self) -> set[int]:
+        """Called with the lock held. Not this thread: a signal handler that closes would wait for
+        the call that it interrupts."""
+        return self._deciding_callers - {threading.get_ident()}
 
     # --- batches -------------------------------------------------------------------------------
 
@@ -378,8 +430,7 @@ class Coordinator:
                 takes_claims = bool(self._claims) and (claims_first or not self._commands)
                 claims = self._take_claims() if takes_claims else []
                 commands = [] if takes_claims else self._take_commands()
-                self._running += 1
-                self._batch_started_at = time.monotonic()
+                self._note_start()
                 self._wake()
             claims_first = not takes_claims
             if claims:
@@ -388,6 +439,11 @@ class Coordinator:
                 self._run_commands(commands)
             with self._condition:
                 self._running -= 1
+
+    def _note_start(self) -> None:
+        """Called with the lock held."""
+        self._running += 1
+        self._batch_started_at = time.monotonic()
 
     def _is_worth_starting(self) -> bool:
         if not (self._commands or self._claims):

@@ -25,7 +25,7 @@ class InMemoryTransactions:
         self, _connection: Any, commands: Sequence[Enqueue], _notify: bool
     ) -> list[Reply]:
         """Enqueue now."""
-        answers = self._coordination.submit_many(commands).result()
+        answers = self._coordination.execute_many(commands)
         return [answer for answer in answers if isinstance(answer, Reply)]
 
     async def aenqueue_within(
@@ -59,6 +59,6 @@ class InMemoryTransactions:
             yield settle
 
     def _settle(self, command: Complete) -> Verdict:
-        [verdict] = self._coordination.submit_many([command]).result()
+        [verdict] = self._coordination.execute_many([command])
         assert isinstance(verdict, Verdict)
         return verdict

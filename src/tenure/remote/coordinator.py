@@ -67,9 +67,13 @@ class RemoteCoordinator:
         asked = tuple(commands)
         return _submitted(self._threads, lambda: send(self._caller, asked))
 
+    def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
+        """Submit commands and wait."""
+        return self.submit_many(commands).result()
+
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
-        return self.submit_many([command]).result()[0]
+        return self.execute_many([command])[0]
 
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT

@@ -296,7 +296,7 @@ class Inline:
 
     def _sweep(self) -> None:
         overdue = self.store.due(limit=MAX_SHOWN).jobs
-        self._coordinator.submit_many([Sweep(job_id=job_id) for job_id in overdue]).result()
+        self._coordinator.execute_many([Sweep(job_id=job_id) for job_id in overdue])
 
     def _pause(self, pause_s: float) -> None:
         """The test waits for a job: run what is ready, else move the clock to what comes next."""

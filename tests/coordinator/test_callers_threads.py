@@ -1,0 +1,159 @@
+"""A caller that waits: its own thread runs its batch if nothing else is under way."""
+
+from collections.abc import Callable, Iterable, Iterator
+from threading import Event, Thread, get_ident
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.commands import Cancel, Enqueue
+from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, new_job_id
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
+from tenure.core.verdicts import Reply
+from tenure.errors import Closed, StoreUnavailable
+from tenure.ports import Saved
+from tenure.stores.memory.store import MemoryStore
+from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+from tests.support.waiting import PATIENCE_S, until
+
+
+class WatchedStore(MemoryStore):
+    """Says in which thread it was written, and lets a test step in before."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.threads: list[int] = []
+        self.before_save: Callable[[], object] = lambda: None
+
+    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        self.threads.append(get_ident())
+        self.before_save()
+        return super().save(changes, epoch=epoch)
+
+
+class Scene:
+    """A world over such a store."""
+
+    def __init__(self) -> None:
+        clock = VirtualClock()
+        self.store = WatchedStore(clock)
+        self.world = World(self.store, clock, timeout_s=0.3)
+        self.coordinator = self.world.coordinator
+        self._release = Event()
+
+    def hold_next_save(self) -> Event:
+        """The next save waits; the event says when it does."""
+        is_held = Event()
+
+        def hold() -> None:
+            self.store.before_save = lambda: None
+            is_held.set()
+            assert self._release.wait(PATIENCE_S)
+
+        self.store.before_save = hold
+        return is_held
+
+    def let_go(self) -> None:
+        self._release.set()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.let_go()
+    made.coordinator.close()
+
+
+def new_job(number: int) -> Enqueue:
+    return Enqueue(
+        job_id=new_job_id(Instant(1), bytes([number]) * 16),
+        namespace=DEFAULT_NAMESPACE,
+        queue=QUEUE,
+        kind=KIND,
+        actor=CLIENT,
+    )
+
+
+def test_a_caller_that_waits_runs_its_batch_itself_if_nothing_else_runs(scene: Scene) -> None:
+    scene.coordinator.execute(new_job(1))
+    scene.coordinator.submit(new_job(2)).result(PATIENCE_S)
+
+    mine, others = scene.store.threads
+    assert mine == get_ident() != others
+
+
+def test_commands_about_one_job_in_one_call_are_answered_in_order(scene: Scene) -> None:
+    job = new_job(1)
+    cancel = Cancel(job_id=job.job_id, actor=CLIENT, request_id=scene.world.request_id())
+
+    answers = scene.coordinator.execute_many([job, cancel])
+
+    assert [isinstance(answer, Reply) and answer.is_ok for answer in answers] == [True, True]
+
+
+@spec("K6")
+def test_a_caller_that_comes_while_another_ones_store_hangs_is_answered_in_time(
+    scene: Scene,
+) -> None:
+    is_held = scene.hold_next_save()
+    first = Thread(target=scene.coordinator.execute, args=[new_job(1)])
+    first.start()
+    assert is_held.wait(PATIENCE_S)
+
+    with pytest.raises(StoreUnavailable):  # it is about the same job, and waits for the first
+        scene.coordinator.execute(new_job(1))
+
+    scene.let_go()
+    first.join(PATIENCE_S)
+    assert not first.is_alive()
+
+
+def test_closing_waits_for_a_caller_that_runs_its_own_batch(scene: Scene) -> None:
+    is_held = scene.hold_next_save()
+    answers: list[object] = []
+    caller = Thread(target=lambda: answers.append(scene.coordinator.execute(new_job(1))))
+    caller.start()
+    assert is_held.wait(PATIENCE_S)
+    closing = Thread(target=scene.coordinator.close)
+
+    closing.start()
+    until(lambda: scene.coordinator._closed, "the coordinator closes")
+    with pytest.raises(Closed):
+        scene.coordinator.execute(new_job(2))
+    assert closing.is_alive()
+
+    scene.let_go()
+    closing.join(PATIENCE_S)
+    caller.join(PATIENCE_S)
+    assert not closing.is_alive()
+    assert len(answers) == 1
+
+
+def test_a_signal_handler_that_closes_does_not_wait_for_the_call_it_interrupts(
+    scene: Scene,
+) -> None:
+    scene.store.before_save = scene.coordinator.close
+
+    answer = scene.coordinator.execute(new_job(1))
+
+    assert isinstance(answer, Reply)
+    assert answer.is_ok
+
+
+def test_an_interrupted_caller_leaves_its_job_to_others(scene: Scene) -> None:
+    def interrupt() -> None:
+        scene.store.before_save = lambda: None
+        raise KeyboardInterrupt
+
+    scene.store.before_save = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        scene.coordinator.execute(new_job(1))
+
+    again = scene.coordinator.submit(new_job(1)).result(PATIENCE_S)
+    scene.coordinator.execute(new_job(2))
+
+    assert isinstance(again[0], Reply)
+    assert again[0].is_ok
+    assert scene.store.threads[-1] == get_ident()
