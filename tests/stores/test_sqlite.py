@@ -93,6 +93,49 @@ def test_a_large_wal_is_checkpointed(sqlite_path: Path, monkeypatch: pytest.Monk
     store.close()
 
 
+def test_the_wal_stays_small_while_reads_follow_each_other_without_a_gap(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_AT_BYTES", 1 << 18)
+    monkeypatch.setattr(sqlite_writer, "READERS_WAIT_S", PATIENCE_S)
+    store = SqliteStore(sqlite_path)
+    wal = sqlite_path.with_name("tenure.db-wal")
+    begun, ended = threading.Event(), threading.Event()
+    reads = threading.Thread(target=_read_without_a_gap, args=(sqlite_path, begun, ended))
+    reads.start()
+    assert begun.wait(PATIENCE_S)
+
+    sizes = []
+    for _ in range(30):
+        enqueue(store, 100)
+        sizes.append(wal.stat().st_size)
+    ended.set()
+    reads.join()
+    store.close()
+
+    assert sqlite_path.stat().st_size > 3 << 20
+    assert max(sizes) < 2 << 20
+
+
+def _read_without_a_gap(path: Path, begun: threading.Event, ended: threading.Event) -> None:
+    with (
+        closing(connect(path, host_clock, 1.0, reader=True)) as one,
+        closing(connect(path, host_clock, 1.0, reader=True)) as another,
+    ):
+        _begin_to_read(one)
+        begun.set()
+        while not ended.wait(0.005):
+            _begin_to_read(another)
+            one.execute("COMMIT")
+            one, another = another, one
+        one.execute("COMMIT")
+
+
+def _begin_to_read(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM tenure_meta").fetchall()
+
+
 # --- Places --------------------------------------------------------------------------------------
 
 

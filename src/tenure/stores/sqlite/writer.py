@@ -27,6 +27,13 @@ MAX_GROUP = 64
 CHECKPOINT_AT_BYTES = 8 << 20
 """The size of the write-ahead log at which the writer checkpoints it into the file."""
 
+PATIENT_CHECKPOINT_AT = 4
+"""From so many times that size on, a checkpoint waits for the readers that are in its way."""
+
+READERS_WAIT_S = 0.1
+"""How long such a checkpoint waits. Readers that begin meanwhile are not in its way, so that it is
+enough to wait for the longest read. Nobody writes during this time."""
+
 LOCK_SLICE_S = 0.5
 """How long SQLite waits for the file's lock at a time; then the writer checks whether a caller
 still waits."""
@@ -66,6 +73,7 @@ class Writer:
         self._timeout_s = timeout_s
         self._checkpoint_at = CHECKPOINT_AT_BYTES
         self._wait_for_lock = f"PRAGMA busy_timeout = {int(LOCK_SLICE_S * 1000)}"
+        self._wait_for_readers = f"PRAGMA busy_timeout = {int(READERS_WAIT_S * 1000)}"
         self._wal = path.with_name(path.name + "-wal")
         self._connection: sqlite3.Connection | None = None
         self._tasks: queue.SimpleQueue[_Task[Any] | None] = queue.SimpleQueue()
@@ -187,16 +195,18 @@ class Writer:
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         """Checkpoint the log into the file when it is large. TRUNCATE takes the write lock, so that
-        nobody writes at the same instant. It does not wait for readers: if one is in the way, the
-        log grows by as much again before the next try."""
+        nobody writes at the same instant. If a reader is in the way, the log grows by as much again
+        before the next try. Among readers that follow each other without a gap no try would ever
+        succeed, so a large log is worth a wait."""
         try:
             size = self._wal.stat().st_size
         except FileNotFoundError:
             return
         if size < self._checkpoint_at:
             return
+        is_patient = size >= PATIENT_CHECKPOINT_AT * CHECKPOINT_AT_BYTES
         with suppress(sqlite3.Error):
-            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute(self._wait_for_readers if is_patient else "PRAGMA busy_timeout = 0")
             try:
                 [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             finally:
