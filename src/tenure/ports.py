@@ -62,9 +62,6 @@ LoadHistories: TypeAlias = Callable[[Sequence[JobId]], dict[JobId, list[Event]]]
 
 NO_WAIT = Duration(0)
 
-MAX_LOOKED_AT = 1000
-"""Jobs of a queue that `next_ready_in` looks at, in the order in which they are granted."""
-
 
 class Loaded(msgspec.Struct, frozen=True):
     """Jobs as they were at `now`; an id that is missing is a job that does not exist."""

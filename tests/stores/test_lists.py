@@ -36,16 +36,23 @@ UNKNOWN: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
 """Filters by a name that no job ever had, and the indexes of which SQLite uses one."""
 
 FILTERS: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
-    "no such kind": (JobFilter(namespace=HERE, kind=Kind("nosuch")), ("listed_by_kind",)),
+    "no such kind": (
+        JobFilter(namespace=HERE, kind=Kind("nosuch")),
+        ("ended_by_kind", "listed_by_kind"),
+    ),
     "queue and kind": (
         JobFilter(namespace=HERE, queue=QUEUE, kind=Kind("nosuch")),
-        ("listed_by_kind", "listed_by_queue"),  # PostgreSQL has the first
+        ("ended_by_kind", "ended_by_queue", "listed_by_kind", "listed_by_queue"),
     ),
     "correlation": (JobFilter(namespace=HERE, correlation_id="order-1"), ("correlation",)),
+    "failed": (JobFilter(namespace=HERE, statuses=(JobStatus.FAILED,)), ("failed",)),
+    "cancelled": (JobFilter(namespace=HERE, statuses=(JobStatus.CANCELLED,)), ("cancelled",)),
+    "stalled": (JobFilter(namespace=HERE, statuses=(JobStatus.STALLED,)), ("stalled",)),
+    "a queue": (JobFilter(namespace=HERE, queue=QUEUE), ("ended_by_queue", "listed_by_queue")),
     "running": (JobFilter(namespace=HERE, statuses=(JobStatus.RUNNING,)), ("leased",)),
     "failed of a kind": (
         JobFilter(namespace=HERE, kind=Kind("nosuch"), statuses=(JobStatus.FAILED,)),
-        ("listed_by_kind",),
+        ("ended_by_kind", "listed_by_kind"),
     ),
     "dead for a reason": (
         JobFilter(namespace=HERE, statuses=DEAD, reason_code=ReasonCode.TIMEOUT),
@@ -53,7 +60,8 @@ FILTERS: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
     ),
     "beginning of an id": (JobFilter(namespace=HERE, id_prefix="01890000-00"), ("listed", "pkey")),
 }
-"""Filters, and the indexes of which one has to be used."""
+"""Filters, and the indexes of which one has to be used. PostgreSQL has two halves of those that
+SQLite has whole."""
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.measures import MAX_LEVELS
+from tenure.stores.sql.measures import _DELAYED, MAX_LEVELS
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue
@@ -18,17 +18,20 @@ from tests.stores.lives import claim, enqueue
 WHERE = {"namespace": "default", "queue": "default"}
 QUESTIONS: dict[str, dict[str, object]] = {
     "measured_queues": {"queues": 100, "namespace": "default"},
-    "count_waiting": {"jobs": 10_000, **WHERE},
+    "count_ready": {"jobs": 10_000, **WHERE},
+    "count_delayed": {"jobs": 10_000, **WHERE},
     "count_leased": {"jobs": 10_000, **WHERE},
     "count_silent": {"jobs": 10_000, "policy": "[]", "until": 0, **WHERE},
     "oldest_waiting": {"levels": MAX_LEVELS, **WHERE},
+    "waiting_kinds": {**WHERE},
     "count_dead_letters": {"jobs": 10_000, "namespace": "default"},
 }
 
 
 def _query(store: PostgresStore | SqliteStore, name: str) -> Query:
     query: Callable[..., Query] = store._query
-    return query(name, **QUESTIONS[name])
+    shape = _DELAYED if name == "oldest_waiting" else ()
+    return query(name, shape, **QUESTIONS[name])
 
 
 @spec("B27")
@@ -49,7 +52,7 @@ def test_sqlite_measures_by_its_indexes(sqlite_path: Path, name: str) -> None:
     # From queue to queue, past all the jobs of each.
     steps = [read for read in reads if "queue>" in read]
     assert all("(namespace=? AND queue>?)" in step for step in steps)
-    assert len(steps) == (2 if name == "measured_queues" else 0)
+    assert len(steps) == (3 if name == "measured_queues" else 0)
 
 
 @spec("B27")

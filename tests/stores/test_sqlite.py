@@ -281,15 +281,14 @@ def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
 @spec("Z1")
 def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     enqueue(sqlite_store, 50)
-    query = sqlite_store._query(
-        "candidates", (("kinds", ""),), namespace="default", queue="mail", wanted=10
-    )
+    kinds = {QUEUE: ["send"]}
+    query, *_ = sqlite_store._candidate_queries(claim_request(10).scope, kinds, {QUEUE: 10})
 
     with closing(connect(sqlite_path, host_clock, 1.0)) as connection:
         plan = connection.execute("EXPLAIN QUERY PLAN " + query.text, query.parameters).fetchall()
 
     steps = " ".join(row[3] for row in plan)
-    assert "USING INDEX tenure_job_claimable" in steps
+    assert "USING INDEX tenure_job_ready (namespace=? AND queue=? AND kind=?)" in steps
     assert "TEMP B-TREE" not in steps
 
 

@@ -122,6 +122,57 @@ def test_a_claim_may_name_several_kinds(kit: Kit) -> None:
     assert ids(granted) == [jobs[0].id, jobs[2].id]
 
 
+@spec("Z1")
+def test_jobs_of_several_kinds_are_granted_in_one_order(kit: Kit) -> None:
+    jobs = []
+    for kind, priority, delay_s in (
+        ("c", 1, 0),
+        ("a", 9, 3),
+        ("b", 1, 0),
+        ("a", 1, 1),
+        ("b", 9, 60),
+        ("c", 9, 2),
+        ("other", 9, 0),
+        ("a", 0, 0),
+    ):
+        jobs.append(kit.enqueue(kind=Kind(kind), priority=priority, delay_s=delay_s))
+        kit.advance(seconds=0.1)
+    kit.advance(seconds=5)
+
+    granted = kit.claimed(limit=4, kinds=(Kind("b"), Kind("a"), Kind("c")))
+    rest = kit.claimed(limit=9)
+
+    assert ids(granted) == ids([jobs[5], jobs[1], jobs[0], jobs[2]])
+    assert ids(rest) == ids([jobs[6], jobs[3], jobs[7]])
+
+
+@spec("Z1", "Z6")
+def test_delayed_jobs_are_found_below_many_priorities_that_are_not_due(kit: Kit) -> None:
+    for priority in range(40):
+        kit.enqueue(priority=priority, delay_s=60)
+    lower = kit.enqueue(priority=-2, delay_s=1)
+    higher = kit.enqueue(priority=-1, delay_s=1)
+    lowest = kit.enqueue(priority=-3)
+    kit.advance(seconds=2)
+
+    assert ids(kit.claimed(limit=10)) == ids([higher, lower, lowest])
+
+
+@spec("Z1")
+def test_more_kinds_than_one_statement_takes_are_granted_in_one_order(kit: Kit) -> None:
+    kinds = [Kind(f"kind-{(9 * n) % 70}") for n in range(70)]
+    jobs = []
+    for kind in kinds:
+        jobs.append(kit.enqueue(kind=kind))
+        kit.advance(seconds=0.1)
+
+    named = kit.claimed(limit=3, kinds=tuple(kinds))
+    unnamed = kit.claimed(limit=50)
+
+    assert ids(named) == ids(jobs[:3])
+    assert ids(unnamed) == ids(jobs[3:53])
+
+
 def test_a_claim_of_no_kinds_receives_nothing(kit: Kit) -> None:
     kit.enqueue()
 

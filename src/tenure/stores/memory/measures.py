@@ -1,6 +1,6 @@
 """How full the memory store is. A mixin of `MemoryStore`, which owns the jobs."""
 
-from tenure.core.claims import QueueState, claim_order
+from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.lateness import is_suspect
@@ -46,19 +46,17 @@ class MemoryMeasures(MemoryPart):
         here = [
             job for job in self._jobs.values() if (job.namespace, job.queue) == (namespace, queue)
         ]
-        waiting = sorted((job for job in here if job.run_at is not None), key=claim_order)
-        counted = waiting[:most]
-        ready = [job for job in counted if job.not_before is not None and job.not_before <= now]
-        due = [job for job in waiting if job.run_at is not None and job.run_at <= now]
+        waiting = [job for job in here if job.run_at is not None]
+        ready = [job for job in waiting if job.not_before is not None and job.not_before <= now]
         return QueueMeasure(
             namespace=namespace,
             queue=queue,
-            ready=len(ready),
-            delayed=len(counted) - len(ready),
+            ready=min(most, len(ready)),
+            delayed=min(most, len(waiting) - len(ready)),
             leased=min(most, sum(job.lease_id is not None for job in here)),
             suspect=min(most, sum(is_suspect(job, now) for job in here)),
             oldest_ready_at=min(
-                (job.run_at for job in [*ready, *due] if job.run_at is not None), default=None
+                (job.run_at for job in ready if job.run_at is not None), default=None
             ),
         )
 

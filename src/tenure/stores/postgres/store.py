@@ -87,6 +87,7 @@ WORDS = COLUMN_WORDS | {
     "bytes": "bytea",
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "skip_locked_jobs": "FOR UPDATE OF j SKIP LOCKED",
     # The position of this transaction's events in the tail: see job_event in the schema. A
     # sub-select is evaluated once for all rows.
     "position": "(SELECT (CAST(:epoch AS bigint) << 44)"
@@ -94,7 +95,12 @@ WORDS = COLUMN_WORDS | {
     # True for events of transactions before the oldest one that may still be running.
     "committed": "position < (SELECT (epoch << 44)"
     " | CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) FROM {t}meta)",
-    "by_leases": "",  # the planner knows that this index is small
+    # The planner knows which of these are small.
+    "by_leases": "",
+    "by_ready": "",
+    "by_delayed": "",
+    "each_kind": "SELECT k.kind FROM unnest(CAST(:kinds AS text[])) AS k(kind)",
+    "smallint": "smallint",
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
         f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
@@ -232,6 +238,8 @@ class PostgresStore(SqlStore):
     A call without a deadline of its own waits for `timeout_s` at most.
     """
 
+    _locked_by_others = 1000
+    _lists_by_phase = True
     _may_undo = True  # whether a transaction of ours may be undone as a whole
 
     def __init__(

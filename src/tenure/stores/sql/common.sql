@@ -98,21 +98,64 @@ SELECT count(*) FROM {t}job {by_leases}
  WHERE namespace = :namespace AND queue = :queue AND lease_id IS NOT NULL;
 
 -- name: candidates
--- Columns are qualified: a bare `id` in ORDER BY would name the output column and force a sort.
-SELECT {job_columns} FROM {t}job AS j
- WHERE j.namespace = :namespace AND j.queue = :queue
-   AND j.run_at IS NOT NULL AND j.not_before <= (SELECT {t}clock()) {kinds}
+-- The jobs of one arm (see stores/sql/candidates.py), in claim order. Columns are qualified: a bare
+-- `id` in ORDER BY would name the output column and force a sort.
+SELECT {job_columns} FROM {t}job AS j {index}
+ WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}
  ORDER BY j.priority DESC, j.run_at, j.id
  LIMIT :wanted {skip_locked};
 
--- name: next_not_before
--- Bounded, whatever waits in the queue: the first jobs in the order in which they are granted.
-SELECT min(f.not_before) FROM (
-    SELECT j.not_before FROM {t}job AS j
-     WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
-     ORDER BY j.priority DESC, j.run_at, j.id
-     LIMIT :most
-) AS f;
+-- name: merged_candidates
+-- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
+-- needed. A job that was claimed since its key was read is left out.
+SELECT {job_columns} FROM (
+    SELECT job_id, level, since FROM ({arms}) AS found
+     ORDER BY level DESC, since, job_id LIMIT :most) AS f
+ CROSS JOIN {t}job AS j
+ WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
+ ORDER BY f.level DESC, f.since, f.job_id
+ LIMIT :wanted {skip_locked_jobs};
+
+-- name: waiting_kinds
+-- From kind to kind through the two indexes of jobs that wait, however many jobs each has.
+WITH RECURSIVE ready (kind) AS (
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {by_ready}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before = 0)
+     UNION ALL
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {by_ready}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before = 0
+               AND j.kind > r.kind)
+      FROM ready AS r WHERE r.kind IS NOT NULL),
+delayed (kind) AS (
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {by_delayed}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0)
+     UNION ALL
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {by_delayed}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+               AND j.kind > d.kind)
+      FROM delayed AS d WHERE d.kind IS NOT NULL)
+SELECT r.kind FROM ready AS r WHERE r.kind IS NOT NULL
+ UNION
+SELECT d.kind FROM delayed AS d WHERE d.kind IS NOT NULL;
+
+-- name: delayed_levels
+-- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
+-- due: from priority to priority through the index, however many jobs are not due yet.
+WITH RECURSIVE level (kind, priority, nth) AS (
+    SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
+                     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+                       AND j.kind = k.kind), 1
+      FROM ({each_kind}) AS k
+     UNION ALL
+    SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
+                     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+                       AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
+      FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
+SELECT l.kind, l.priority, l.nth,
+       (SELECT min(j.run_at) FROM {t}job AS j {by_delayed}
+         WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+           AND j.kind = l.kind AND j.priority = l.priority) AS first_at
+  FROM level AS l WHERE l.priority IS NOT NULL;
 
 -- name: due
 SELECT {job_columns} FROM {t}job AS j
@@ -230,6 +273,14 @@ SELECT {columns} FROM {t}job {index}
  WHERE namespace = :namespace
    AND EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace) {clauses}
  ORDER BY id DESC LIMIT :limit;
+
+-- name: list_merged_jobs
+-- Ids first, merged from several arms: see list_jobs.
+SELECT {columns} FROM {t}job
+ WHERE id IN (SELECT job_id FROM ({arms}) AS found
+               WHERE EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace)
+               ORDER BY job_id DESC LIMIT :limit)
+ ORDER BY id DESC;
 
 -- name: event_types
 -- From type to type through the index of (type, ts), however many events each has.
@@ -459,17 +510,26 @@ WITH RECURSIVE known (namespace, nth) AS (
 SELECT k.namespace FROM known AS k WHERE k.namespace IS NOT NULL ORDER BY k.namespace;
 
 -- name: measured_queues
--- Those with something in them first: from queue to queue through the two indexes that only have
+-- Those with something in them first: from queue to queue through the three indexes that only have
 -- such jobs, however many jobs a queue has and however many queues are empty.
-WITH RECURSIVE waiting (queue, nth) AS (
-    SELECT (SELECT j.queue FROM {t}job AS j
-             WHERE j.namespace = :namespace AND j.run_at IS NOT NULL
+WITH RECURSIVE ready (queue, nth) AS (
+    SELECT (SELECT j.queue FROM {t}job AS j {by_ready}
+             WHERE j.namespace = :namespace AND j.not_before = 0
              ORDER BY j.queue LIMIT 1), 1
      UNION ALL
-    SELECT (SELECT j.queue FROM {t}job AS j
-             WHERE j.namespace = :namespace AND j.run_at IS NOT NULL AND j.queue > q.queue
+    SELECT (SELECT j.queue FROM {t}job AS j {by_ready}
+             WHERE j.namespace = :namespace AND j.not_before = 0 AND j.queue > q.queue
              ORDER BY j.queue LIMIT 1), q.nth + 1
-      FROM waiting AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
+      FROM ready AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
+delayed (queue, nth) AS (
+    SELECT (SELECT j.queue FROM {t}job AS j {by_delayed}
+             WHERE j.namespace = :namespace AND j.not_before > 0
+             ORDER BY j.queue LIMIT 1), 1
+     UNION ALL
+    SELECT (SELECT j.queue FROM {t}job AS j {by_delayed}
+             WHERE j.namespace = :namespace AND j.not_before > 0 AND j.queue > q.queue
+             ORDER BY j.queue LIMIT 1), q.nth + 1
+      FROM delayed AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
 leased (queue, nth) AS (
     SELECT (SELECT j.queue FROM {t}job AS j {by_leases}
              WHERE j.namespace = :namespace AND j.lease_id IS NOT NULL
@@ -480,7 +540,9 @@ leased (queue, nth) AS (
              ORDER BY j.queue LIMIT 1), q.nth + 1
       FROM leased AS q WHERE q.queue IS NOT NULL AND q.nth < :queues),
 busy AS (
-    SELECT q.queue FROM waiting AS q WHERE q.queue IS NOT NULL
+    SELECT q.queue FROM ready AS q WHERE q.queue IS NOT NULL
+     UNION
+    SELECT q.queue FROM delayed AS q WHERE q.queue IS NOT NULL
      UNION
     SELECT q.queue FROM leased AS q WHERE q.queue IS NOT NULL),
 idle AS (
@@ -497,12 +559,18 @@ SELECT m.is_empty, m.name FROM (
 -- name: count_queues
 SELECT count(*) FROM {t}queue {where};
 
--- name: count_waiting
-SELECT count(*), count(CASE WHEN w.not_before <= (SELECT {t}clock()) THEN 1 END),
-       min(CASE WHEN w.not_before <= (SELECT {t}clock()) THEN w.run_at END) FROM (
-    SELECT j.run_at, j.not_before FROM {t}job AS j
-     WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
-     ORDER BY j.priority DESC, j.run_at, j.id LIMIT :jobs) AS w;
+-- name: count_ready
+SELECT count(*) FROM (
+    SELECT j.run_at FROM {t}job AS j {by_ready}
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before = 0
+     LIMIT :jobs) AS w;
+
+-- name: count_delayed
+-- Those that are due count as ready.
+SELECT count(*), count(CASE WHEN w.run_at <= (SELECT {t}clock()) THEN 1 END) FROM (
+    SELECT j.run_at FROM {t}job AS j {by_delayed}
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+     LIMIT :jobs) AS w;
 
 -- name: count_leased
 -- By policy, with the first end of a lease: whether some are suspect depends on both.
@@ -520,19 +588,30 @@ SELECT count(*) FROM (
  WHERE w.policy = :policy AND w.lease_expires_at <= :until;
 
 -- name: oldest_waiting
--- The index is by priority and then by time: from priority to priority, and of each the first.
-WITH RECURSIVE level (priority, nth) AS (
-    SELECT (SELECT max(j.priority) FROM {t}job AS j
-             WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL), 1
+-- {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, priority and time:
+-- from kind to kind, of each from priority to priority, and of each the first.
+WITH RECURSIVE known (kind, nth) AS (
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}), 1
      UNION ALL
-    SELECT (SELECT max(j.priority) FROM {t}job AS j
-             WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
-               AND j.priority < level.priority), level.nth + 1
-      FROM level WHERE level.priority IS NOT NULL AND level.nth < :levels)
-SELECT min((SELECT min(j.run_at) FROM {t}job AS j
-             WHERE j.namespace = :namespace AND j.queue = :queue AND j.run_at IS NOT NULL
-               AND j.priority = level.priority))
-  FROM level;
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+               AND j.kind > k.kind), k.nth + 1
+      FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :levels),
+level (kind, priority, nth) AS (
+    SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {index}
+                     WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+                       AND j.kind = k.kind), 1
+      FROM known AS k WHERE k.kind IS NOT NULL
+     UNION ALL
+    SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {index}
+                     WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+                       AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
+      FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
+SELECT min((SELECT min(j.run_at) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+               AND j.kind = l.kind AND j.priority = l.priority))
+  FROM level AS l WHERE l.priority IS NOT NULL;
 
 -- name: count_dead_letters
 SELECT count(*) FROM (

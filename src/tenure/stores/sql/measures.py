@@ -12,13 +12,16 @@ from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
 from tenure.stores.sql.rows import Row, decode_policy
-from tenure.stores.sql.statements import Query
+from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_LEVELS = 32
-"""How many priorities of a queue are searched for its oldest job."""
+"""How many kinds of a queue, and priorities of a kind, are searched for the oldest job."""
 MAX_POLICIES = 10
 """Of so many policies in a queue the suspect jobs are counted."""
+
+_READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"))
+_DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
 
 
 class SqlMeasures(Transactional):
@@ -61,11 +64,11 @@ class SqlMeasures(Transactional):
             ],
         )
         dead = answers[len(queries) :]
-        suspect = self._suspect(tx, names, answers[1 : len(queries) : 3], jobs, Instant(now))
+        suspect = self._suspect(tx, names, answers[4 : len(queries) : 5], jobs, Instant(now))
         return Measures(
             now=Instant(now),
             queues=tuple(
-                _measure(namespace, name, answers[3 * at : 3 * at + 3], suspect[at], now)
+                _measure(namespace, name, answers[5 * at : 5 * at + 5], suspect[at], jobs, now)
                 for at, (namespace, name) in enumerate(names)
             ),
             left_out=known - len(names),
@@ -103,10 +106,19 @@ class SqlMeasures(Transactional):
     def _about(self, namespace: Namespace, queue: QueueName, jobs: int) -> list[Query]:
         where = {"namespace": namespace, "queue": queue}
         return [
-            self._query("count_waiting", jobs=jobs, **where),
+            self._query("count_ready", jobs=jobs, **where),
+            self._query("count_delayed", jobs=jobs, **where),
+            self._oldest(is_ready=True, namespace=namespace, queue=queue),
+            self._oldest(is_ready=False, namespace=namespace, queue=queue),
             self._query("count_leased", jobs=jobs, **where),
-            self._query("oldest_waiting", levels=MAX_LEVELS, **where),
         ]
+
+    def _oldest(self, *, is_ready: bool, namespace: Namespace, queue: QueueName) -> Query:
+        """The earliest `run_at` of a queue's ready jobs, or of its delayed ones."""
+        shape = _READY if is_ready else _DELAYED
+        return self._query(
+            "oldest_waiting", shape, namespace=namespace, queue=queue, levels=MAX_LEVELS
+        )
 
 
 def _measure(
@@ -114,19 +126,19 @@ def _measure(
     queue: QueueName,
     answers: Sequence[Sequence[Row]],
     suspect: int,
+    most: int,
     now: int,
 ) -> QueueMeasure:
-    [(waiting, ready, oldest_counted)], leased, [(oldest,)] = answers
-    # Of the jobs that were not counted, those whose time has come. The counted ones may also be
-    # ready before it, if the clock was set back. [Z6]
-    ready_since = [] if oldest_counted is None else [oldest_counted]
-    if oldest is not None and oldest <= now:
-        ready_since.append(oldest)
+    [(ready,)], [(delayed, due)], [(oldest,)], [(oldest_delayed,)], leased = answers
+    # A job that was not delayed is ready also before its time, if the clock was set back. [Z6]
+    ready_since = [] if oldest is None else [oldest]
+    if oldest_delayed is not None and oldest_delayed <= now:
+        ready_since.append(oldest_delayed)
     return QueueMeasure(
         namespace=namespace,
         queue=queue,
-        ready=ready,
-        delayed=waiting - ready,
+        ready=min(most, ready + due),
+        delayed=delayed - due,
         leased=sum(count for _, count, _ in leased),
         suspect=suspect,
         oldest_ready_at=min(ready_since, default=None),

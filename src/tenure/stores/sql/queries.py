@@ -62,6 +62,24 @@ _JOB_CLAUSES = {
     "id_to": "AND id <= :id_to",
     "before": "AND id < :before",
 }
+_WAITING = "AND finished_at IS NULL AND lease_id IS NULL"
+_LEASED = "AND lease_id IS NOT NULL"
+_ENDED = "AND finished_at IS NOT NULL"
+_STATUS_ARMS = {
+    JobStatus.CLAIMED: _LEASED,
+    JobStatus.RUNNING: _LEASED,
+    JobStatus.STALLED: "AND stall_cause IS NOT NULL",
+    JobStatus.FAILED: "AND error IS NOT NULL AND reason_code IS NULL",
+    JobStatus.CANCELLED: "AND finished_at IS NOT NULL AND result IS NULL AND error IS NULL",
+    JobStatus.DEAD_LETTERED: "AND reason_code IS NOT NULL",
+}
+"""What the rows of a status have in common, as the index for them says it: an index never mentions
+the status itself (docs/adr/0006). The other two, `queued` and `succeeded`, are common."""
+_LISTING_INDEX = {_LEASED: "{by_leases}"}
+_LISTING_ARM = (
+    "SELECT * FROM (SELECT id AS job_id FROM {t}job %s WHERE namespace = :namespace %s"
+    " ORDER BY id DESC LIMIT :limit) AS arm"
+)
 _JOB_COLUMNS = {True: "{job_columns}", False: "{job_columns_without_bodies}"}
 _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
@@ -69,6 +87,9 @@ _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 
 class SqlQueries(Transactional):
     """The part of `tenure.ports.Store` that lists what is there."""
+
+    _lists_by_phase = False
+    """Whether jobs that wait and jobs that have ended have indexes of their own for lists."""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
@@ -88,7 +109,7 @@ class SqlQueries(Transactional):
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )
-        given = {
+        given: dict[str, object] = {
             "statuses": self._pack([status.value for status in wanted.statuses])
             if wanted.statuses
             else None,
@@ -104,24 +125,30 @@ class SqlQueries(Transactional):
         }
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
         clauses.append(_JOB_FLAGS[wanted.resolved])
-        if wanted.statuses == (JobStatus.DEAD_LETTERED,):
-            clauses.append("AND reason_code IS NOT NULL")  # there is an index for these
-        index = ""
-        if wanted.statuses and all(status.is_leased for status in wanted.statuses):
-            # There is one for these, too: few jobs, which are then sorted.
-            clauses.append("AND lease_id IS NOT NULL")
-            index = "{by_leases}"
-        return self._query(
-            "list_jobs",
-            (
-                ("columns", _JOB_COLUMNS[wanted.bodies]),
-                ("clauses", " ".join(clauses)),
-                ("index", index),
-            ),
-            namespace=wanted.namespace,
-            limit=wanted.limit,
-            **given,
-        )
+        given |= {"namespace": wanted.namespace, "limit": wanted.limit}
+        columns = ("columns", _JOB_COLUMNS[wanted.bodies])
+        arms = [
+            (_LISTING_INDEX.get(arm, ""), " ".join([*clauses, arm]))
+            for arm in self._listing_arms(wanted)
+        ]
+        if len(arms) == 1:
+            [(index, conditions)] = arms
+            shape = (columns, ("index", index), ("clauses", conditions))
+            return self._query("list_jobs", shape, **given)
+        merged = " UNION ALL ".join(_LISTING_ARM % arm for arm in arms)
+        return self._query("list_merged_jobs", (columns, ("arms", merged)), **given)
+
+    def _listing_arms(self, wanted: JobFilter) -> Sequence[str]:
+        """Conditions that together leave no listed job out, each with an index of its own."""
+        if wanted.kind is None and all(status in _STATUS_ARMS for status in wanted.statuses):
+            arms = dict.fromkeys(_STATUS_ARMS[status] for status in wanted.statuses)
+            if arms:
+                return list(arms)
+        is_indexed = wanted.queue is not None or wanted.kind is not None
+        if self._lists_by_phase and is_indexed and wanted.correlation_id is None:
+            leased = _LEASED if wanted.queue is None else f"{_LEASED} AND queue = :queue"
+            return [_WAITING, leased, _ENDED]
+        return [""]
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were committed. [E5]"""

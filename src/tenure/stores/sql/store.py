@@ -33,10 +33,11 @@ from tenure.core.outcomes import Change
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable, UnreadableRow
-from tenure.ports import MAX_LOOKED_AT, DedupeKey, Loaded, Locked, Saved
+from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
+from tenure.stores.sql.candidates import SqlCandidates
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.measures import SqlMeasures
 from tenure.stores.sql.resolutions import Resolutions
@@ -52,7 +53,7 @@ from tenure.stores.sql.rows import (
     observation_from,
     session_from,
 )
-from tenure.stores.sql.statements import Query, Shape, Statements
+from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.workers import Workers
@@ -87,11 +88,6 @@ COLUMN_WORDS = {
     "session_columns": ", ".join(SESSION_COLUMNS),
 }
 
-# Fragments that complete a statement. Which of them are used depends on the request; their text
-# does not.
-_OF_KINDS: Shape = (("kinds", "AND j.kind {among_kinds}"),)
-_OF_ANY_KIND: Shape = (("kinds", ""),)
-
 
 class _Restart(Exception):
     """The claim chose its locks for other settings of a queue than those it then read."""
@@ -99,6 +95,7 @@ class _Restart(Exception):
 
 class SqlStore(
     Resolutions,
+    SqlCandidates,
     SqlEvents,
     Artifacts,
     AttemptLogs,
@@ -361,14 +358,12 @@ class SqlStore(
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
         names = list(dict.fromkeys(scope.queues))
-        expected = {
-            name: state
-            for name in names
-            if (state := self._unusual_queues.get((scope.namespace, name))) is not None
-        }
+        expected = self._expected_settings(scope, names)
         limited = {name for name, state in expected.items() if state.limit is not None}
-        # If no queue is paused or limited, one round trip reads everything.
-        at_once = [] if expected else self._candidate_queries(scope, dict.fromkeys(names, wanted))
+        kinds = self._kinds_to_claim(tx, scope, names)
+        # One round trip, unless a queue is paused or limited or delayed jobs are due.
+        most = dict.fromkeys(names, wanted)
+        at_once = [] if expected else self._candidate_queries(scope, kinds, most)
         locks = self._claim_locks(scope, sessions, limited)
         answers = tx.fetch(
             *locks,
@@ -384,8 +379,8 @@ class SqlStore(
         queues = self._with_live_leases(tx, scope, settings)
         most = {name: queues[name].most(wanted) for name in names}
         if not at_once:
-            answers[2:] = tx.fetch(*self._candidate_queries(scope, most))
-        candidates, moment = self._passing_over(tx, scope, most, answers[2:])
+            answers[2:] = tx.fetch(*self._candidate_queries(scope, kinds, most))
+        candidates, moment = self._passing_over(tx, scope, kinds, most, answers[2:])
         [(now, epoch, settling_since)] = moment
         self._saw_epoch(Epoch(epoch))
         remembered = [session_from(row) for row in answers[0]]
@@ -403,37 +398,64 @@ class SqlStore(
             self._write_claimed(tx, planned.changes, view.epoch, also)
         return planned
 
+    def _expected_settings(
+        self, scope: ClaimScope, names: Sequence[QueueName]
+    ) -> dict[QueueName, QueueState]:
+        """The queues that were paused or limited when this store last read their settings."""
+        found = {name: self._unusual_queues.get((scope.namespace, name)) for name in names}
+        return {name: state for name, state in found.items() if state is not None}
+
     def _passing_over(
         self,
         tx: Transaction,
         scope: ClaimScope,
+        kinds: Mapping[QueueName, Sequence[str]],
         most: Mapping[QueueName, int],
         answers: Sequence[Sequence[Row]],
     ) -> tuple[list[Job], Sequence[Row]]:
         """The candidates and the clock. Jobs that this version cannot read, or not in full, are
         left to the version that wrote them; others are asked for in their place. [Y5]"""
-        asked_more = 0
+        asked_more, asked = 0, most
         while True:
-            *found, moment = answers
-            candidates = _merged(found)
-            passed_over = sum(map(len, found)) - len(candidates)
+            found, moment = self._with_delayed(tx, scope, asked, answers)
+            readable = [job for rows in found for job in _readable(rows)]
+            passed_over = sum(map(len, found)) - len(readable)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
-                return candidates, moment
+                return _first(readable, most), moment
             asked_more = min(passed_over, MAX_PASSED_OVER)
-            more = {name: number + asked_more for name, number in most.items() if number}
-            answers = tx.fetch(*self._candidate_queries(scope, more))
+            asked = {name: number + asked_more for name, number in most.items() if number}
+            answers = tx.fetch(*self._candidate_queries(scope, kinds, asked))
 
-    def _candidate_queries(self, scope: ClaimScope, wanted: Mapping[QueueName, int]) -> list[Query]:
-        """The ready jobs of each queue, then the clock: it is read after the rows are locked."""
-        kinds = {} if scope.kinds is None else {"kinds": self._pack(scope.kinds)}
-        shape = _OF_ANY_KIND if scope.kinds is None else _OF_KINDS
-        questions = [
-            self._query(
-                "candidates", shape, namespace=scope.namespace, queue=name, wanted=most, **kinds
-            )
-            for name, most in wanted.items()
+    def _with_delayed(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        wanted: Mapping[QueueName, int],
+        answers: Sequence[Sequence[Row]],
+    ) -> tuple[list[Sequence[Row]], Sequence[Row]]:
+        """The rows of ready jobs and of delayed ones that are due, and the clock after them."""
+        *found, moment = answers
+        ready, levels = found[: -len(wanted)], found[-len(wanted) :]
+        [(now, *_)] = moment
+        delayed = self._delayed_queries(scope, wanted, levels, Instant(now))
+        if delayed:
+            *due, moment = tx.fetch(*delayed, self._query("moment_to_decide"))
+            ready += due
+        return ready, moment
+
+    def _candidate_queries(
+        self,
+        scope: ClaimScope,
+        kinds: Mapping[QueueName, Sequence[str]],
+        wanted: Mapping[QueueName, int],
+    ) -> list[Query]:
+        """The ready jobs of each queue, where its delayed jobs are, and then the clock: it is read
+        after the rows are locked."""
+        return [
+            *self._ready_queries(scope, kinds, wanted),
+            *self._level_queries(scope, kinds, wanted),
+            self._query("moment_to_decide"),
         ]
-        return [*questions, self._query("moment_to_decide")]
 
     def _checked_settings(
         self,
@@ -504,13 +526,15 @@ class SqlStore(
     def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
         """How long until these queues have a ready job, as far as one can see."""
         asked = [
-            self._query("next_not_before", namespace=namespace, queue=name, most=MAX_LOOKED_AT)
-            for name in queues
+            self._query("count_ready", jobs=1, namespace=namespace, queue=name) for name in queues
         ]
+        asked += [self._oldest(is_ready=False, namespace=namespace, queue=name) for name in queues]
         *found, [(now, _)] = self._read(
             lambda tx: tx.fetch(*asked, self._query("moment"), last=True)
         )
-        instants = [instant for [(instant,)] in found if instant is not None]
+        if any(count for [(count,)] in found[: len(queues)]):
+            return Duration(0)
+        instants = [instant for [(instant,)] in found[len(queues) :] if instant is not None]
         return Duration(max(0, min(instants) - now)) if instants else None
 
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
@@ -588,14 +612,19 @@ def _with_live(state: QueueState, live: int) -> QueueState:
     return QueueState(name=state.name, paused=state.paused, limit=state.limit, live=live)
 
 
-def _merged(candidates: Sequence[Sequence[Row]]) -> list[Job]:
-    """The candidates of all queues in claim order, without those that this version cannot read, or
-    not in full. [Y5]"""
-    jobs = [job for rows in candidates for job in _readable(rows)]
-    return jobs if len(candidates) == 1 else sorted(jobs, key=claim_order)
+def _first(jobs: Sequence[Job], most: Mapping[QueueName, int]) -> list[Job]:
+    """The jobs in claim order, of each queue so many at most."""
+    room = dict(most)
+    chosen: list[Job] = []
+    for job in sorted(jobs, key=claim_order):
+        if room[job.queue]:
+            room[job.queue] -= 1
+            chosen.append(job)
+    return chosen
 
 
 def _readable(rows: Sequence[Row]) -> Iterator[Job]:
+    """The jobs that this version can read in full. [Y5]"""
     for row in rows:
         try:
             job = job_from(row)

@@ -54,8 +54,13 @@ WORDS = COLUMN_WORDS | {
     # One writer at a time needs no row locks.
     "lock": "",
     "skip_locked": "",
+    "skip_locked_jobs": "",
     # Without statistics SQLite takes another index that begins with the same columns.
     "by_leases": "INDEXED BY tenure_job_leased",
+    "by_ready": "INDEXED BY tenure_job_ready",
+    "by_delayed": "INDEXED BY tenure_job_delayed",
+    "each_kind": "SELECT value AS kind FROM json_each(:kinds)",
+    "smallint": "integer",
     # SQLite has no arrays: a list travels as one JSON document.
     **{
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})

@@ -129,10 +129,13 @@ CREATE TABLE tenure_job (
         END)
 ) STRICT;
 
--- In claim order; not_before comes last, so that a claim passes by delayed jobs within the index.
-CREATE INDEX tenure_job_claimable
-    ON tenure_job (namespace, queue, priority DESC, run_at, id, not_before)
- WHERE run_at IS NOT NULL;
+-- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
+-- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
+-- claim (docs/adr/0047).
+CREATE INDEX tenure_job_ready
+    ON tenure_job (namespace, queue, kind, priority DESC, run_at, id) WHERE not_before = 0;
+CREATE INDEX tenure_job_delayed
+    ON tenure_job (namespace, queue, kind, priority DESC, run_at, id) WHERE not_before > 0;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 CREATE UNIQUE INDEX tenure_job_dedupe
@@ -147,9 +150,14 @@ CREATE INDEX tenure_job_correlation
 CREATE INDEX tenure_job_listed ON tenure_job (namespace, id);
 CREATE INDEX tenure_job_listed_by_queue ON tenure_job (namespace, (queue || ''), id);
 CREATE INDEX tenure_job_listed_by_kind ON tenure_job (namespace, (kind || ''), id);
--- Dead letters are few among many jobs. Only they have a reason code, and it is written once, with
--- finished_at: an index on it costs no other update anything.
+-- Jobs that did not succeed are few among many. These columns are written when a job stalls or ends:
+-- indexes on them cost other updates nothing.
 CREATE INDEX tenure_job_dead_letter ON tenure_job (namespace, id) WHERE reason_code IS NOT NULL;
+CREATE INDEX tenure_job_failed
+    ON tenure_job (namespace, id) WHERE error IS NOT NULL AND reason_code IS NULL;
+CREATE INDEX tenure_job_cancelled ON tenure_job (namespace, id)
+ WHERE finished_at IS NOT NULL AND result IS NULL AND error IS NULL;
+CREATE INDEX tenure_job_stalled ON tenure_job (namespace, id) WHERE stall_cause IS NOT NULL;
 CREATE INDEX tenure_job_compensation
     ON tenure_job (origin_id) WHERE origin_cause = 'compensation';
 

@@ -1,0 +1,207 @@
+"""What is asked all the time costs the same on a large store as on a small one.
+
+Work is counted, not timed: PostgreSQL says how many pages a statement read, SQLite how many steps
+its virtual machine took.
+"""
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TypeAlias
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.claims import ClaimScope
+from tenure.core.commands import Enqueue
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
+from tenure.core.instants import Duration, seconds
+from tenure.core.vocabulary import JobStatus
+from tenure.deadlines import deadline
+from tenure.ports import NO_WAIT, JobFilter
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.statements import Query
+from tenure.stores.sqlite.store import SqliteStore
+from tests.stores.lives import QUEUE, change, save
+from tests.support.postgres import PostgresServer
+
+SIZES = (1_000, 10_000)
+"""How many jobs are ready, and how many are delayed, in the small store and in the large one."""
+
+READY, RARE, DELAYED, MISSING = "ready", "rare", "delayed", "missing"
+QUIET = QueueName("quiet")
+HERE = DEFAULT_NAMESPACE
+
+RARE_STATUSES = tuple(
+    status for status in JobStatus if status not in (JobStatus.QUEUED, JobStatus.SUCCEEDED)
+)
+
+AnyStore: TypeAlias = PostgresStore | SqliteStore
+
+
+def _fill(store: AnyStore, jobs: int) -> None:
+    """As many ready jobs as delayed ones of a higher priority, a ready one of a rare kind behind
+    them all, and an older job in a queue of its own."""
+    _enqueue(store, 1, RARE, queue=QUIET)
+    _enqueue(store, jobs, READY)
+    _enqueue(store, jobs, DELAYED, priority=5, delay_us=seconds(3600))
+    _enqueue(store, 1, RARE, priority=-5)
+
+
+def _enqueue(
+    store: AnyStore,
+    jobs: int,
+    kind: str,
+    *,
+    queue: QueueName = QUEUE,
+    priority: int = 0,
+    delay_us: Duration = NO_WAIT,
+) -> None:
+    for begin in range(0, jobs, 1000):
+        now = store.now()
+        save(
+            store,
+            [
+                change(
+                    None,
+                    Enqueue(
+                        job_id=new_job_id(now, os.urandom(16)),
+                        namespace=HERE,
+                        queue=queue,
+                        kind=Kind(kind),
+                        actor=Actor("client:c"),
+                        payload=b"1",
+                        priority=priority,
+                        delay_us=delay_us,
+                    ),
+                    now,
+                )
+                for _ in range(min(1000, jobs - begin))
+            ],
+        )
+
+
+def _claim(*kinds: str) -> Callable[[AnyStore], Sequence[Query]]:
+    scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=tuple(map(Kind, kinds)))
+    return lambda store: store._candidate_queries(scope, {QUEUE: kinds}, {QUEUE: 10})
+
+
+ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
+    "claim of a kind": _claim(READY),
+    "claim of a kind that the queue does not have": _claim(MISSING),
+    "claim of a kind behind all others": _claim(RARE),
+    "claim of several kinds": _claim(RARE, MISSING, READY, DELAYED),
+    "claim of delayed jobs": _claim(DELAYED),
+    "kinds that wait": lambda store: [
+        store._query("waiting_kinds", namespace=HERE, queue=QUEUE),
+    ],
+    "queues to measure": lambda store: [
+        store._query("measured_queues", namespace=HERE, queues=100)
+    ],
+    "oldest ready job": lambda store: [store._oldest(is_ready=True, namespace=HERE, queue=QUEUE)],
+    "next delayed job": lambda store: [store._oldest(is_ready=False, namespace=HERE, queue=QUEUE)],
+    "jobs of a kind that none has": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
+    ],
+    "jobs of a queue that none has": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, queue=QueueName(MISSING)))
+    ],
+    "jobs of a rare kind": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, kind=Kind(RARE)))
+    ],
+    "jobs of a quiet queue": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, queue=QUIET))
+    ],
+    "jobs that did not succeed": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, statuses=(status,))) for status in RARE_STATUSES
+    ],
+    "jobs that did not succeed, of several statuses": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, statuses=RARE_STATUSES))
+    ],
+}
+"""What is asked of a small store and of a large one."""
+
+
+@pytest.fixture(scope="module")
+def postgres_stores(postgres: PostgresServer) -> Iterator[list[tuple[PostgresStore, str]]]:
+    stores: list[tuple[PostgresStore, str]] = []
+    for jobs in SIZES:
+        url = postgres.create_database()
+        store = PostgresStore(url, migrate=True)
+        _fill(store, jobs)
+        with psycopg.connect(url, autocommit=True) as raw:
+            raw.execute("VACUUM ANALYZE tenure.job")
+        stores.append((store, url))
+    yield stores
+    for store, url in stores:
+        store.close()
+        postgres.drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def sqlite_stores(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[list[tuple[SqliteStore, Path]]]:
+    stores = []
+    for jobs in SIZES:
+        path = tmp_path_factory.mktemp("growth") / "tenure.db"
+        store = SqliteStore(path)
+        _fill(store, jobs)
+        stores.append((store, path))
+    yield stores
+    for store, _ in stores:
+        store.close()
+
+
+@spec("Z1", "B25", "B27")
+@pytest.mark.parametrize("name", ASKED)
+def test_postgres_reads_as_few_pages_of_a_large_store_as_of_a_small_one(
+    postgres_stores: list[tuple[PostgresStore, str]], name: str
+) -> None:
+    small, large = (_pages(store, url, ASKED[name](store)) for store, url in postgres_stores)
+
+    assert 0 < large <= 2 * small + 4, f"{small} pages, then {large}"
+
+
+def _pages(store: PostgresStore, url: str, queries: Sequence[Query]) -> int:
+    pages = 0
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
+        settings = store._settings(deadline(10), None)
+        raw.execute(settings.text, settings.parameters)
+        for query in queries:
+            explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {query.text}".encode()
+            plan = "\n".join(row[0] for row in raw.execute(explain, query.parameters).fetchall())
+            whole = plan.partition("Planning:")[0].partition("Buffers: ")[2].partition("\n")[0]
+            pages += sum(int(n) for n in re.findall(r"(?:hit|read)=(\d+)", whole))
+        raw.rollback()
+    return pages
+
+
+@spec("Z1", "B25", "B27")
+@pytest.mark.parametrize("name", ASKED)
+def test_sqlite_takes_as_few_steps_in_a_large_store_as_in_a_small_one(
+    sqlite_stores: list[tuple[SqliteStore, Path]], name: str
+) -> None:
+    small, large = (_steps(store, path, ASKED[name](store)) for store, path in sqlite_stores)
+
+    assert 0 < large <= 2 * small, f"{small} steps, then {large}"
+
+
+def _steps(store: SqliteStore, path: Path, queries: Sequence[Query]) -> int:
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with closing(sqlite3.connect(path)) as raw:
+        raw.create_function("tenure_clock", 0, store.now)
+        raw.set_progress_handler(count, 10)
+        for query in queries:
+            raw.execute(query.text, query.parameters).fetchall()
+    return steps
