@@ -161,9 +161,11 @@ count(*) AS n, array_agg(id) AS ids;
 CASE WHEN w.n = CAST(:count AS bigint) THEN NULL ELSE coalesce(array_to_string(w.ids, ','), '') END;
 
 -- name: notify
--- A hint that is lost with the server is no loss: the commit does not wait for the disk.
+-- Differs: on SQLite a process that waits sees every commit in the file itself. A hint that is lost
+-- with the server is no loss: the commit does not wait for the disk.
 SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify(:channel, p.payload)
   FROM unnest(CAST(:payloads AS text[])) AS p(payload);
 
 -- name: notify_within
+-- Differs: see notify.
 SELECT pg_notify(:channel, p.payload) FROM unnest(CAST(:payloads AS text[])) AS p(payload);
