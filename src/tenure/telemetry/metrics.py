@@ -6,6 +6,7 @@ The library is optional and is imported when metrics are asked for. While the st
 its gauges are absent and the counters are not.
 """
 
+import socket
 import threading
 import time
 from collections import OrderedDict
@@ -339,9 +340,14 @@ def exposed(metrics: Metrics, address: MetricsAddress) -> Iterator[int]:
             hint="choose another --metrics-port, or stop the process that uses this one",
         ) from failure
     _limit_callers(server)
+    server.socket.listen(MAX_CALLERS)  # the socketserver module lets 5 wait to be accepted
     try:
         yield server.server_port
     finally:
+        # Wakes serve_forever, which otherwise looks every 0.5 s whether it has to end. A system
+        # that cannot do this to a listening socket raises, and the end takes that long.
+        with suppress(OSError):
+            server.socket.shutdown(socket.SHUT_RDWR)
         server.shutdown()
         server.server_close()
         thread.join()
