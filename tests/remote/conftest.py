@@ -8,15 +8,16 @@ import pytest
 
 from tenure.conformance.harness import StoreFactory
 from tenure.errors import Closed
-from tests.conformance.factories import SqliteFactory
+from tests.conformance.factories import MemoryFactory
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer
 
 
 @pytest.fixture
 def tenure_store_factory() -> StoreFactory:
-    """SQLite; the kit runs on each database without HTTP. Whoever opens it closes it."""
-    return SqliteFactory()
+    """In memory: what HTTP adds does not depend on the store, and the kit runs on each of them
+    without HTTP. Whoever opens it closes it."""
+    return MemoryFactory()
 
 
 @pytest.fixture(scope="session")
