@@ -10,9 +10,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from tenure import Tenure, WaitTimeout
-from tests.e2e.workers import TENURE
 from tests.remote.sites import RemoteSite
 from tests.server.processes import Process
+from tests.support.commands import TENURE
 
 pytestmark = pytest.mark.process
 

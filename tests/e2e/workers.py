@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,12 +29,11 @@ from tenure.verify import verify
 from tenure.wiring import open_store
 from tenure.worker.application import load_registry
 from tests.e2e.app import app
+from tests.support.commands import ROOT, TENURE, command
 from tests.support.freezing import freeze_without_lock
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.e2e.app:app"
-TENURE = (sys.executable, "-m", "tenure")
 EACH_DATABASE = pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
 BOUNDS = "1s,120s"
 CLIENT = client_actor("tests")
@@ -82,14 +80,7 @@ class Site:
 
     def tenure(self, *words: str) -> "subprocess.CompletedProcess[bytes]":
         """A command of the `tenure` program on this store."""
-        return subprocess.run(
-            [*TENURE, *words],
-            cwd=ROOT,
-            env=self._environment,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return command(*words, environment=self._environment)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a worker's supervisor alone."""

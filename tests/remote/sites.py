@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tenure.core.ids import QueueName
 from tenure.core.vocabulary import Role
-from tests.e2e.workers import APP, ROOT, TENURE, Site
+from tests.e2e.workers import APP, Site
 from tests.remote.serving import new_token
 from tests.server.processes import Process
+from tests.support.commands import ROOT, TENURE, text_command
 
 SECRET = re.compile(r"tenure_[0-9a-f]{16}_[0-9a-f]{64}")
 
@@ -56,15 +57,7 @@ class RemoteSite(Site):
 
     def ask(self, address: str, token: str, *words: str) -> "subprocess.CompletedProcess[str]":
         """A command of the `tenure` program, of a server."""
-        return subprocess.run(
-            [*TENURE, *words],
-            cwd=ROOT,
-            env=self.environment(address, token),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return text_command(*words, environment=self.environment(address, token))
 
     def close(self) -> None:
         for process in self.workers.values():

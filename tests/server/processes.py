@@ -7,18 +7,13 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from tenure.cli.main import main
 from tests.server.harness import Answer
+from tests.support.commands import ROOT, TENURE, text_command
 from tests.support.waiting import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parents[2]
-TENURE = (sys.executable, "-m", "tenure")
 CERTIFICATE = Path(__file__).with_name("certificates") / "localhost.crt"
 KEY = CERTIFICATE.with_suffix(".key")
 
@@ -125,25 +120,16 @@ class House:
 
     def tenure(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """A command on this store."""
-        return subprocess.run(
-            [*TENURE, *words],
-            cwd=ROOT,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return text_command(*words, environment=self._environment)
 
     def token(self, role: str, name: str = "somebody", *words: str) -> str:
         """A new token's text."""
         return self._set_up("tokens", "create", name, "--role", role, *words).strip()
 
     def _set_up(self, *words: str) -> str:
-        """What a command prints. It runs in this process: a new one takes half a second of a core,
-        and a test that tests none of these commands would start three."""
-        done = CliRunner().invoke(main, words, env=self._environment, catch_exceptions=False)
-        assert done.exit_code == 0, done.stderr
+        """What a command prints that must not fail."""
+        done = self.tenure(*words)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def serve(self, *words: str, stderr: int | None = None) -> Process:

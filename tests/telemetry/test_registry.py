@@ -20,7 +20,7 @@ from tenure.conformance.spec import spec
 from tenure.errors import InvalidInput, TenureError
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Metrics, MetricsAddress, exposed
-from tests.server.processes import ROOT
+from tests.support.commands import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from tests.telemetry.scrape import samples, total
 

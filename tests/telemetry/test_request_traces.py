@@ -21,7 +21,8 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.telemetry import tracing
 from tenure.wiring import open_remote
 from tests.server.harness import JOB
-from tests.server.processes import ROOT, House, Process
+from tests.server.processes import House, Process
+from tests.support.commands import ROOT
 from tests.support.waiting import until
 from tests.telemetry.recorder import Heard, Recorder
 from tests.telemetry.traced import (
