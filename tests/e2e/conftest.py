@@ -21,3 +21,13 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     site = Site(url)
     yield site
     site.close()
+
+
+@pytest.fixture(scope="module")
+def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site whose worker all tests of a file share: for those that neither stop it nor choose its
+    options."""
+    site = Site(f"sqlite:///{tmp_path_factory.mktemp('staffed') / 'e2e.db'}")
+    site.start("worker", concurrency=3)
+    yield site
+    site.close()

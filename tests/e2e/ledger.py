@@ -30,11 +30,11 @@ def connect(url: str) -> Any:
     return psycopg.connect(url)
 
 
-def entries(url: str) -> list[tuple[str, int]]:
-    """What is in the ledger."""
+def attempts_that_posted(url: str, entry: str) -> list[int]:
+    """The attempts that put this entry into the ledger."""
+    statement = f"SELECT attempt FROM ledger WHERE entry = '{entry}' ORDER BY 1"
     with closing(connect(url)) as connection:
-        rows = connection.execute("SELECT entry, attempt FROM ledger ORDER BY 2").fetchall()
-        return [(row[0], row[1]) for row in rows]
+        return [attempt for [attempt] in connection.execute(statement).fetchall()]
 
 
 def _wait_for(file: str) -> None:

@@ -30,41 +30,38 @@ def is_out_of_sight(site: Site, job_id: JobId, name: str) -> bool:
 
 
 @spec("B8")
-def test_an_artifact_appears_with_the_success_and_not_before(site: Site, tmp_path: Path) -> None:
+def test_an_artifact_appears_with_the_success_and_not_before(staffed: Site, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    job_id = site.enqueue("write", how="waits", note=str(note))
-    site.start("worker")
+    job_id = staffed.enqueue("write", how="waits", note=str(note))
     until(Path(f"{note}.ready").exists, "the artifact is staged")
 
-    was_hidden = is_out_of_sight(site, job_id, "paper-1")
+    was_hidden = is_out_of_sight(staffed, job_id, "paper-1")
     note.touch()
-    job = site.until_ended(job_id)
+    job = staffed.until_ended(job_id)
 
     assert was_hidden
     assert job.status is JobStatus.SUCCEEDED
-    assert seen(site, job_id) == ["paper-1"]
-    assert site.tenure("jobs", "artifacts", job_id, "paper-1").stdout == paper(1)
+    assert seen(staffed, job_id) == ["paper-1"]
+    assert staffed.tenure("jobs", "artifacts", job_id, "paper-1").stdout == paper(1)
 
 
 @spec("B8")
-def test_only_the_attempt_that_succeeded_is_seen(site: Site) -> None:
-    job_id = site.enqueue("write", how="raises")
-    site.start("worker")
+def test_only_the_attempt_that_succeeded_is_seen(staffed: Site) -> None:
+    job_id = staffed.enqueue("write", how="raises")
 
-    job = site.until_ended(job_id)
+    job = staffed.until_ended(job_id)
 
     assert (job.status, job.attempt) == (JobStatus.SUCCEEDED, 2)
-    assert seen(site, job_id) == ["paper-2"]
-    assert is_out_of_sight(site, job_id, "paper-1")
+    assert seen(staffed, job_id) == ["paper-2"]
+    assert is_out_of_sight(staffed, job_id, "paper-1")
 
 
 @spec("B8")
-def test_artifacts_of_a_failed_job_are_never_seen(site: Site) -> None:
-    job_id = site.enqueue("write", how="fails")
-    site.start("worker")
+def test_artifacts_of_a_failed_job_are_never_seen(staffed: Site) -> None:
+    job_id = staffed.enqueue("write", how="fails")
 
-    assert site.until_ended(job_id).status is JobStatus.FAILED
-    assert is_out_of_sight(site, job_id, "paper-1")
+    assert staffed.until_ended(job_id).status is JobStatus.FAILED
+    assert is_out_of_sight(staffed, job_id, "paper-1")
 
 
 @spec("B8")
@@ -84,16 +81,15 @@ def test_artifacts_of_a_killed_worker_are_never_seen(site: Site, tmp_path: Path)
 
 
 @spec("B8")
-def test_artifacts_of_a_cancelled_job_are_never_seen(site: Site, tmp_path: Path) -> None:
+def test_artifacts_of_a_cancelled_job_are_never_seen(staffed: Site, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    job_id = site.enqueue("write", how="waits", note=str(note))
-    site.start("worker")
+    job_id = staffed.enqueue("write", how="waits", note=str(note))
     until(Path(f"{note}.ready").exists, "the artifact is staged")
 
-    site.cancel(job_id, CancelMode.HARD)
+    staffed.cancel(job_id, CancelMode.HARD)
     note.touch()  # a handler that would finish now is too late
 
-    assert site.until_ended(job_id).status is JobStatus.CANCELLED
-    after = site.until_ended(site.enqueue("write", how="well"))
+    assert staffed.until_ended(job_id).status is JobStatus.CANCELLED
+    after = staffed.until_ended(staffed.enqueue("write", how="well"))
     assert after.status is JobStatus.SUCCEEDED
-    assert is_out_of_sight(site, job_id, "paper-1")
+    assert is_out_of_sight(staffed, job_id, "paper-1")

@@ -1,4 +1,4 @@
-"""How jobs of real workers fail, on both databases, and what becomes of them then."""
+"""How jobs of a real worker fail, and what becomes of them then."""
 
 import pytest
 from msgspec import json
@@ -13,27 +13,26 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.process
 
 
-def test_every_way_to_fail_ends_as_its_policy_says(site: Site) -> None:
-    site.start("worker", concurrency=4)
-    exhausted = site.enqueue("unlucky", how="always")
-    recovered = site.enqueue("unlucky", how="once")
-    refused = site.enqueue("unlucky", how="permanent")
-    unfit = site.enqueue("unlucky", how="unencodable")
-    resigned = site.enqueue("resigned")
-    misread = site.enqueue("add", one="x", two=2)
-    endless = site.enqueue("endless")
+def test_every_way_to_fail_ends_as_its_policy_says(staffed: Site) -> None:
+    exhausted = staffed.enqueue("unlucky", how="always")
+    recovered = staffed.enqueue("unlucky", how="once")
+    refused = staffed.enqueue("unlucky", how="permanent")
+    unfit = staffed.enqueue("unlucky", how="unencodable")
+    resigned = staffed.enqueue("resigned")
+    misread = staffed.enqueue("add", one="x", two=2)
+    endless = staffed.enqueue("endless")
 
-    assert facts(site.until_ended(exhausted)) == (
+    assert facts(staffed.until_ended(exhausted)) == (
         JobStatus.DEAD_LETTERED,
         2,
         ReasonCode.EXHAUSTED_RETRIES,
         Stage.EXEC,
     )
-    assert site.until_ended(recovered).result == b'"second"'
-    assert facts(site.until_ended(refused)) == (JobStatus.FAILED, 1, None, Stage.EXEC)
-    assert facts(site.until_ended(unfit)) == (JobStatus.FAILED, 1, None, Stage.OUTPUT)
-    assert facts(site.until_ended(resigned)) == (JobStatus.FAILED, 1, None, Stage.EXEC)
-    letter = site.until_ended(misread)
+    assert staffed.until_ended(recovered).result == b'"second"'
+    assert facts(staffed.until_ended(refused)) == (JobStatus.FAILED, 1, None, Stage.EXEC)
+    assert facts(staffed.until_ended(unfit)) == (JobStatus.FAILED, 1, None, Stage.OUTPUT)
+    assert facts(staffed.until_ended(resigned)) == (JobStatus.FAILED, 1, None, Stage.EXEC)
+    letter = staffed.until_ended(misread)
     assert facts(letter) == (
         JobStatus.DEAD_LETTERED,
         1,
@@ -42,7 +41,7 @@ def test_every_way_to_fail_ends_as_its_policy_says(site: Site) -> None:
     )
     assert letter.last_error is not None
     assert letter.last_error.message.endswith("at one")
-    assert site.until_ended(endless).reason_code is ReasonCode.TIMEOUT
+    assert staffed.until_ended(endless).reason_code is ReasonCode.TIMEOUT
 
 
 def facts(job: Job) -> tuple[JobStatus, int, ReasonCode | None, Stage | None]:
@@ -51,50 +50,46 @@ def facts(job: Job) -> tuple[JobStatus, int, ReasonCode | None, Stage | None]:
     return job.status, job.attempt, job.reason_code, job.error.stage
 
 
-def test_the_next_attempt_goes_on_where_the_last_one_was_and_output_is_kept(site: Site) -> None:
-    job_id = site.enqueue("steps")
-    site.start("worker")
+def test_the_next_attempt_goes_on_where_the_last_one_was_and_output_is_kept(staffed: Site) -> None:
+    job_id = staffed.enqueue("steps")
 
-    job = site.until_ended(job_id)
+    job = staffed.until_ended(job_id)
 
     assert (job.status, job.result) == (JobStatus.SUCCEEDED, b"[10,11,22,23]")
     assert job.progress is not None
     assert (job.progress.done, job.progress.total) == (4, 4)
     wanted = b"attempt 1 begins with []\nattempt 2 begins with [10, 11]\n"
-    until(lambda: site.tenure("jobs", "logs", job_id).stdout == wanted, "its output is kept")
+    until(lambda: staffed.tenure("jobs", "logs", job_id).stdout == wanted, "its output is kept")
 
 
-def test_jobs_that_ended_badly_are_compensated(site: Site) -> None:
-    job_id = site.call("charge", amount=40)
-    site.start("worker")
-    assert site.until_ended(job_id).status is JobStatus.FAILED
+def test_jobs_that_ended_badly_are_compensated(staffed: Site) -> None:
+    job_id = staffed.call("charge", amount=40)
+    assert staffed.until_ended(job_id).status is JobStatus.FAILED
 
-    undoing = site.until_ended(only(site, "refund"))
+    undoing = staffed.until_ended(only(staffed, "refund"))
 
     told = [job_id, "charge", "failed", 40]
     assert undoing.result is not None
     assert json.decode(undoing.result) == told
 
 
-def test_a_dead_letter_is_redriven_with_another_payload_and_says_by_whom(site: Site) -> None:
-    job_id = site.enqueue("add", one="x", two=2)
-    site.start("worker")
-    site.until_ended(job_id)
+def test_a_dead_letter_is_redriven_with_another_payload_and_says_by_whom(staffed: Site) -> None:
+    job_id = staffed.enqueue("add", one="x", two=2)
+    staffed.until_ended(job_id)
 
-    redriven = site.tenure("dlq", "redrive", job_id, "--payload", '{"one": 1, "two": 2}')
-    new = site.until_ended(JobId(redriven.stdout.decode().strip()))
+    redriven = staffed.tenure("dlq", "redrive", job_id, "--payload", '{"one": 1, "two": 2}')
+    new = staffed.until_ended(JobId(redriven.stdout.decode().strip()))
 
-    shown = json.decode(site.tenure("dlq", "show", job_id, "--json").stdout)
+    shown = json.decode(staffed.tenure("dlq", "show", job_id, "--json").stdout)
     assert (new.status, new.result, new.origin_id) == (JobStatus.SUCCEEDED, b"3", job_id)
     assert shown["resolution"]["actor"].startswith("operator:")
     assert shown["resolution"]["new_job_id"] == new.id
 
 
-def test_a_command_waits_for_the_result_or_says_why_there_is_none(site: Site) -> None:
-    site.start("worker")
+def test_a_command_waits_for_the_result_or_says_why_there_is_none(staffed: Site) -> None:
 
-    good = site.tenure("enqueue", "add", '{"one": 1, "two": 2}', "--wait")
-    bad = site.tenure("enqueue", "unlucky", '{"how": "permanent"}', "--wait")
+    good = staffed.tenure("enqueue", "add", '{"one": 1, "two": 2}', "--wait")
+    bad = staffed.tenure("enqueue", "unlucky", '{"how": "permanent"}', "--wait")
 
     assert (good.returncode, good.stdout) == (0, b"3\n")
     assert (bad.returncode, bad.stdout) == (1, b"")

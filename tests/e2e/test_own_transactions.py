@@ -1,25 +1,56 @@
 """Handlers that complete their job in a transaction of their own, with real workers."""
 
 import signal
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tenure.core.vocabulary import CancelMode, JobStatus, Stage
-from tests.e2e.ledger import DEBTS, NO_BOOKS, TABLE, connect, entries
+from tests.e2e.ledger import DEBTS, NO_BOOKS, TABLE, attempts_that_posted, connect
 from tests.e2e.workers import EACH_DATABASE, Site
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def books(site: Site) -> Site:
-    """A site with a ledger beside the jobs."""
+def set_up_ledger(site: Site) -> None:
+    """A ledger beside the jobs, and books that no debt of it can name."""
     with closing(connect(site.url)) as connection:
-        connection.execute(TABLE)
+        for statement in (TABLE, NO_BOOKS, DEBTS):
+            connection.execute(statement)
         connection.commit()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def books(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A site with a ledger, and a worker that the tests share: each has an entry of its own."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('books') / 'e2e.db'}"
+    else:
+        # Not `postgres_url`, which is a new one for each test. The server drops it at its end.
+        url = request.getfixturevalue("postgres").create_database()
+    with closing(Site(url)) as site:
+        set_up_ledger(site)
+        site.start("worker")
+        yield site
+        drain(site)
+
+
+def drain(site: Site) -> None:
+    """The worker ends without a fault. Every report was answered by then: those after a commit,
+    too."""
+    site.signal("worker", signal.SIGTERM)
+    assert site.workers["worker"].wait(timeout=120) == 0
+
+
+@pytest.fixture
+def own_books(site: Site) -> Site:
+    """A site with a ledger, whose worker the test may freeze or stop."""
+    set_up_ledger(site)
     return site
 
 
@@ -27,77 +58,64 @@ WITH_AND_WITHOUT_DJANGO = pytest.mark.parametrize("kind", ["post", "post_by_djan
 
 
 @WITH_AND_WITHOUT_DJANGO
-@EACH_DATABASE
 def test_the_entry_and_the_success_are_committed_together(books: Site, kind: str) -> None:
-    job_id = books.enqueue(kind, entry="rent", how="well")
-    books.start("worker")
+    job = books.until_ended(books.enqueue(kind, entry=f"rent by {kind}", how="well"))
 
-    job = books.until_ended(job_id)
-
-    assert (job.status, job.result, job.error) == (JobStatus.SUCCEEDED, b'"posted rent"', None)
-    assert entries(books.url) == [("rent", 1)]
-    _drains_without_a_fault(books)
+    said = f'"posted rent by {kind}"'.encode()
+    assert (job.status, job.result, job.error) == (JobStatus.SUCCEEDED, said, None)
+    assert attempts_that_posted(books.url, f"rent by {kind}") == [1]
 
 
 @WITH_AND_WITHOUT_DJANGO
-@EACH_DATABASE
 def test_a_block_that_raises_rolls_both_back(books: Site, kind: str) -> None:
-    job_id = books.enqueue(kind, entry="rent", how="raises")
-    books.start("worker")
-
-    job = books.until_ended(job_id)
+    job = books.until_ended(books.enqueue(kind, entry=f"fine by {kind}", how="raises"))
 
     assert job.status is JobStatus.FAILED
-    assert entries(books.url) == []
+    assert attempts_that_posted(books.url, f"fine by {kind}") == []
 
 
-@pytest.mark.parametrize("how", ["raises later", "dies later"])
 @EACH_DATABASE
-def test_what_happens_after_the_commit_undoes_nothing(books: Site, how: str) -> None:
-    job_id = books.enqueue("post", entry="rent", how=how)
-    books.start("worker")
+def test_what_happens_after_the_commit_undoes_nothing(own_books: Site) -> None:
+    ways = ("raises later", "dies later")
+    jobs = [own_books.enqueue("post", entry=how, how=how) for how in ways]
+    own_books.start("worker")
 
-    job = books.until_ended(job_id)
+    ended = [own_books.until_ended(job_id) for job_id in jobs]
 
-    _drains_without_a_fault(books)
-    assert books.job(job_id) == job
-    assert (job.status, job.attempt, job.failures) == (JobStatus.SUCCEEDED, 1, 0)
-    assert entries(books.url) == [("rent", 1)]
+    drain(own_books)
+    for how, job in zip(ways, ended, strict=True):
+        assert own_books.job(job.id) == job
+        assert (job.status, job.attempt, job.failures) == (JobStatus.SUCCEEDED, 1, 0)
+        assert attempts_that_posted(own_books.url, how) == [1]
 
 
 @WITH_AND_WITHOUT_DJANGO
 @EACH_DATABASE
 def test_an_expired_lease_rolls_the_entry_back_and_the_next_attempt_posts_it(
-    books: Site, tmp_path: Path, kind: str
+    own_books: Site, tmp_path: Path, kind: str
 ) -> None:
     note = tmp_path / "note"
-    job_id = books.enqueue(kind, entry="rent", how="frozen", note=str(note))
-    books.start("worker")
+    job_id = own_books.enqueue(kind, entry="rent", how="frozen", note=str(note))
+    own_books.start("worker")
     until(Path(f"{note}.ready").exists, "the handler has frozen its supervisor")
-    due_at = books.job(job_id).due_at
+    due_at = own_books.job(job_id).due_at
     assert due_at is not None
 
-    until(lambda: books.store.now() > due_at, "the lease has expired")
+    until(lambda: own_books.store.now() > due_at, "the lease has expired")
     note.touch()
     until(Path(f"{note}.conflict").exists, "the handler was refused")
-    posted_meanwhile = entries(books.url)
-    books.signal("worker", signal.SIGCONT)
-    job = books.until_ended(job_id)
+    posted_meanwhile = attempts_that_posted(own_books.url, "rent")
+    own_books.signal("worker", signal.SIGCONT)
+    job = own_books.until_ended(job_id)
 
     assert posted_meanwhile == []
     assert (job.status, job.attempt) == (JobStatus.SUCCEEDED, 2)
-    assert entries(books.url) == [("rent", 2)]
+    assert attempts_that_posted(own_books.url, "rent") == [2]
 
 
-@EACH_DATABASE
 def test_what_is_refused_at_the_end_of_the_block_says_at_which_stage(books: Site) -> None:
-    with closing(connect(books.url)) as connection:
-        connection.execute(NO_BOOKS)
-        connection.execute(DEBTS)
-        connection.commit()
-    uncommittable = books.enqueue("post", entry="rent", how="cannot be committed")
+    uncommittable = books.enqueue("post", entry="debt", how="cannot be committed")
     unencodable = books.enqueue("post", entry="fuel", how="has no result")
-    books.start("worker")
 
     again, never = books.until_ended(uncommittable), books.until_ended(unencodable)
 
@@ -107,17 +125,17 @@ def test_what_is_refused_at_the_end_of_the_block_says_at_which_stage(books: Site
     assert again.last_error.stage is Stage.COMMIT
     assert never.error is not None
     assert (never.status, never.error.stage) == (JobStatus.FAILED, Stage.OUTPUT)
-    assert entries(books.url) == [("rent", 2)]
+    assert attempts_that_posted(books.url, "debt") == [2]
+    assert attempts_that_posted(books.url, "fuel") == []
 
 
-def test_a_hard_cancel_in_the_middle_rolls_the_entry_back(
-    postgres_url: str, tmp_path: Path
-) -> None:
+ON_POSTGRESQL = pytest.mark.parametrize("site", ["postgres"], indirect=True)
+
+
+@ON_POSTGRESQL
+def test_a_hard_cancel_in_the_middle_rolls_the_entry_back(own_books: Site, tmp_path: Path) -> None:
     """Not on SQLite, where the open transaction holds the one write lock: the cancel waits."""
-    site = Site(postgres_url)
-    with closing(connect(site.url)) as connection:
-        connection.execute(TABLE)
-        connection.commit()
+    site = own_books
     note = tmp_path / "note"
     job_id = site.enqueue("post", entry="rent", how="frozen", note=str(note))
     site.start("worker")
@@ -130,27 +148,15 @@ def test_a_hard_cancel_in_the_middle_rolls_the_entry_back(
 
     assert site.job(job_id).status is JobStatus.CANCELLED
     assert "job_cancelled" in Path(f"{note}.conflict").read_text()
-    assert entries(site.url) == []
-    site.close()
+    assert attempts_that_posted(site.url, "rent") == []
 
 
-def test_an_async_handler_commits_both_or_neither(postgres_url: str) -> None:
-    site = Site(postgres_url)
-    with closing(connect(site.url)) as connection:
-        connection.execute(TABLE)
-        connection.commit()
-    site.start("worker")
+@pytest.mark.parametrize("books", ["postgres"], indirect=True)
+def test_an_async_handler_commits_both_or_neither(books: Site) -> None:
+    good = books.until_ended(books.enqueue("apost", entry="tax", how="well"))
+    bad = books.until_ended(books.enqueue("apost", entry="toll", how="raises"))
 
-    good = site.until_ended(site.enqueue("apost", entry="rent", how="well"))
-    bad = site.until_ended(site.enqueue("apost", entry="fuel", how="raises"))
-
-    assert (good.status, good.result) == (JobStatus.SUCCEEDED, b'"posted rent"')
+    assert (good.status, good.result) == (JobStatus.SUCCEEDED, b'"posted tax"')
     assert bad.status is JobStatus.FAILED
-    assert entries(site.url) == [("rent", 1)]
-    site.close()
-
-
-def _drains_without_a_fault(site: Site) -> None:
-    """Every report was answered by then: the one after the commit, too."""
-    site.signal("worker", signal.SIGTERM)
-    assert site.workers["worker"].wait(timeout=120) == 0
+    assert attempts_that_posted(books.url, "tax") == [1]
+    assert attempts_that_posted(books.url, "toll") == []
