@@ -30,6 +30,16 @@ def site(tmp_path: Path) -> Iterator[RemoteSite]:
     site.close()
 
 
+@pytest.fixture(scope="module")
+def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
+    """A server and a worker that tests share which stop neither."""
+    directory = tmp_path_factory.mktemp("staffed")
+    site = RemoteSite(f"sqlite:///{directory / 'remote.db'}", directory)
+    site.work("worker", site.serve().address)
+    yield site
+    site.close()
+
+
 @pytest.fixture
 def postgres_site(postgres_url: str, tmp_path: Path) -> Iterator[RemoteSite]:
     site = RemoteSite(postgres_url, tmp_path)
@@ -38,19 +48,17 @@ def postgres_site(postgres_url: str, tmp_path: Path) -> Iterator[RemoteSite]:
 
 
 @spec("H23")
-def test_a_worker_completes_retries_and_leaves_files(site: RemoteSite) -> None:
-    server = site.serve()
-    site.work("worker", server.address)
-    added = site.enqueue("add", one=1, two=2)
-    poison = site.enqueue("poison", how="exit")
-    written = site.enqueue("write", how="raises")
+def test_a_worker_completes_retries_and_leaves_files(staffed: RemoteSite) -> None:
+    added = staffed.enqueue("add", one=1, two=2)
+    poison = staffed.enqueue("poison", how="exit")
+    written = staffed.enqueue("write", how="raises")
 
-    assert site.until_ended(added).result == b"3"
-    assert site.until_ended(poison).status is JobStatus.DEAD_LETTERED
-    assert site.until_ended(written).result == b"2"
-    assert [event.actor for event in site.events(added)][1:] == ["worker:fleet"] * 3
-    assert site.types(written).count(EventType.REQUEUED) == 1
-    assert [each.name for each in site.store.list_artifacts(written)] == ["paper-2"]
+    assert staffed.until_ended(added).result == b"3"
+    assert staffed.until_ended(poison).status is JobStatus.DEAD_LETTERED
+    assert staffed.until_ended(written).result == b"2"
+    assert [event.actor for event in staffed.events(added)][1:] == ["worker:fleet"] * 3
+    assert staffed.types(written).count(EventType.REQUEUED) == 1
+    assert [each.name for each in staffed.store.list_artifacts(written)] == ["paper-2"]
 
 
 @spec("B28", "J9")
@@ -71,18 +79,17 @@ def test_an_artifact_over_a_servers_quota_is_a_permanent_failure_of_the_output(
 
 @spec("B20")
 def test_the_output_of_a_running_job_can_be_read_through_a_server(
-    site: RemoteSite, tmp_path: Path
+    staffed: RemoteSite, tmp_path: Path
 ) -> None:
-    server, note = site.serve(), tmp_path / "note"
-    operator = site.token("operator", "ops")
-    job_id = site.enqueue("chat", name="ada", note=str(note))
-    site.work("worker", server.address)
+    note = tmp_path / "note"
+    operator = staffed.token("operator", "ops")
+    job_id = staffed.enqueue("chat", name="ada", note=str(note))
 
     def logs() -> str:
-        return site.ask(server.address, operator, "jobs", "logs", job_id).stdout
+        return staffed.ask(staffed.servers[0].address, operator, "jobs", "logs", job_id).stdout
 
     until(lambda: "ada says 19" in logs(), "its output is there")
-    status = site.job(job_id).status
+    status = staffed.job(job_id).status
     note.touch()
     until(lambda: logs().endswith("ada says 19\nada is done\n"), "all of it is there")
 
@@ -90,37 +97,33 @@ def test_the_output_of_a_running_job_can_be_read_through_a_server(
 
 
 @spec("D9", "D12")
-def test_a_handler_without_a_token_enqueues_through_its_worker(site: RemoteSite) -> None:
-    server = site.serve()
-    site.work("worker", server.address)
-    lead = site.enqueue("lead")
+def test_a_handler_without_a_token_enqueues_through_its_worker(staffed: RemoteSite) -> None:
+    lead = staffed.enqueue("lead")
 
-    job = site.until_ended(lead)
+    job = staffed.until_ended(lead)
 
     assert (job.status, job.attempt) == (JobStatus.SUCCEEDED, 2)
     assert job.result is not None
-    followed = [site.until_ended(JobId(each)) for each in job.result.decode()[1:-1].split()]
+    followed = [staffed.until_ended(JobId(each)) for each in job.result.decode()[1:-1].split()]
     assert [each.result for each in followed] == [b'"lead 1"'] * 2
-    assert {site.events(each.id)[0].actor for each in followed} == {"worker:fleet"}
+    assert {staffed.events(each.id)[0].actor for each in followed} == {"worker:fleet"}
 
 
-def test_soft_and_hard_cancels_reach_a_remote_handler(site: RemoteSite, tmp_path: Path) -> None:
-    server = site.serve()
-    site.work("worker", server.address)
+def test_soft_and_hard_cancels_reach_a_remote_handler(staffed: RemoteSite, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    soft = site.enqueue("linger", seconds=60)
-    hard = site.enqueue("deaf", pid_file=str(pid_file))
-    site.until_status(soft, JobStatus.RUNNING)
+    soft = staffed.enqueue("linger", seconds=60)
+    hard = staffed.enqueue("deaf", pid_file=str(pid_file))
+    staffed.until_status(soft, JobStatus.RUNNING)
     until(lambda: pid_file.exists() and pid_file.read_text() != "", "the handler runs")
 
-    site.cancel(soft, CancelMode.SOFT)
-    site.cancel(hard, CancelMode.HARD)
+    staffed.cancel(soft, CancelMode.SOFT)
+    staffed.cancel(hard, CancelMode.HARD)
 
-    assert site.until_ended(soft).status is JobStatus.CANCELLED
-    assert EventType.CANCEL_REQUESTED in site.types(soft)
+    assert staffed.until_ended(soft).status is JobStatus.CANCELLED
+    assert EventType.CANCEL_REQUESTED in staffed.types(soft)
     until(lambda: not is_alive(int(pid_file.read_text())), "the handler's process is gone")
-    assert site.until_ended(hard).status is JobStatus.CANCELLED
-    assert site.until_ended(site.enqueue("add", one=1, two=1)).result == b"2"
+    assert staffed.until_ended(hard).status is JobStatus.CANCELLED
+    assert staffed.until_ended(staffed.enqueue("add", one=1, two=1)).result == b"2"
 
 
 def test_a_server_that_is_away_longer_than_the_lease_costs_the_attempt(site: RemoteSite) -> None:
@@ -189,9 +192,8 @@ def test_two_servers_share_a_database_and_every_job_is_done_once(
 
 
 def test_a_worker_whose_signs_of_life_get_lost_works_nevertheless(
-    postgres_site: RemoteSite,
+    site: RemoteSite,
 ) -> None:
-    site = postgres_site
     proxy = SwallowingProxy(site.serve().port, lambda _, name: name.endswith("/alive"))
     site.work("worker", proxy.url)
     job_id = site.enqueue("add", one=1, two=2)
@@ -258,11 +260,10 @@ def test_a_worker_whose_token_is_revoked_says_so_of_the_job_that_it_stops(
     assert "None" not in log
 
 
-def test_a_worker_without_a_valid_token_does_not_start(site: RemoteSite) -> None:
-    server = site.serve()
+def test_a_worker_without_a_valid_token_does_not_start(staffed: RemoteSite) -> None:
     stranger = f"tenure_{'0' * 16}_{'0' * 64}"
 
-    refused = site.ask(server.address, stranger, "worker", "tests.e2e.app:app")
+    refused = staffed.ask(staffed.servers[0].address, stranger, "worker", "tests.e2e.app:app")
 
     assert refused.returncode == 2
     assert "unauthenticated" in refused.stderr

@@ -22,7 +22,8 @@ from tenure.ports import Record, Store
 from tenure.wiring import open_remote, open_store
 from tests.e2e import ledger
 from tests.e2e.app import app
-from tests.server.processes import ROOT, House, Process
+from tests.server.processes import House, Process
+from tests.support.commands import ROOT
 from tests.support.waiting import until
 from tests.telemetry.logs import assert_agree
 from tests.telemetry.scrape import samples, total
@@ -130,6 +131,15 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     scene.close()
 
 
+@pytest.fixture(scope="module")
+def shared_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """For tests that start workers of their own and look at nothing that others committed."""
+    directory = tmp_path_factory.mktemp("shared")
+    scene = Scene(f"sqlite:///{directory / 'observed.db'}", directory)
+    yield scene
+    scene.close()
+
+
 @spec("I23", "OB24")
 def test_a_servers_counters_are_those_of_the_log_after_retries_cancels_and_a_killed_worker(
     scene: Scene,
@@ -206,22 +216,22 @@ def test_a_worker_without_a_server_counts_what_it_and_its_children_committed(
     store.close()
 
 
-def test_a_worker_of_a_server_exposes_what_it_saw_itself(scene: Scene) -> None:
-    scene.fleet.start("far", "--metrics-port", "0")
-    scene.until_ended(scene.call("add", one=1, two=2))
+def test_a_worker_of_a_server_exposes_what_it_saw_itself(shared_scene: Scene) -> None:
+    shared_scene.fleet.start("far", "--metrics-port", "0")
+    shared_scene.until_ended(shared_scene.call("add", one=1, two=2))
 
     def has_heard() -> bool:
-        text = scene.fleet.metrics("far")
+        text = shared_scene.fleet.metrics("far")
         return total(text, "tenure_worker_events_total", event="succeeded") == 1
 
     until(has_heard, "the worker knows of its success")
-    assert samples(scene.fleet.metrics("far")).keys() == {"tenure_worker_events_total"}
+    assert samples(shared_scene.fleet.metrics("far")).keys() == {"tenure_worker_events_total"}
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(scene: Scene) -> None:
-    scene.fleet.start("late", "--metrics-port", str(scene.server.port))
-    code = scene.fleet.workers["late"].wait(60)
+def test_a_port_that_is_taken_is_said_in_one_line(shared_scene: Scene) -> None:
+    shared_scene.fleet.start("late", "--metrics-port", str(shared_scene.server.port))
+    code = shared_scene.fleet.workers["late"].wait(60)
 
     assert code == 2
-    assert "cannot listen on 127.0.0.1" in scene.fleet.log("late")
-    assert "Traceback" not in scene.fleet.log("late")
+    assert "cannot listen on 127.0.0.1" in shared_scene.fleet.log("late")
+    assert "Traceback" not in shared_scene.fleet.log("late")
