@@ -33,6 +33,10 @@ MAX_PAGES = 2000
 _KEY = re.compile(r"(-?\d{1,18}):([0-9a-f-]{36}):(\d{1,9})")
 
 
+_FIRST_OF_AN_INSTANT = (JobId("00000000-0000-0000-0000-000000000000"), 0)
+_LAST_OF_AN_INSTANT = (JobId("ffffffff-ffff-ffff-ffff-ffffffffffff"), 999_999_999)
+
+
 class EventKey(msgspec.Struct, frozen=True, order=True):
     """Where an event comes among all others in the order of time."""
 
@@ -150,9 +154,20 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 def next_key(
     events: list[Event], last_read: EventKey | None, wanted: EventFilter
 ) -> EventKey | None:
-    """Where the next page begins: after the last event of a full page, or else after the last event
-    that was read for it, if reading stopped at the limit."""
-    return key_of(events[-1]) if len(events) == wanted.limit else last_read
+    """Where the next page begins: after the last event of a full page, or else at the instant of
+    the last event that was read for it, if reading stopped at the limit. That event may be of a job
+    that the reader must not know of [E9]: the key names it only where a whole page has one instant
+    and could not be left behind otherwise."""
+    if len(events) == wanted.limit or last_read is None or wanted.job_id is not None:
+        return key_of(events[-1]) if len(events) == wanted.limit else last_read
+    if events and events[-1].ts == last_read.ts:
+        return key_of(events[-1])
+    job_id, seq = _LAST_OF_AN_INSTANT if wanted.newest_first else _FIRST_OF_AN_INSTANT
+    instant = EventKey(last_read.ts, job_id, seq)
+    if wanted.after is None:
+        return instant
+    goes_on = instant < wanted.after if wanted.newest_first else instant > wanted.after
+    return instant if goes_on else last_read
 
 
 def full_page(list_events: Callable[[EventFilter], EventPage], wanted: EventFilter) -> EventPage:

@@ -9,7 +9,6 @@ from tenure.conformance.spec import spec
 from tenure.core.event_pages import (
     EventFilter,
     EventKey,
-    EventPage,
     TypeFilter,
     full_page,
     key_of,
@@ -213,16 +212,32 @@ def test_pages_show_every_event_once_whatever_their_size(
 
 @spec("E8")
 def test_a_page_reads_no_more_than_its_limit_and_says_where_it_stopped(kit: Kit) -> None:
-    others = [kit.enqueue(namespace=OTHER) for _ in range(3)]
-    kit.advance(seconds=1)
+    others = []
+    for _ in range(3):
+        others.append(kit.enqueue(namespace=OTHER))
+        kit.advance(seconds=1)
     mine = kit.enqueue()
 
     page = kit.store.list_events(wanted(reads=2))
     rest = kit.store.list_events(wanted(reads=3, after=page.next))
 
-    second = by_time([kit.events(job)[0] for job in others])[1]
-    assert page == EventPage(events=(), next=key_of(second))
+    assert page.events == ()
+    assert page.next is not None
+    assert page.next.ts == others[1].enqueued_at
     assert rest.events == tuple(kit.events(mine))
+
+
+@spec("E9")
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_page_does_not_name_a_job_that_is_not_listed(kit: Kit, newest_first: bool) -> None:
+    kit.advance(seconds=1)
+    hidden = [kit.enqueue(namespace=OTHER) for _ in range(2)]
+
+    page = kit.store.list_events(wanted(reads=2, newest_first=newest_first))
+
+    assert page.next is not None
+    assert page.next.ts == hidden[0].enqueued_at
+    assert page.next.job_id not in ids(hidden)
 
 
 @spec("E9")
