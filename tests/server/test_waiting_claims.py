@@ -350,6 +350,27 @@ def test_a_wake_up_is_for_its_namespace_and_queues() -> None:
     run(scenario())
 
 
+@spec("Z7")
+def test_hints_that_may_be_about_any_queue_wake_no_more_often_than_lines_may_ask() -> None:
+    async def scenario() -> None:
+        scene = Scene(replace(SETTINGS, max_idle_claims_per_s=1))
+        tasks = await scene.lined_up(*[request(q, queues=(QueueName(q),)) for q in ("x", "y", "z")])
+
+        for _ in range(20):
+            scene.claims.hinted(None)
+            await scene.quiet()
+            for _, future in scene.coordination.asked:
+                if not future.done():
+                    future.set_result(ClaimAnswer())
+            await scene.quiet()
+
+        assert sorted(scene.workers) == ["x", "y", "z"]
+        for task in tasks:
+            task.cancel()
+
+    run(scenario())
+
+
 def test_many_lines_together_ask_no_more_often_than_they_may() -> None:
     async def scenario() -> None:
         scene = Scene(replace(SETTINGS, poll_every_s=0.25, max_idle_claims_per_s=2))

@@ -121,6 +121,7 @@ class WaitingClaims:
         self._settings = settings
         self._lines: dict[ClaimScope, _Line] = {}
         self._is_stopping = False
+        self._hears_vague_hints_at = 0.0
 
     def stop(self) -> None:
         """Answer every claim that waits, now; take no more. [H35]"""
@@ -136,10 +137,14 @@ class WaitingClaims:
                 line.nudge()
 
     def hinted(self, hint: Hint | None) -> None:
-        """Wake the lines that a hint of the store is about; None may be about any."""
+        """Wake the lines that a hint of the store is about. None may be about any: SQLite gives it
+        at every commit, so it wakes them no more often than they may ask together."""
         if hint is None:
-            for line in self._lines.values():
-                line.nudge()
+            now = asyncio.get_running_loop().time()
+            if now >= self._hears_vague_hints_at:
+                self._hears_vague_hints_at = now + self._crowded_s
+                for line in self._lines.values():
+                    line.nudge()
         elif hint.change is HintedChange.READY:
             self.enqueued(hint.namespace, [hint.queue])
 
@@ -213,8 +218,11 @@ class WaitingClaims:
     def _every_s(self) -> float:
         """How often a line polls: less often the more lines there are, so that all of them together
         stay below the limit per second."""
-        crowded_s = len(self._lines) / self._settings.max_idle_claims_per_s
-        return max(self._settings.poll_every_s, crowded_s)
+        return max(self._settings.poll_every_s, self._crowded_s)
+
+    @property
+    def _crowded_s(self) -> float:
+        return len(self._lines) / self._settings.max_idle_claims_per_s
 
     async def _claim(self, request: ClaimRequest, waiter: Waiter, claimer: Claimer) -> ClaimAnswer:
         granted = 0
