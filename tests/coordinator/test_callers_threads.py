@@ -1,17 +1,21 @@
-"""A caller that waits: its own thread runs its batch if nothing else is under way."""
+"""A caller that waits: its own thread runs its batch if nothing else is under way. And one that
+repeats its names: every field of every call is checked all the same."""
 
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event, Thread, get_ident
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
 from tenure.core.commands import Cancel, Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
+from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
-from tenure.errors import Closed, StoreUnavailable
+from tenure.errors import Closed, InvalidInput, StoreUnavailable
 from tenure.ports import Saved
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
@@ -82,6 +86,25 @@ def test_a_caller_that_waits_runs_its_batch_itself_if_nothing_else_runs(scene: S
 
     mine, others = scene.store.threads
     assert mine == get_ident() != others
+
+
+@spec("J6")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"queue": "no queue"}, {"policy": Policy(max_attempts=0)}, {"priority": 1 << 20}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_call_that_repeats_names_of_an_accepted_one_is_checked(
+    scene: Scene, wrong: dict[str, Any]
+) -> None:
+    accepted = new_job(1)
+    refused = replace(accepted, job_id=new_job(2).job_id, **wrong)
+    scene.coordinator.execute(accepted)
+
+    for _ in range(2):  # a refused one is not remembered as checked
+        with pytest.raises(InvalidInput) as problem:
+            scene.coordinator.execute(refused)
+        assert problem.value.field.partition(".")[0] in wrong
 
 
 def test_commands_about_one_job_in_one_call_are_answered_in_order(scene: Scene) -> None:

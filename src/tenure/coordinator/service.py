@@ -22,6 +22,7 @@ import msgspec
 
 from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.batches import (
+    LARGEST_REMEMBERED_BYTES,
     Executor,
     LastWritten,
     PendingCommand,
@@ -242,6 +243,7 @@ class Coordinator:
         self.store = watched(store, self.outages)
         self.observer = observer
         self.limits = limits or Limits()
+        self._last_checked: Enqueue | None = None
         self._entropy = entropy
         self._clock = StoreClock(monotonic)
         self._last_written = LastWritten(remembered)
@@ -260,8 +262,7 @@ class Coordinator:
         self._held_back: deque[_Commands] = deque()  # until a batch about the same has ended
         self._held_back_for: set[Subject] = set()  # all that those are about
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
-        self._idle = 0
-        self._running = 0
+        self._idle = self._running = 0  # threads without a batch, and batches
         self._gathered = 0  # commands and wanted jobs that wait for a batch
         self._batch_started_at = 0.0  # the last one: what waits now has waited since then at most
         self._is_watched = False
@@ -282,11 +283,7 @@ class Coordinator:
     ) -> Future[list[Answer]]:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent. A
         caller that has parsed payloads and results says so: they are not parsed again."""
-        limits = self.limits
-        if bodies_are_ijson:
-            limits = msgspec.structs.replace(limits, bodies_are_ijson=True)
-        check_commands(commands, limits)
-        call = _Commands(commands, deadline(self.timeout_s))
+        call = self._checked(commands, bodies_are_ijson=bodies_are_ijson)
         if not commands:
             call.finish()
             return call.future
@@ -300,8 +297,7 @@ class Coordinator:
         """Submit and wait. If nothing else is under way, the caller's own thread runs the batch: to
         hand it to another thread and back took as long as to decide it. The store keeps the call's
         deadline, as it does when it is read. [K6]"""
-        check_commands(commands, self.limits)
-        call = _Commands(commands, deadline(self.timeout_s))
+        call = self._checked(commands)
         with self._condition:
             self._refuse_if_closed()
             runs_here = not (self._running or self._gathered)
@@ -384,6 +380,18 @@ class Coordinator:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Closed
+
+    def _checked(self, commands: Sequence[Command], *, bodies_are_ijson: bool = False) -> _Commands:
+        """A call whose commands are within the limits. A producer's calls repeat its names and
+        policies, the very same objects."""
+        limits = self.limits
+        if bodies_are_ijson:
+            limits = msgspec.structs.replace(limits, bodies_are_ijson=True)
+        check_commands(commands, limits, self._last_checked)
+        last = commands[-1] if commands else None
+        if isinstance(last, Enqueue) and len(last.payload) <= LARGEST_REMEMBERED_BYTES:
+            self._last_checked = last
+        return _Commands(commands, deadline(self.timeout_s))
 
     def _gather(self, call: _Commands) -> None:
         """Called with the lock held."""

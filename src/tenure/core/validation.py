@@ -95,11 +95,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Whether bodies were parsed and found to be I-JSON before: only size and depth are checked."""
 
 
-def check_commands(commands: Sequence[Command], limits: Limits) -> None:
-    """Raise `InvalidInput` unless every field of every command is within its limits. [J7]"""
+def check_commands(
+    commands: Sequence[Command], limits: Limits, before: Command | None = None
+) -> None:
+    """Raise `InvalidInput` unless every field of every command is within its limits. [J7] For
+    `before` see `check_command`."""
     if len(commands) > MAX_PER_JOB:
         _check_spread(commands)
-    before: Command | None = None
     for command in commands:
         check_command(command, limits, before)
         before = command
