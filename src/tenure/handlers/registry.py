@@ -83,8 +83,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            signature = inspect.Signature(list(self.parameters.values()))
-            return dict(signature.bind(*args, **kwargs).arguments)
+            return dict(self.signature.types.call.bind(*args, **kwargs).arguments)
         except TypeError as wrong:
             takes = ", ".join(self.parameters) or "no arguments"
             ctx = self.context_parameter

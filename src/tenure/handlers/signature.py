@@ -21,6 +21,7 @@ class Types(msgspec.Struct, frozen=True, kw_only=True):
     """A function's annotations, resolved."""
 
     parameters: Mapping[str, inspect.Parameter]  # without the context's
+    call: inspect.Signature  # how it is enqueued: with these parameters
     hints: Mapping[str, Any]
     context_parameter: str | None
     arguments: type[msgspec.Struct]
@@ -83,6 +84,7 @@ class Signature:
             _check_hint(self.name, name, hint)
         return Types(
             parameters=MappingProxyType(parameters),
+            call=inspect.Signature(list(parameters.values())),
             hints=MappingProxyType(hints),
             context_parameter=context_parameter,
             arguments=_arguments_type(self.name, parameters, hints),

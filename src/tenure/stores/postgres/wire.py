@@ -171,7 +171,10 @@ class RoundTrip:
 
 def _bound(query: Query) -> _Bound:
     types, formats, encoders = _layout(tuple(map(type, query.parameters)))
-    values = [encode(value) for encode, value in zip(encoders, query.parameters, strict=True)]
+    values = [
+        None if value is None else encode(value)  # half of a single row is NULL
+        for encode, value in zip(encoders, query.parameters, strict=True)
+    ]
     return values, types, formats
 
 

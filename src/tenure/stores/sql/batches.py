@@ -119,8 +119,10 @@ _JOB_ID = EVENT_FIELDS.index("job_id")
 
 def group_columns(group: Group, job_encoders: Mapping[str, Encoder]) -> GroupColumns:
     """The columns that a group writes, and its events."""
-    jobs = [change.job for change in group.changes]
     names = touched(group.types)
+    if len(group.changes) == len(group.types) == 1:
+        return _columns_of_one(group.changes[0], names, job_encoders)
+    jobs = [change.job for change in group.changes]
     turned = zip(*map(job_values(names), jobs), strict=True)
     events = [event for change in group.changes for event in change.events]
     logged = list(zip(*map(astuple, events), strict=True))
@@ -133,6 +135,30 @@ def group_columns(group: Group, job_encoders: Mapping[str, Encoder]) -> GroupCol
         events=columns_of(LOGGED, logged, EVENT_ENCODERS),
         event_ids=event_ids,
     )
+
+
+def _columns_of_one(
+    change: Change, names: tuple[str, ...], job_encoders: Mapping[str, Encoder]
+) -> GroupColumns:
+    """One row and its only event: nothing to compare, as a producer's single calls have it."""
+    job, [event] = change.job, change.events
+    logged = dict(zip(EVENT_FIELDS, astuple(event), strict=True))
+    del logged["job_id"]
+    return GroupColumns(
+        names=names,
+        ids=[job.id],
+        jobs=_single(dict(zip(names, job_values(names)(job), strict=True)), job_encoders),
+        events=_single(logged, EVENT_ENCODERS),
+        event_ids=None,
+    )
+
+
+def _single(row: dict[str, object], encoders: Mapping[str, Encoder]) -> Columns:
+    for name, encode in encoders.items():
+        value = row.get(name)
+        if value is not None:
+            row[name] = encode((value,))[0]
+    return Columns(same=row, own={})
 
 
 def columns_of(
