@@ -239,10 +239,13 @@ class Definition:
 
 def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
     """A job of a kind; options override what the kind says."""
-    with naming_options():
-        said = overrides_from(options)
-        policy = policy_from(options, kind.policy)
+    said, policy = {}, kind.policy
+    if options:
+        with naming_options():
+            said, policy = overrides_from(options), policy_from(options, policy)
     traced = tracing.enqueue_span(kind.kind, said.get("queue", kind.queue))
+    if traced is tracing.NO_TRACE and not options:
+        return kind  # as in most calls
     defaults = {"correlation_id": traced.correlation_id, "trace_id": traced.trace_id}
     return msgspec.structs.replace(kind, policy=policy, **{**defaults, **said})
 
