@@ -51,19 +51,19 @@ test: test-programs check ## run the checks, then every test, then ask whether t
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --spec-evidence
 
 # What needs neither processes nor a PostgreSQL server nor long; see tests/support/needs.py.
-QUICK := -m "not proof and not process and not postgres and not slow"
+FAST := -m "not proof and not process and not postgres and not slow"
 
 # These tests compute: one worker for each core. Every worker collects all tests, 5 s of a core.
 quick newest: WORKERS = auto
 
 quick: check ## the checks and the fast tests, in under a minute
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(QUICK)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(FAST)
 
 NEWEST = $(shell .ci/newest-python)
 
 newest: ## the fast tests on the newest Python that is found
 	@if test -n "$(NEWEST)"; then $(MAKE) .venv-newest/.ready && \
-		.venv-newest/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(QUICK); \
+		.venv-newest/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(FAST); \
 		else echo "there is no Python newer than 3.11 here: only $(PYTHON) was tested"; fi
 
 check: .venv/.ready ## lint, formatting, types, layers
@@ -75,8 +75,8 @@ check: .venv/.ready ## lint, formatting, types, layers
 proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof
 
-bench: .venv/.ready ## measure throughput on this machine
-	$(BIN)/python -m bench
+bench: .venv/.ready ## measure Tenure beside other queues on this machine (QUICK=1: in five minutes)
+	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick)
 
 fuzz-http: .venv/.ready .venv-fuzz/.ready ## fuzz a real server by its own description
 	$(BIN)/python -m tests.server.fuzz .venv-fuzz/bin/schemathesis $(EXAMPLES) $(SEED)

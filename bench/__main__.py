@@ -1,12 +1,14 @@
-"""`python -m bench`: measure, print one table on standard output, talk on standard error."""
+"""`python -m bench`: measure; write tables, a plot and JSON; talk on standard error."""
 
 import argparse
 import importlib
 import sys
 import time
+from pathlib import Path
 
-from bench import harness, profiling
+from bench import harness, profiling, queues
 from bench.harness import BrokenHistory, Options, Row, Unavailable, say
+from bench.report import Report, Section, as_json, as_markdown, as_svg
 
 SCENARIOS = {
     "drain-postgres": "bench.drain_postgres",
@@ -18,59 +20,92 @@ SCENARIOS = {
     "worker-memory": "bench.worker_memory",
     "worker-drain": "bench.worker_drain",
 }
-DEFAULT_ROUNDS = 5
+"""The rows below the first ones, which are `queues`."""
+FULL_ROUNDS = 5
+QUICK_ROUNDS = 3
 PROFILES = {"drain-postgres": "drain", "enqueue-postgres": "enqueue"}
+OUTPUT = Path("build") / "bench"
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    names = [queues.NAME, *SCENARIOS]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=", ".join(SCENARIOS))
-    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it work at all?")
-    parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=", ".join(names))
+    parser.add_argument("--rounds", type=int, help=f"default: {FULL_ROUNDS}, quick {QUICK_ROUNDS}")
+    parser.add_argument("--quick", action="store_true", help="small sizes, only the first rows")
+    parser.add_argument("--only", help="in the first rows, only queues with such a name (regex)")
+    parser.add_argument("--no-peers", action="store_true", help="the first rows without others")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="default: %(default)s")
+    parser.add_argument("--write", action="store_true", help="also put them into bench/")
     parser.add_argument("--profile", action="store_true", help="show where Python's time goes")
     asked = parser.parse_args(arguments)
     for name in asked.scenarios:
-        if name not in SCENARIOS:
-            parser.error(f"there is no scenario {name!r}; there are {', '.join(SCENARIOS)}")
+        if name not in names:
+            parser.error(f"there is no scenario {name!r}; there are {', '.join(names)}")
+    if asked.rounds is None:
+        asked.rounds = QUICK_ROUNDS if asked.quick else FULL_ROUNDS
     if asked.rounds < 1:
         parser.error("at least one round is needed")
+    asked.scenarios = asked.scenarios or ([queues.NAME] if asked.quick else names)
     return asked
 
 
-def _measure(names: list[str], options: Options) -> tuple[list[Row], list[str]]:
+def _measure(asked: argparse.Namespace) -> tuple[tuple[Section, ...], list[Row], list[str]]:
+    options = Options(rounds=asked.rounds, is_quick=asked.quick)
+    sections: tuple[Section, ...] = ()
     rows: list[Row] = []
     problems: list[str] = []
-    for name in names:
+    for name in asked.scenarios:
         say(name)
-        scenario = importlib.import_module(SCENARIOS[name])
         try:
-            rows += scenario.run(options)
+            if name == queues.NAME:
+                sections = queues.run(options, only=asked.only, with_peers=not asked.no_peers)
+            else:
+                rows += importlib.import_module(SCENARIOS[name]).run(options)
         except (Unavailable, BrokenHistory) as problem:
             problems.append(f"{name}: {problem}")
             say(f"  {problem}")
-    return rows, problems
+    return sections, rows, problems
+
+
+def _write(report: Report, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "figures.md").write_text(as_markdown(report) + "\n", "utf-8")
+    (directory / "figures.svg").write_text(as_svg(report), "utf-8")
+    (directory / "figures.json").write_bytes(as_json(report))
+    say(f"wrote {directory}/figures.md, figures.svg and figures.json")
 
 
 def main(arguments: list[str]) -> int:
     """0: measured; 1: a scenario could not be measured, or its history was broken."""
     asked = _parse(arguments)
-    options = Options(rounds=asked.rounds, is_quick=asked.quick)
     if asked.profile:
-        for name in asked.scenarios or ["drain-postgres"]:
-            profiling.run(options, phase=PROFILES[name])
+        for name in asked.scenarios:
+            if name in PROFILES:
+                options = Options(rounds=asked.rounds, is_quick=asked.quick)
+                profiling.run(options, phase=PROFILES[name])
         return 0
     load_before = harness.load()
-    rows, problems = _measure(asked.scenarios or list(SCENARIOS), options)
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    facts = (
-        f"{today}, {asked.rounds} rounds; {harness.machine_facts()}; "
-        f"load {load_before:.1f} before the first round, {harness.load():.1f} after the last."
+    sections, rows, problems = _measure(asked)
+    report = Report(
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        machine=harness.machine_facts(),
+        rounds=asked.rounds,
+        is_quick=asked.quick,
+        load_before=load_before,
+        load_after=harness.load(),
+        versions=queues.versions(),
+        sections=sections,
+        explanations=tuple(rows),
+        problems=tuple(problems),
     )
-    text = "\n".join([harness.table(rows), *[f"\nNot measured: {each}" for each in problems]])
-    print(f"{text}\n\n{facts}")
+    print(as_markdown(report))
+    _write(report, asked.output)
     if asked.write:
-        harness.write_readme(f"{text}\n\n{facts}")
+        _write(report, harness.README.parent)
+        harness.write_readme(
+            f"![the medians and their spread](figures.svg)\n\n{as_markdown(report)}"
+        )
     return 1 if problems else 0
 
 

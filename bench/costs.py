@@ -1,16 +1,14 @@
 """CPU per job, in the process that drains and in the server: what a busy machine distorts least.
 
 Wall time depends on who else wants the cores; the work that has to be done does not, or less.
-Reads the kernel's accounting of processes, so only where there is one (Linux).
 """
 
-import os
 import time
-from pathlib import Path
 
 from bench import pgqueuer
 from bench.drain_postgres import BATCH, ENQUEUE_BATCH, THREADS
-from bench.harness import Options, Row, Unavailable, interleave, say
+from bench.harness import Options, Row, interleave, say
+from bench.processes import require_accounting, tree_cpu_s
 from bench.servers import coordinator_of, durable_postgres, fresh_store
 from bench.workload import Coordinated, check_history, drain, enqueue
 from tenure.core.vocabulary import JobStatus
@@ -22,8 +20,7 @@ NAME = "drain-cost"
 def run(options: Options) -> list[Row]:
     """Microseconds per job, process and server together."""
     jobs = options.sized(20_000, 4_000)
-    if not Path("/proc/self/stat").exists():
-        raise Unavailable("this system does not say how much CPU a process used")
+    require_accounting()
     with durable_postgres() as server:
         figures = interleave(
             {
@@ -50,10 +47,10 @@ def ours(server: PostgresCluster, *, jobs: int) -> float:
             service = Coordinated(coordinator)
             enqueue(service, jobs=jobs, batch=ENQUEUE_BATCH)
             settle()
-            before_s, server_before_s = time.process_time(), server_cpu_s(server.pid)
+            before_s, server_before_s = time.process_time(), tree_cpu_s([server.pid])
             drain(service, jobs=jobs, threads=THREADS, batch=BATCH)
             process_s = time.process_time() - before_s
-            server_s = server_cpu_s(server.pid) - server_before_s
+            server_s = tree_cpu_s([server.pid]) - server_before_s
         check_history(store, jobs=jobs, status=JobStatus.SUCCEEDED)
     return _per_job("Tenure", process_s, server_s, jobs)
 
@@ -63,9 +60,9 @@ def theirs(server: PostgresCluster, *, jobs: int) -> float:
     dsn = pgqueuer.prepare(server)
     try:
         pgqueuer.enqueue(dsn, jobs=jobs, batch=ENQUEUE_BATCH)
-        before_s = server_cpu_s(server.pid)
+        before_s = tree_cpu_s([server.pid])
         [timing] = pgqueuer.drain_timings(dsn, jobs=jobs, processes=1)
-        server_s = server_cpu_s(server.pid) - before_s
+        server_s = tree_cpu_s([server.pid]) - before_s
     finally:
         server.drop_database(dsn)
     return _per_job("PgQueuer", timing.cpu_s, server_s, jobs)
@@ -75,19 +72,3 @@ def _per_job(name: str, process_s: float, server_s: float, jobs: int) -> float:
     process_us, server_us = process_s / jobs * 1e6, server_s / jobs * 1e6
     say(f"    {name}: {process_us:.0f} µs in the process, {server_us:.0f} µs in the server")
     return process_us + server_us
-
-
-def server_cpu_s(postmaster: int) -> float:
-    """What the server's processes have used so far, those that have ended included."""
-    ticks = 0
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile, and is now part of what the postmaster reaped
-        user, system, reaped_user, reaped_system = map(int, fields[11:15])
-        if status.parent.name == str(postmaster):
-            ticks += user + system + reaped_user + reaped_system
-        elif fields[1] == str(postmaster):
-            ticks += user + system
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -144,8 +144,10 @@ def shown(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _spread(figure: Figure, unit: str) -> str:
-    return f"{shown(figure.median)} {unit} ({shown(figure.lowest)}–{shown(figure.highest)})"
+def spread(figure: Figure, unit: str) -> str:
+    """The median, and the lowest and the highest of the rounds."""
+    median = f"{shown(figure.median)} {unit}".rstrip()
+    return f"{median} ({shown(figure.lowest)}–{shown(figure.highest)})"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -158,8 +160,8 @@ def table(rows: Sequence[Row]) -> str:
         ratio = row.ratio
         met = {True: "yes", False: "**no**", None: ""}[row.is_met]
         lines.append(
-            f"| {row.scenario} | {_spread(row.ours, row.unit)} "
-            f"| {row.peer}: {_spread(row.theirs, row.unit)} "
+            f"| {row.scenario} | {spread(row.ours, row.unit)} "
+            f"| {row.peer}: {spread(row.theirs, row.unit)} "
             f"| **{ratio.median:.2f}×** ({ratio.lowest:.2f}–{ratio.highest:.2f}) "
             f"| {row.target} | {met} |"
         )

@@ -22,10 +22,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from bench.costs import server_cpu_s
 from bench.drain_postgres import ENQUEUE_BATCH
-from bench.drain_postgres import theirs as pgqueuer_drain
-from bench.harness import BrokenHistory, Options, Row, Unavailable, interleave
+from bench.harness import BrokenHistory, Options, Row, interleave
+from bench.processes import process_table, require_accounting, tree_cpu_s
 from bench.servers import coordinator_of, durable_postgres, scratch_directory, settle
 from bench.workload import QUEUE, accepted, check_history, new_jobs
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
@@ -43,7 +42,6 @@ LOOK_EVERY_S = 0.2
 HEARTBEAT_S = 15.0
 PATIENCE_S = 600.0
 END_WITHIN_S = 60.0
-TARGET_OF_PGQUEUER = 0.5
 MOST_FOR_CONCURRENCY = 1.2
 
 
@@ -77,19 +75,11 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(options: Options) -> list[Row]:
-    """The async lane beside PgQueuer, and its cost with many slots beside that with few."""
-    if not Path("/proc/self/stat").exists():
-        raise Unavailable("this system does not say how much CPU a process used")
+    """The cost of the async lane with many slots beside that with few."""
+    require_accounting()
     jobs = options.sized(20_000, 2_000)
     few, many = (Drain(lane="async", concurrency=each, jobs=jobs) for each in (50, 1000))
     with durable_postgres() as server:
-        speeds = interleave(
-            {
-                "Tenure": lambda: on_postgres(server, replace(few, concurrency=500)).jobs_per_s,
-                "PgQueuer": lambda: pgqueuer_drain(server, jobs=jobs, processes=1),
-            },
-            rounds=options.rounds,
-        )
         costs = interleave(
             {
                 "many": lambda: on_postgres(server, many).worker_us,
@@ -98,14 +88,6 @@ def run(options: Options) -> list[Row]:
             rounds=options.rounds,
         )
     return [
-        Row(
-            scenario=f"PostgreSQL: one `tenure worker -c 500` drains {jobs:,} coroutines",
-            ours=speeds["Tenure"],
-            theirs=speeds["PgQueuer"],
-            unit="jobs/s",
-            peer="PgQueuer, 1 process",
-            at_least=TARGET_OF_PGQUEUER,
-        ),
         Row(
             scenario="PostgreSQL: CPU per job of one `tenure worker -c 1000`",
             ours=costs["many"],
@@ -152,12 +134,12 @@ def _drained(
     with _worker(url, drain) as process:
         _wait_until_up(store, process)
         before = _cpu_us(process.pid)
-        server_before_s = 0.0 if postmaster is None else server_cpu_s(postmaster)
+        server_before_s = 0.0 if postmaster is None else tree_cpu_s([postmaster])
         began_at = store.now()
         store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=False, limit=None)
         _wait_for_all(store, process)
         after = _cpu_us(process.pid)
-        server_s = 0.0 if postmaster is None else server_cpu_s(postmaster) - server_before_s
+        server_s = 0.0 if postmaster is None else tree_cpu_s([postmaster]) - server_before_s
     check_history(store, jobs=drain.jobs, status=JobStatus.SUCCEEDED)
     ended_at = max(each.job.updated_at for each in store.records(page_size=1000) if each.job)
     return Drained(
@@ -226,20 +208,8 @@ def _wait_for_all(store: Store, process: "subprocess.Popen[bytes]") -> None:
 
 def _cpu_us(supervisor: int) -> tuple[float, float]:
     """What a supervisor has used so far, and what its children have, those that ended included."""
-    own = children = 0
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile, and is now part of what the supervisor reaped
-        user, system, reaped_user, reaped_system = map(int, fields[11:15])
-        if status.parent.name == str(supervisor):
-            own += user + system
-            children += reaped_user + reaped_system
-        elif fields[1] == str(supervisor):
-            children += user + system
-    tick_us = 1e6 / os.sysconf("SC_CLK_TCK")
-    return own * tick_us, children * tick_us
+    own_s = process_table()[supervisor].own_s
+    return own_s * 1e6, (tree_cpu_s([supervisor]) - own_s) * 1e6
 
 
 # --- by hand -----------------------------------------------------------------------------------

@@ -1,0 +1,157 @@
+"""Who takes part in the first rows, and how each is started: the commands that its users type.
+
+Every contestant has a store of its own for each session. How the peers are configured, and why, is
+in README.md.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench import redis_server
+from bench.peers import HERE, environment
+from bench.workload import QUEUE
+
+PEER_DIRECTORY = HERE / "peer"
+ASYNC_CONCURRENCY = 500
+PROCESS_CONCURRENCY = 4
+"""One process per running job: the default of `tenure worker`."""
+PROCRASTINATE_CONCURRENCY = 30
+"""What its documentation shows: "Execute multiple jobs at the same time"."""
+
+
+class Contestant(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the tables."""
+
+    name: str
+    queue: str
+    """Which module of bench/peer, and which environment."""
+    store: str
+    """postgres, sqlite, http or redis."""
+    processes: int = 1
+    lane: str = ""
+    beside: str = ""
+    """Whose figures its own are divided by."""
+    speed: int = 1
+    """How many jobs it gets, in thousands of a full run: about three seconds' worth."""
+    has_bulk: bool = True
+    is_drain_only: bool = False
+    is_in_quick: bool = True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its history can be verified."""
+        return self.queue == "tenure"
+
+    @property
+    def needs_postgres(self) -> bool:
+        """Tenure's HTTP server has its jobs there too."""
+        return self.store in ("postgres", "http")
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return Path(sys.executable) if self.is_ours else environment(self.queue)
+
+    def prepare(self) -> None:
+        """Install what it needs, if it is not there yet."""
+        if not self.is_ours:
+            environment(self.queue)
+        if self.store == "redis":
+            redis_server.find()
+
+    def workers(self) -> list[list[str]]:
+        """The commands that start its worker processes."""
+        program = self.python.parent
+        one = self.processes
+        match self.queue:
+            case "tenure":
+                slots = ASYNC_CONCURRENCY if self.lane == "async" else PROCESS_CONCURRENCY
+                app = f"queue_tenure:{self.lane}_app"
+                words = ["-m", "tenure", "worker", app, "-q", QUEUE, "-c", str(slots)]
+                return [[str(self.python), *words]] * one
+            case "pgqueuer":
+                words = ["run", "--batch-size", "500"]
+                return [[str(program / "pgq"), *words, "queue_pgqueuer:manager"]] * one
+            case "procrastinate":
+                words = ["--app=queue_procrastinate.app", "worker", "--queues", "bench"]
+                words += ["--concurrency", str(PROCRASTINATE_CONCURRENCY)]
+                return [[str(program / "procrastinate"), *words]] * one
+            case "huey":
+                words = ["queue_huey.huey", "--workers", "1", "--no-periodic", "--quiet"]
+                words += ["--delay", "0.01", "--max-delay", "0.1"]
+                return [[str(program / "huey_consumer"), *words]] * one
+            case "celery":
+                words = ["-A", "queue_celery", "worker", "--concurrency", str(one)]
+                words += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+                return [[str(program / "celery"), *words, "--loglevel", "ERROR"]]
+            case "dramatiq":
+                words = ["queue_dramatiq", "--processes", str(one)]
+                return [[str(program / "dramatiq"), *words]]
+            case "taskiq":
+                words = ["worker", "queue_taskiq:broker", "--workers", str(one)]
+                return [[str(program / "taskiq"), *words, "--log-level", "WARNING"]]
+            case "rq":
+                words = ["worker", "--worker-class", "rq.worker.SimpleWorker", "--quiet"]
+                return [[str(program / "rq"), *words, "bench"]] * one
+            case _:
+                raise AssertionError(self.queue)
+
+
+TENURE_ON = ("postgres", "sqlite", "http")
+STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "http": "HTTP", "redis": "Redis"}
+
+
+def field() -> list[Contestant]:
+    """Everybody, in the order of the tables."""
+    pgqueuer_1 = "PgQueuer, 1 process"
+    found: list[Contestant] = []
+    for store in TENURE_ON:
+        beside = "Huey" if store == "sqlite" else pgqueuer_1
+        for lane, speed in (("async", 10), ("process", 5)):
+            for processes in (1, 2):
+                found.append(
+                    Contestant(
+                        name=f"Tenure, {STORES[store]}, {lane} lane, {_processes(processes)}",
+                        queue="tenure",
+                        store=store,
+                        lane=lane,
+                        processes=processes,
+                        beside=beside,
+                        speed=speed,
+                        is_drain_only=processes > 1,
+                        is_in_quick=processes == 1 or store == "postgres",
+                    )
+                )
+    peers = (
+        ("PgQueuer", "postgres", 20, True),
+        ("Procrastinate", "postgres", 3, True),
+        ("Huey", "sqlite", 4, False),
+        ("Celery", "redis", 4, False),
+        ("Dramatiq", "redis", 4, False),
+        ("Taskiq", "redis", 4, False),
+        ("RQ", "redis", 2, True),
+    )
+    for title, store, speed, has_bulk in peers:
+        for processes in (1, 2):
+            if title == "Huey" and processes == 2:
+                continue  # one writer at a time, and its threads share a connection
+            found.append(
+                Contestant(
+                    name=title if title == "Huey" else f"{title}, {_processes(processes)}",
+                    queue=title.lower(),
+                    store=store,
+                    processes=processes,
+                    beside=pgqueuer_1 if title != "Huey" else title,
+                    speed=speed,
+                    has_bulk=has_bulk,
+                    is_drain_only=processes > 1,
+                    is_in_quick=processes == 1 or title == "PgQueuer",
+                )
+            )
+    return found
+
+
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes"
