@@ -422,7 +422,6 @@ def test_a_change_that_a_guard_refuses_costs_its_own_caller_only(
 
     store.before_save = refuse
     taken, go_on = Signal(), Signal()
-    blocker = Thread(target=world.enqueue)
     original = store.before_save
 
     def hold(changes: Sequence[Change]) -> None:
@@ -431,11 +430,11 @@ def test_a_change_that_a_guard_refuses_costs_its_own_caller_only(
         store.before_save = original
 
     store.before_save = hold
-    blocker.start()
+    blocker = world.coordinator.submit(enqueue_command(world))  # in the only thread
     taken.wait(30)
     bad_future, good_future = world.coordinator.submit(bad), world.coordinator.submit(good)
     go_on.set()
-    blocker.join()
+    blocker.result(30)
 
     assert isinstance(good_future.result(30)[0], Reply)
     with pytest.raises(StoreRefused):
