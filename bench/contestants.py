@@ -36,8 +36,19 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     speed: int = 1
     """How many jobs it gets, in thousands of a full run: about three seconds' worth."""
     has_bulk: bool = True
+    """Whether one call enqueues many jobs."""
     is_drain_only: bool = False
     is_in_quick: bool = True
+
+    @property
+    def is_producer(self) -> bool:
+        """Whether it shows how fast jobs are enqueued, which does not depend on the lane."""
+        return not self.is_drain_only and self.lane != "process"
+
+    @property
+    def producer_name(self) -> str:
+        """Its name where only its producer matters."""
+        return f"Tenure, {STORES[self.store]}" if self.is_ours else self.name.partition(",")[0]
 
     @property
     def is_ours(self) -> bool:

@@ -34,6 +34,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     second: str | None = None
     second_title: str | None = None
     second_unit: str = ""
+    is_of_producers: bool = False
 
 
 SHAPES = (
@@ -56,6 +57,7 @@ SHAPES = (
         second="single_cpu_us",
         second_title="CPU per job, producer and server",
         second_unit="µs",
+        is_of_producers=True,
     ),
     Shape(
         key="enqueue-bulk",
@@ -66,6 +68,7 @@ SHAPES = (
         second="bulk_cpu_us",
         second_title="CPU per job, producer and server",
         second_unit="µs",
+        is_of_producers=True,
     ),
     Shape(
         key="latency-idle",
@@ -171,10 +174,14 @@ def section(
     shape: Shape, contestants: Sequence[Contestant], rounds: Rounds, left_out: dict[str, str]
 ) -> Section:
     """One table: those that have the figure, and those that were left out."""
+    shown_names = {each.name: _shown_name(shape, each) for each in contestants}
     lines: list[Line] = []
     for each in contestants:
+        if shape.is_of_producers and not each.is_producer:
+            continue
+        name = shown_names[each.name]
         if each.name in left_out:
-            lines.append(Line(name=each.name, is_ours=each.is_ours, why=left_out[each.name]))
+            lines.append(Line(name=name, is_ours=each.is_ours, why=left_out[each.name]))
             continue
         figure = _figure(rounds[each.name], shape.first)
         if figure is None:
@@ -183,10 +190,10 @@ def section(
         is_compared = each.beside not in left_out and each.beside != each.name
         lines.append(
             Line(
-                name=each.name,
+                name=name,
                 is_ours=each.is_ours,
                 figure=figure,
-                beside=each.beside,
+                beside=shown_names.get(each.beside),
                 ratio=_ratio(figure, beside) if is_compared else None,
                 second=None if shape.second is None else _figure(rounds[each.name], shape.second),
             )
@@ -200,6 +207,13 @@ def section(
         second_unit=shape.second_unit,
         lines=tuple(lines),
     )
+
+
+def _shown_name(shape: Shape, contestant: Contestant) -> str:
+    if not shape.is_of_producers:
+        return contestant.name
+    is_one_by_one = shape.first == "bulk_per_s" and not contestant.has_bulk
+    return contestant.producer_name + (", one by one" if is_one_by_one else "")
 
 
 def _figure(measured: Sequence[Measured], name: str) -> Figure | None:

@@ -15,10 +15,12 @@ BAR_HEIGHT = 15
 LINE_HEIGHT = 22
 NAME_WIDTH = 300
 BAR_WIDTH = 380
+ROOM_FOR_SPREAD = 1.3
+"""A spread that is longer is cut; its figures stand beside it."""
 FIGURE_WIDTH = 220
 TITLE_HEIGHT = 46
 STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #1f2328 }
+text { font-family: Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328 }
 .title { font-size: 14px; font-weight: 600 }
 .note { fill: #59636e }
 .ours { fill: #0969da } .theirs { fill: #afb8c1 } .spread { stroke: #1f2328; stroke-width: 1.5 }
@@ -148,22 +150,25 @@ def as_svg(report: Report) -> str:
 def _panel(section: Section, measured: Sequence[Line], top: int) -> str:
     better = "more is better" if section.is_more_better else "less is better"
     figures = [line.figure for line in measured if line.figure is not None]
-    scale = BAR_WIDTH / (max(figure.highest for figure in figures) or 1.0)
+    # By the medians: one round that was disturbed would make all bars of its panel short.
+    scale = BAR_WIDTH / (ROOM_FOR_SPREAD * max(figure.median for figure in figures) or 1.0)
     parts = [
         f'<text class="title" x="10" y="{top + 24}">{html.escape(section.title)}'
-        f'<tspan class="note" font-weight="400"> {section.unit}, {better}</tspan></text>'
+        f'<tspan class="note" font-weight="400" dx="8">{section.unit}, {better}</tspan></text>'
     ]
     for number, (line, figure) in enumerate(zip(measured, figures, strict=True)):
         y = top + TITLE_HEIGHT - 8 + number * LINE_HEIGHT
         middle = y + BAR_HEIGHT / 2
-        low, high = (NAME_WIDTH + value * scale for value in (figure.lowest, figure.highest))
+        low, high = (
+            NAME_WIDTH + min(value * scale, BAR_WIDTH) for value in (figure.lowest, figure.highest)
+        )
         parts += [
             f'<text x="{NAME_WIDTH - 8}" y="{y + 12}" text-anchor="end">'
             f"{html.escape(line.name)}</text>",
             f'<rect class="{"ours" if line.is_ours else "theirs"}" x="{NAME_WIDTH}" y="{y}" '
             f'width="{max(1.0, figure.median * scale):.1f}" height="{BAR_HEIGHT}" rx="2"/>',
             f'<line class="spread" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>',
-            f'<text class="note" x="{max(high, NAME_WIDTH) + 8:.1f}" y="{y + 12}">'
+            f'<text class="note" x="{high + 8:.1f}" y="{y + 12}">'
             f"{shown(figure.median)} ({shown(figure.lowest)}–{shown(figure.highest)})</text>",
         ]
     return "\n".join(parts)

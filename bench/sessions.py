@@ -58,7 +58,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         """For a run that may take its time, or not."""
         return Sizes(
             jobs=contestant.speed * options.sized(1000, 500 if contestant.speed >= FAST else 200),
-            singles=1 if contestant.is_drain_only else options.sized(500, 100),
+            singles=options.sized(500, 100) if contestant.is_producer else 1,
             probes=options.sized(50, 15),
             busy=options.sized(500, 100),
             idle_s=options.sized(5, 1),
@@ -194,14 +194,13 @@ class Session:
         if not is_whole:
             return Measured(drain_per_s=drain[0], drain_cpu_us=drain[1])
         busy = self._latencies(producer, workers, "stream", sizes.busy, per_s=BUSY_PER_S)
-        has_bulk = self._contestant.has_bulk
         return Measured(
             drain_per_s=drain[0],
             drain_cpu_us=drain[1],
             single_per_s=single[0],
             single_cpu_us=single[1],
-            bulk_per_s=bulk[0] if has_bulk else None,
-            bulk_cpu_us=bulk[1] if has_bulk else None,
+            bulk_per_s=bulk[0],
+            bulk_cpu_us=bulk[1],
             idle_p50_ms=statistics.median(idle),
             idle_p95_ms=percentile(idle, 95),
             busy_p50_ms=statistics.median(busy),

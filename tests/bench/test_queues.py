@@ -24,6 +24,8 @@ def measured(per_s: float) -> Measured:
         drain_cpu_us=1e6 / per_s,
         single_per_s=per_s,
         single_cpu_us=1.0,
+        bulk_per_s=per_s,
+        bulk_cpu_us=1.0,
         idle_p50_ms=2.0,
         idle_p95_ms=3.0,
         busy_p50_ms=4.0,
@@ -73,6 +75,12 @@ def test_a_line_has_the_median_the_spread_the_ratio_to_its_peer_and_the_cpu(
     assert expected in text
 
 
+def test_enqueueing_is_shown_by_store_and_says_who_has_no_call_for_many(made_up: Report) -> None:
+    text = as_markdown(made_up)
+
+    assert "| **Tenure, SQLite** | 400.0 (200.0–900.0) | 3.00× Huey, one by one" in text
+
+
 def test_a_queue_that_was_left_out_has_a_line_that_says_why(made_up: Report) -> None:
     assert "| RQ, 1 process | left out: there is no redis-server |" in as_markdown(made_up)
 
@@ -114,7 +122,7 @@ def test_a_session_measures_a_real_worker_and_verifies_its_history(tmp_path: Pat
 
     assert all(value is not None for value in msgspec.structs.astuple(found))
     text = as_markdown(report([tenure], {tenure.name: [found]}, {}))
-    assert text.count(tenure.name) == len(SHAPES)
+    assert text.count(tenure.producer_name) == len(SHAPES)
 
 
 @pytest.mark.process
