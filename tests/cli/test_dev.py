@@ -1,6 +1,7 @@
 """`tenure dev`: the new code runs soon after the file was saved."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure import Tenure
+from tenure import Retry, Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
 from tests.support.waiting import PATIENCE_S, until
@@ -25,6 +26,10 @@ app = Tenure()
 def greet() -> str:
     print("saying {word}", flush=True)
     return "{word}"
+
+@app.job(retry=Retry(max_attempts=2, initial="10m"))
+def divide() -> float:
+    return 1 / 0
 """
 
 
@@ -86,6 +91,20 @@ def test_every_attempt_and_what_it_prints_is_shown(
     said = until_said(log, f"job {job.id} (greet) attempt 1: succeeded after ")
 
     assert "\nsaying hello\n" in said
+
+
+def test_a_failed_attempt_is_shown_with_its_traceback_and_the_time_of_the_next(
+    dev: "subprocess.Popen[bytes]", tmp_path: Path, log: Path
+) -> None:
+    with Tenure(f"sqlite:///{tmp_path}/dev.db") as client:
+        job = client.enqueue("divide", {}, retry=Retry(max_attempts=2, initial="10m"))
+        said = until_said(log, "    return 1 / 0\n").splitlines()
+
+    [line] = [at for at, text in enumerate(said) if f"job {job.id} (divide) attempt 1" in text]
+    [wait_s] = re.findall(r"failed after [0-9.]+ s, next attempt in ([0-9.]+) s: Zero", said[line])
+    assert 300 - PATIENCE_S < float(wait_s) <= 600
+    assert said[line + 1] == "  Traceback (most recent call last):"
+    assert 'greeting.py", line ' in said[line + 2]
 
 
 def test_a_syntax_error_is_shown_briefly_and_the_next_save_is_served(

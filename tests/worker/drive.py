@@ -70,6 +70,7 @@ class Drive:
         lanes: Mapping[Kind, Isolation] | None = None,
         queues: Mapping[QueueName, int] | None = None,
         random: Callable[[], float] = lambda: 0.5,
+        notes_every_end: bool = True,
         prepares: bool = True,
         kills: bool = True,
     ) -> None:
@@ -89,6 +90,7 @@ class Drive:
             concurrency=concurrency,
             random=random,
             stats=self.stats,
+            notes_every_end=notes_every_end,
         )
         self._prepares = prepares
         self._kills = kills

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from msgspec import structs
 
 from tenure.conformance.spec import spec
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
@@ -20,6 +21,7 @@ from tenure.core.vocabulary import (
     Stage,
     VerdictKind,
 )
+from tenure.protocol.fields import moment
 from tenure.worker.attempts import NO_RENEWAL
 from tenure.worker.messages import (
     Answered,
@@ -112,8 +114,8 @@ def test_rejected_stops_the_handler_and_is_counted_and_logged() -> None:
         (Returned(b"1"), "succeeded after {} s", True),
         (Snoozed(seconds(5)), "handed back after {} s", True),
         (
-            Raised(JobError(type="Boom", message="it broke\n\nTraceback …")),
-            "failed after {} s, retry scheduled: Boom: it broke",
+            Raised(JobError(type="Boom", message="it broke\n\nTraceback …"), seconds(30)),
+            "failed after {} s, next attempt in 30.0 s: Boom: it broke",
             False,
         ),
         (
@@ -139,6 +141,32 @@ def test_how_an_attempt_ended_is_logged_in_one_line(
     assert float(ran_s) >= 1.5
     assert note.text == f"job {job_id} ({drive.job(job_id).kind}) attempt 1: {text.format(ran_s)}"
     assert (note.is_routine, note.is_error) == (is_routine, False)
+
+
+def test_a_retry_is_logged_with_the_stores_time_if_the_claim_has_none() -> None:
+    drive = Drive().begin()
+    run, job_id = drive.running()
+    attempt = drive.session._attempts[run]
+    over_http = structs.replace(attempt.grant.job, claimed_at=None)
+    attempt.grant = structs.replace(attempt.grant, job=over_http)
+
+    drive.finish(run, Raised(JobError(type="Boom"), seconds(30)))
+
+    [note] = drive.wanted(Note)
+    run_at = drive.job(job_id).run_at
+    assert run_at is not None
+    assert f", next attempt at {moment(run_at):%Y-%m-%d %H:%M:%S} UTC: Boom" in note.text
+
+
+@pytest.mark.parametrize("every_end", [True, False])
+def test_the_traceback_of_a_failure_is_logged_where_every_end_is(every_end: bool) -> None:
+    drive = Drive(notes_every_end=every_end).begin()
+    run, _ = drive.running()
+
+    drive.finish(run, Raised(JobError(type="Boom", traceback="Traceback …\n  here")))
+
+    [note] = drive.wanted(Note)
+    assert note.below == ("Traceback …\n  here" if every_end else "")
 
 
 def test_verdicts_are_never_retried() -> None:

@@ -105,6 +105,7 @@ class Attempt:
         self.grant = grant
         self.actor = actor
         self.phase = Phase.PREPARING
+        self.claim_sent_at = sent_at
         self.is_open = True  # as far as is known, the lease is valid
         self.fence_at = fence_at(sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us)
         self.ends_by = NO_RENEWAL  # the reason to log if nothing changes until `fence_at`

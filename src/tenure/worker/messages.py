@@ -414,6 +414,7 @@ class Note(msgspec.Struct, frozen=True):
     is_error: bool = False
     job: Job | None = None  # the one it is about
     is_routine: bool = False  # nothing went wrong: logged only on request
+    below: str = ""  # lines that belong to it, such as a traceback
 
 
 Action = (

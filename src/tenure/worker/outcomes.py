@@ -4,13 +4,14 @@ A handler that stopped on request is handed back: under a cancel request the coo
 that as the acknowledgement [T10], at a shutdown it costs no budget [T11].
 """
 
+from datetime import UTC, datetime
 from typing import assert_never
 
 import msgspec
 
 from tenure.clock import Boot
 from tenure.core.commands import Complete, Fail, Settle, WorkerCommand
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import JobError
 from tenure.core.vocabulary import Disposition, ErrorClass, ReleaseKind, Stage
 from tenure.worker.attempts import Attempt, StopFor
@@ -76,8 +77,16 @@ _ENDS = {
 }
 
 
-def describe_end(attempt: Attempt, report: WorkerCommand, disposition: Disposition | None) -> str:
-    """How an attempt ended, after how long, and with which error if it failed."""
+def describe_end(
+    attempt: Attempt,
+    report: WorkerCommand,
+    disposition: Disposition | None,
+    *,
+    run_at: Instant | None,
+    now: Boot,
+) -> str:
+    """How an attempt ended, after how long, when the next one begins if there is one, and with
+    which error if it failed."""
     ran_us = attempt.ran_us
     after = "" if ran_us is None else f" after {ran_us / MICROSECONDS_PER_SECOND:.3f} s"
     said = ""
@@ -85,7 +94,20 @@ def describe_end(attempt: Attempt, report: WorkerCommand, disposition: Dispositi
         said = f": {report.error.type}: {report.error.message}".partition("\n")[0]
     newer = (f"was accepted as {disposition}", "")  # a word of a newer server [Y4]
     ended, became = _ENDS.get(disposition, newer)
+    if disposition is Disposition.RETRY_SCHEDULED and run_at is not None:
+        became = f", next attempt {_when(attempt, run_at, now)}"
     return f"{ended}{after}{became}{said}"
+
+
+def _when(attempt: Attempt, run_at: Instant, now: Boot) -> str:
+    """The time until an instant of the store's clock. The host's clock may show another time, but
+    the claim of this attempt is known on both."""
+    claimed_at = attempt.grant.job.claimed_at
+    if claimed_at is None:  # over HTTP a grant has durations only [L8]
+        at = datetime.fromtimestamp(run_at / MICROSECONDS_PER_SECOND, UTC)
+        return f"at {at:%Y-%m-%d %H:%M:%S} UTC"
+    left_us = max(0, (run_at - claimed_at) - (now - attempt.claim_sent_at))
+    return f"in {left_us / MICROSECONDS_PER_SECOND:.1f} s"
 
 
 def describe_kill(attempt: Attempt, now: Boot) -> str:

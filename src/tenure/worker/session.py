@@ -19,7 +19,7 @@ from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
 from tenure.core.ids import Kind, LeaseId
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.retry import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
@@ -531,7 +531,7 @@ class Session:
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
                 count_committed(self.stats, verdict.disposition)
-                self._note_end(attempt, command, verdict.disposition)
+                self._note_end(attempt, command, verdict.disposition, verdict.run_at)
                 self._close(attempt)
             case VerdictKind.OK:
                 self._authorised(attempt, command, verdict, sent_at)
@@ -768,13 +768,24 @@ class Session:
             self._note(f"no answer to {what}, asking until there is one: {why}")
 
     def _note_end(
-        self, attempt: Attempt, report: WorkerCommand, disposition: Disposition | None
+        self,
+        attempt: Attempt,
+        report: WorkerCommand,
+        disposition: Disposition | None,
+        run_at: Instant | None = None,
     ) -> None:
         is_routine = not isinstance(report, Fail)
         if is_routine and not self._notes_every_end:
             return
-        text = f"{attempt.name}: {describe_end(attempt, report, disposition)}"
-        self._actions.append(Note(text, job=attempt.grant.job, is_routine=is_routine))
+        how = describe_end(attempt, report, disposition, run_at=run_at, now=self._now)
+        below = ""
+        if isinstance(report, Fail) and self._notes_every_end:
+            below = report.error.traceback  # bounded, and without secrets, as it was reported
+        self._actions.append(
+            Note(
+                f"{attempt.name}: {how}", job=attempt.grant.job, is_routine=is_routine, below=below
+            )
+        )
 
     def _note_about(self, attempt: Attempt, text: str, *, is_error: bool = False) -> None:
         self._actions.append(Note(f"{attempt.name}: {text}", is_error, attempt.grant.job))

@@ -312,7 +312,9 @@ class Supervisor:
         if note.is_routine and not self._options.tells_every_end:
             return
         level = logging.INFO if note.is_routine else logging.WARNING
-        about = None if note.job is None else job_ids(note.job)
+        about = {} if note.job is None else job_ids(note.job)
+        if note.below:
+            about["below"] = note.below
         _log.log(logging.ERROR if note.is_error else level, "%s", one_line(note.text), extra=about)
 
     def _prepare(self, action: Prepare) -> None:
