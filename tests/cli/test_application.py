@@ -188,15 +188,23 @@ def test_an_application_without_jobs_creates_no_store_and_names_what_to_import(
     )
 
     beside = run("worker", "parcels.base:app")
+    (package / "letters.py").write_text(
+        "from parcels.base import app\n\n@app.job\ndef post() -> None: ...\n"
+    )
+    several = run("worker", "parcels.base:app")
 
-    assert (alone.exit_code, beside.exit_code) == (2, 2)
+    assert (alone.exit_code, beside.exit_code, several.exit_code) == (2, 2, 2)
     assert alone.stderr == (
-        "tenure: parcels.base:app has no jobs; decorate a function with @app.job, and import its"
-        " module in parcels.base\n"
+        "tenure: parcels.base:app has no jobs; decorate a function with @app.job, and name here"
+        " a module that imports app and the module of the function\n"
     )
     assert beside.stderr == (
-        "tenure: parcels.base:app has no jobs; import parcels.tasks in parcels.base, or name it"
-        " here: parcels.tasks:app\n"
+        "tenure: parcels.base:app has no jobs; they are in parcels.tasks; name it here:"
+        " parcels.tasks:app\n"
+    )
+    assert several.stderr == (
+        "tenure: parcels.base:app has no jobs; they are in parcels.letters, parcels.tasks; name"
+        " here a module that imports app and all of these, such as parcels.all_jobs:app\n"
     )
     assert list(tmp_path.glob("tenure.db*")) == []
 

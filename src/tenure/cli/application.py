@@ -28,6 +28,8 @@ from tenure.worker.application import load_registry
 
 MAX_SEARCHED = 200
 """At most this many files in an application's directory are searched for its jobs."""
+MAX_NAMED = 10
+"""At most this many of them are named."""
 _FROZEN = "<frozen "
 _IMPORTING = "<frozen importlib"
 
@@ -88,10 +90,21 @@ def check_has_jobs(app: object, import_string: str) -> None:
         return
     module, _, attribute = import_string.partition(":")
     found = _modules_with_jobs(module, attribute.rpartition(".")[2])
-    if found:
-        hint = f"import {found[0]} in {module}, or name it here: {found[0]}:{attribute}"
+    if len(found) == 1:
+        hint = f"they are in {found[0]}; name it here: {found[0]}:{attribute}"
+    elif found:
+        shown = ", ".join(found[:MAX_NAMED]) + (", …" if len(found) > MAX_NAMED else "")
+        package = found[0].rpartition(".")[0]
+        example = f"{package}.all_jobs" if package else "all_jobs"
+        hint = (
+            f"they are in {shown}; name here a module that imports {attribute} and all of these,"
+            f" such as {example}:{attribute}"
+        )
     else:
-        hint = f"decorate a function with @{attribute}.job, and import its module in {module}"
+        hint = (
+            f"decorate a function with @{attribute}.job, and name here a module that imports"
+            f" {attribute} and the module of the function"
+        )
     raise CouldNotRun(f"{import_string} has no jobs; {hint}")
 
 
