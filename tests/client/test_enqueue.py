@@ -30,6 +30,27 @@ def test_a_decorated_function_is_called_as_before(app: Application) -> None:
     assert add.__doc__ == "Adds."
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("delay", "; use enqueue(…)"),
+        ("apply_async", "; use enqueue(…), with options using(queue=…, delay=…).enqueue(…)"),
+        ("enqeue", ""),
+    ],
+)
+def test_what_a_job_function_has_not_is_an_error_that_helps_users_of_celery(
+    app: Application, name: str, hint: str
+) -> None:
+    @app.job
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    for found, kind in ((add, "JobFunction"), (add.using(key="x"), "Enqueueable")):
+        with pytest.raises(AttributeError) as refused:
+            getattr(found, name)
+        assert str(refused.value) == f"'{kind}' object has no attribute '{name}'{hint}"
+
+
 def test_a_decorated_coroutine_function_gives_a_coroutine(app: Application) -> None:
     @app.job()
     async def double(a: int) -> int:

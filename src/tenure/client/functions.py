@@ -7,9 +7,11 @@ signature. Options go to `using(...)`, so that no name can mean two things. [ADR
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
+    Never,
     ParamSpec,
     Protocol,
     TypeAlias,
@@ -102,6 +104,13 @@ class _TakesContextElsewhere(Protocol):
 # --- Functions -----------------------------------------------------------------------------------
 
 
+INSTEAD_OF = {
+    "delay": "use enqueue(…)",
+    "apply_async": "use enqueue(…), with options using(queue=…, delay=…).enqueue(…)",
+}
+"""What replaces the methods of Celery's tasks."""
+
+
 class Enqueueable(Generic[P, R]):
     """A job function with the options of its next jobs: what `using(...)` returns."""
 
@@ -164,6 +173,14 @@ class Enqueueable(Generic[P, R]):
         `ctx.enqueue`."""
         spec = self._spec("call", args, kwargs)
         return self._definition.sender.call(spec, self._options)
+
+    if not TYPE_CHECKING:  # a type checker would believe that every attribute exists
+
+        def __getattr__(self, name: str) -> Never:
+            """Raise `AttributeError`; for a method of Celery's it says what to use instead."""
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            hint = INSTEAD_OF.get(name)
+            raise AttributeError(f"{said}; {hint}" if hint else said, name=name, obj=self)
 
     def _spec(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec:
         handler = self._definition.handler

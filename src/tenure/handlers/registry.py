@@ -114,6 +114,11 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty
 
 
+def _place(handler: Handler) -> str:
+    """The function's name with its module: two modules may each have a function of this name."""
+    return f"{handler.function.__module__}.{function_name(handler.function)}"
+
+
 def make_handler(
     function: Callable[..., Any],
     *,
@@ -159,8 +164,7 @@ class Registry:
         if known is not None:
             raise InvalidInput(
                 "kind",
-                f"{handler.kind} is registered twice, by {function_name(known.function)} "
-                f"and {function_name(handler.function)}",
+                f"{handler.kind} is registered twice, by {_place(known)} and {_place(handler)}",
                 hint="give one of them another name=",
             )
         self._handlers[handler.kind] = handler
