@@ -268,8 +268,9 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
 @json_option(JobHistory)
 @job_argument
 def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> None:
-    """Show every event of a job's history.
+    """Show the stored events of a job's history, one line each.
 
+    The renewals of an attempt are deleted after it has ended; one line `pruned` stands for them.
     Lines whose SEQ is a dash are observations beside the log, as in `tenure jobs show`.
     """
     with coordination(url) as serving:
