@@ -5,6 +5,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -163,20 +164,22 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
 
 
 def test_starts_and_heartbeats_are_hot_updates(
-    postgres_store: PostgresStore, postgres_hand: PostgresHand
+    postgres_hand: PostgresHand, postgres_url: str
 ) -> None:
     """No index refers to what they change. [ADR 0006]"""
-    enqueue(postgres_store, 60)
-    claimed = claim(postgres_store, 60)
-    postgres_hand.run("VACUUM FULL {t}job")  # pages with the room that fillfactor leaves
-    updates, hot = _counted_updates(postgres_store)
+    # One connection: the thread that sends hints must not leave the counted updates to another.
+    with closing(PostgresStore(postgres_url, pool_size=1)) as store:
+        enqueue(store, 60)
+        claimed = claim(store, 60)
+        postgres_hand.run("VACUUM FULL {t}job")  # pages with the room that fillfactor leaves
+        updates, hot = _counted_updates(store)
 
-    jobs = heartbeat(postgres_store, start(postgres_store, claimed))
+        jobs = heartbeat(store, start(store, claimed))
 
-    updates_after, hot_after = _counted_updates(postgres_store)
-    assert updates_after - updates == 120
-    assert hot_after - hot >= 100  # a page without room takes a row elsewhere
-    complete(postgres_store, jobs)
+        updates_after, hot_after = _counted_updates(store)
+        assert updates_after - updates == 120
+        assert hot_after - hot >= 100  # a page without room takes a row elsewhere
+        complete(store, jobs)
 
 
 def _counted_updates(store: PostgresStore) -> tuple[int, int]:
