@@ -4,6 +4,7 @@ Exit codes: 0 everything checked holds, 1 a violation was found, 2 it could not 
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError
 from tenure.settings import url_from_environment
 from tenure.verify import Finding, Report, State, Violation, verify
-from tenure.verify.report import WITHOUT_ACKS
+from tenure.verify.report import WITHOUT_ACKS, WITHOUT_METRICS
 from tenure.verify.run import DEFAULT_LIMIT
 from tenure.wiring import open_store
 
@@ -25,8 +26,11 @@ HOLDS, VIOLATED = 0, 1
 PAGE_WITHIN_S = 600.0
 """For one page of jobs with their histories. Only the user of this command waits for it. [K6]"""
 
-_COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "yellow"}
-_WITHOUT_ACKS_HINT = ", give --acks FILE (docs/reference/acks.md)"
+_COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "bright_black"}
+_HINTS = {
+    WITHOUT_ACKS: ": --acks FILE (docs/reference/acks.md)",
+    WITHOUT_METRICS: ", which no store has",
+}
 
 
 def _retention(context: click.Context, option: click.Parameter, text: str | None) -> Duration:
@@ -131,8 +135,9 @@ def document(report: Report) -> Document:
 
 def _print(report: Report) -> None:
     width = max(len(finding.title) for finding in report.findings)
+    notes = list(dict.fromkeys(finding.why for finding in report.findings if finding.why))
     for finding in report.findings:
-        result = click.style(_result(finding), fg=_COLOURS[finding.state])
+        result = click.style(_result(finding, notes), fg=_COLOURS[finding.state])
         click.echo(f"{finding.id:<4} {finding.title:<{width}}  {result}")
         for violation in finding.first:
             click.echo(_line(violation))
@@ -140,18 +145,20 @@ def _print(report: Report) -> None:
         if hidden:
             click.echo(f"       … and {hidden:,} more")
     click.echo()
+    for number, why in enumerate(notes, 1):
+        click.echo(f"[{number}] {why}{_HINTS.get(why, '')}")
     click.echo(_summary(report))
 
 
-def _result(finding: Finding) -> str:
+def _result(finding: Finding, notes: Sequence[str]) -> str:
+    """What was found; the number is that of the note that says why something was not checked."""
     match finding.state:
         case State.HOLDS:
             return "holds"
         case State.VIOLATED:
             return f"VIOLATED, {finding.violations:,} found"
         case State.NOT_CHECKED:
-            hint = _WITHOUT_ACKS_HINT if finding.why == WITHOUT_ACKS else ""
-            return f"not checked: {finding.why}{hint}"
+            return f"not checked [{notes.index(finding.why) + 1}]"
 
 
 def _line(violation: Violation) -> str:
@@ -160,12 +167,13 @@ def _line(violation: Violation) -> str:
 
 
 def _summary(report: Report) -> str:
-    heard = "no acknowledgements given" if report.acks is None else f"{report.acks:,} acks"
-    held = sum(finding.state is State.HOLDS for finding in report.findings)
-    counts = [f"{held} hold", f"{len(report.violated)} violated"]
-    if report.not_checked:
-        counts.append(f"{len(report.not_checked)} not checked")
-    lines = [f"{report.jobs:,} jobs, {report.events:,} events, {heard}: {', '.join(counts)}"]
+    read = [f"{report.jobs:,} jobs", f"{report.events:,} events"]
+    if report.acks is not None:
+        read.append(f"{report.acks:,} acks")
+    found = "no violation" if report.holds else f"{len(report.violated)} violated"
+    every = len(report.findings)
+    checked = f"{every - len(report.not_checked)} of {every} invariants were checked"
+    lines = [f"{', '.join(read)}: {found}; {checked}"]
     if report.empty:
         lines.append(f"{report.empty:,} --acks files contain no acknowledgement")
     if report.torn:
