@@ -88,7 +88,7 @@ def test_an_application_counts_what_the_whole_log_has(url: str) -> None:
             app.stats(by="colour")  # type: ignore[arg-type]  # that is the mistake
 
 
-def test_the_table_is_sorted_and_says_the_span(tmp_path: Path) -> None:
+def test_the_table_is_in_the_order_of_a_jobs_life_and_says_the_span(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'stats.db'}"
     make_history(url)
 
@@ -96,8 +96,8 @@ def test_the_table_is_sorted_and_says_the_span(tmp_path: Path) -> None:
 
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["QUEUE", "TYPE", "EVENTS"],
-        ["post", "cancelled", "2"],
         ["post", "enqueued", "5"],
+        ["post", "cancelled", "2"],
         ["slow", "enqueued", "1"],
     ]
     assert "8 events from" in result.stderr

@@ -1,5 +1,6 @@
 """`tenure stats`: counts the events of a span of time."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import click
@@ -24,8 +25,11 @@ from tenure.core.event_counts import (
     count_all,
 )
 from tenure.core.ids import Namespace
+from tenure.core.vocabulary import EventType
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso, moment
+
+_LIFE = {event_type.value: place for place, event_type in enumerate(EventType)}
 
 
 class StatsLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,6 +109,7 @@ def stats(
         if span.since >= span.until:
             refuse("--since must be earlier than --until")
         totals = _count(serving.store, span, groups)
+    in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
     is_complete = totals.until >= span.until
     if as_json:
         print_json(
@@ -112,11 +117,11 @@ def stats(
                 since=moment(totals.since),
                 until=moment(totals.until),
                 complete=is_complete,
-                counts=[_line(totals, values) for values in sorted(totals.events)],
+                counts=[_line(totals, values) for values in in_order],
             )
         )
     else:
-        rows = [(*values, events) for values, events in sorted(totals.events.items())]
+        rows = [(*values, totals.events[values]) for values in in_order]
         print_table([*(group.upper() for group in groups), "EVENTS"], rows)
         say(f"{sum(totals.events.values())} events from {iso(totals.since)} to {iso(totals.until)}")
     if not is_complete:
@@ -135,6 +140,15 @@ def _count(store: JobStore, span: EventSpan, by: tuple[Grouping, ...]) -> Totals
         return count_all(count, span, by)
     finally:
         progress.done()
+
+
+def _place(by: Sequence[Grouping], values: Sequence[str]) -> list[tuple[int, str]]:
+    """Where a line comes: types in the order of a job's life, names by the alphabet. Types that
+    only a newer version knows come last."""
+    return [
+        (_LIFE.get(value, len(_LIFE)) if group is Grouping.TYPE else 0, value)
+        for group, value in zip(by, values, strict=True)
+    ]
 
 
 def _line(totals: Totals, values: tuple[str, ...]) -> StatsLine:
