@@ -1,14 +1,17 @@
 """`tenure dlq`: dead letters are found, redriven, edited and put away, one or all of them."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tenure.cli import bulk, dlq
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, operator_actor
-from tests.cli.harness import Run, enqueued
+from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 
 
@@ -36,6 +39,31 @@ def test_dead_letters_are_listed_by_filter_and_shown(run: Run) -> None:
     assert "resolved" in run("dlq", "show", spam).stdout
 
 
+def test_an_empty_list_of_dead_letters_says_so(run: Run) -> None:
+    enqueued(run, "mail")
+
+    said = [run("dlq", "ls", *words).stderr for words in ((), ("--by", "error"), ("-k", "mail"))]
+    resolved = run("dlq", "ls", "--resolved")
+
+    none = "tenure: there are no unresolved dead letters in namespace default\n"
+    assert said == [none, none, "tenure: no unresolved dead letter matches\n"]
+    assert resolved.stderr == "tenure: there are no resolved dead letters in namespace default\n"
+    assert json.loads(run("dlq", "ls", "--json").stdout) == []
+
+
+@pytest.mark.process
+def test_at_80_columns_the_error_stays_and_the_queue_goes(run: Run, store_path: Path) -> None:
+    job_id = enqueued(run, "mail", "-q", "post")
+    run("jobs", "dead-letter", job_id, "-m", "no such mailbox")
+
+    said = at_a_terminal(store_path.parent, "dlq", "ls", stream="stdout")
+
+    head, row = [click.unstyle(line) for line in said.splitlines()]
+    assert "QUEUE" not in head
+    assert row.endswith("DeadLettered: no such mailbox")
+    assert len(row) <= 80
+
+
 @spec("F7", "OB26")
 def test_the_documents_of_a_dead_letter_have_the_required_fields(run: Run) -> None:
     job_id = dead_letter(run)
@@ -57,6 +85,11 @@ def test_a_redriven_dead_letter_is_no_longer_listed_and_names_its_new_job(run: R
 
     shown = json.loads(run("dlq", "show", job_id, "--json").stdout)
     new = json.loads(run("jobs", "show", new_id, "--json", "--bodies").stdout)["job"]
+    facts = run("jobs", "show", job_id)
+    document = json.loads(run("jobs", "show", job_id, "--json").stdout)
+    assert re.search("^resolved +redriven by operator:", facts.stdout, re.M)
+    assert re.search(f"^new job +{new_id}$", facts.stdout, re.M)
+    assert document["resolution"] == shown["resolution"]
     assert (listed(run), listed(run, "--resolved")) == ([], [job_id])
     assert (shown["resolution"]["kind"], shown["resolution"]["new_job_id"]) == ("redriven", new_id)
     assert (new["payload"], new["origin_id"]) == ({"to": "bob"}, job_id)
@@ -72,7 +105,8 @@ def test_a_discarded_dead_letter_keeps_its_note_and_cannot_be_discarded_again(ru
     assert (first.exit_code, first.stdout, repeated.exit_code) == (0, f"{job_id}\n", 0)
     assert again.exit_code == 1
     assert again.stderr.startswith(f"tenure: job {job_id}: it was discarded by operator:")
-    assert "customer left" in run("dlq", "show", job_id).stdout
+    for group in ("dlq", "jobs"):
+        assert "customer left" in run(group, "show", job_id).stdout
     assert listed(run) == []
 
 
@@ -203,6 +237,24 @@ def test_ambiguous_arguments_are_refused(run: Run, words: tuple[str, ...]) -> No
     result = run("dlq", *words)
 
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "Say which jobs: give IDs, or --all with or without filters."),
+        (("--kind", "mail"), "Say which jobs: give IDs, or --all with or without filters."),
+        (("--all", "01890000"), "Give IDs or --all, not both."),
+    ],
+)
+@pytest.mark.parametrize("command", ["dlq redrive", "dlq discard", "jobs cancel"])
+def test_a_command_about_many_jobs_says_what_is_missing(
+    run: Run, command: str, words: tuple[str, ...], problem: str
+) -> None:
+    result = run(*command.split(), *words)
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"Error: {problem}\n")
 
 
 def test_one_dead_letter_is_counted_as_one_and_an_unknown_one_is_explained(run: Run) -> None:

@@ -72,6 +72,19 @@ def test_an_id_that_is_too_short_is_refused(run: Run, ids: list[str]) -> None:
     assert "give at least 8 characters" in refused.stderr
 
 
+@pytest.mark.parametrize("typed", ["nope", "01890000-zzzz", FIRST + "1"])
+def test_what_is_no_id_is_refused_with_how_ids_may_be_given(run: Run, typed: str) -> None:
+    enqueued(run, "mail")
+
+    refused = run("jobs", "show", typed)
+
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        f"tenure: ID: '{typed}' is not a job id; give an id as `tenure jobs ls` shows it, or its"
+        " first 8 or more characters\n"
+    )
+
+
 def test_a_shortened_id_is_looked_up_in_one_namespace(run: Run, ids: list[str]) -> None:
     other = enqueued(run, "mail", "--id", LATER.replace("3", "4"), "--namespace", "lab")
 

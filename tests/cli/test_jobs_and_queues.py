@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Complete
+from tenure.core.ids import RequestId
 from tenure.core.vocabulary import JobStatus
-from tests.cli.harness import Run, enqueued
+from tests.cli.harness import Run, enqueued, started
 
 
 def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None:
@@ -29,6 +32,28 @@ def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None
     assert [(event["id"], event["name"], event["cause"]) for event in events] == [
         (f"{job_id}:1", "job_enqueued", "enqueue")
     ]
+
+
+def test_a_list_names_the_last_worker_of_a_finished_job(run: Run, serving: Coordinator) -> None:
+    enqueued(run, "mail")
+    held = started(serving)
+    serving.execute(Complete(**held, request_id=RequestId("end"), result=b"1"))
+
+    head, row = run("jobs", "ls").stdout.splitlines()
+
+    assert (head.split()[-1], row.split()[-1]) == ("WORKER", "w")
+
+
+def test_a_list_of_failed_jobs_has_their_errors(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+    run("jobs", "dead-letter", job_id, "-m", "no such mailbox")
+
+    every = run("jobs", "ls").stdout
+    head, row = run("jobs", "ls", "-s", "failed", "-s", "dead_lettered").stdout.splitlines()
+
+    assert "ERROR" not in every
+    assert head.split()[-1] == "ERROR"
+    assert row.endswith("  DeadLettered: no such mailbox")
 
 
 @spec("S9")
@@ -119,7 +144,7 @@ def test_a_refused_command_says_why_and_exits_with_1(run: Run) -> None:
 
     assert (requeue.exit_code, requeue.stderr) == (
         1,
-        f"tenure: job {job_id}: it is queued, not stalled (not_held)\n",
+        f"tenure: job {job_id}: it is queued already (not_held)\n",
     )
     assert (rerun.exit_code, "not_finished" in rerun.stderr) == (1, True)
     assert (unknown.exit_code, "there is no job" in unknown.stderr) == (1, True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_ls_and_show_say_that_a_job_is_suspect(run: Run, worked_ago: WorkedAgo) 
 
     assert "NOTE" in listed.stdout
     assert "running  suspect, silent 4" in listed.stdout
-    assert "suspect: its worker w has sent no heartbeat for 4" in shown.stdout
+    assert re.search(r"^note +suspect: its worker w .* no heartbeat for 4", shown.stdout, re.M)
     assert [each["suspect"] for each in records] == [True]
     assert record["job"]["suspect"] is True
     assert "no heartbeat" in record["waiting"]
@@ -85,7 +86,7 @@ def test_a_job_whose_worker_was_heard_lately_has_no_note(run: Run, worked_ago: W
 
     assert "running" in listed.stdout
     assert "NOTE" not in listed.stdout
-    assert "waiting" not in run("jobs", "show", job_id).stdout
+    assert not re.search("^(waiting|note)", run("jobs", "show", job_id).stdout, re.M)
     assert json.loads(run("jobs", "ls", "--json").stdout)[0]["suspect"] is False
 
 

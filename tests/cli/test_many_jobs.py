@@ -117,8 +117,8 @@ def test_a_running_job_is_asked_to_stop(run: Run, serving: Coordinator) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("cancel",), "Give IDs, or --all"),
-        (("cancel", "--all", NOBODY), "Give IDs, or --all"),
+        (("cancel",), "Say which jobs: give IDs, or --all"),
+        (("cancel", "--all", NOBODY), "Give IDs or --all, not both"),
         (("cancel", NOBODY, "--queue", "post"), "Filters go with --all"),
         (("cancel", "--all", "--status", "failed"), "a finished job cannot be cancelled"),
         (("cancel", "--all", "--queue", "a b"), "queue"),

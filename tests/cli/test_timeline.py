@@ -1,8 +1,10 @@
 """How a job that runs looks: its progress, and its renewals in one line."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import Result
 
@@ -19,7 +21,7 @@ from tenure.core.ids import (
 )
 from tenure.core.job import Progress
 from tenure.core.policy import Compensation, Policy
-from tests.cli.harness import WORKER, Run, started
+from tests.cli.harness import WORKER, Run, at_a_terminal, started
 
 
 @pytest.fixture
@@ -52,6 +54,19 @@ def test_the_renewals_of_a_running_attempt_are_one_line_of_show_and_all_of_event
     assert shown[5][2] == "heartbeat"
     assert [line[2] for line in every[3:6]] == ["lease_renewed", "heartbeat", "heartbeat"]
     assert [line[0] for line in every] == [str(seq) for seq in range(1, 9)]
+
+
+@pytest.mark.process
+def test_at_80_columns_the_history_keeps_the_attempt(
+    run: Run, held: dict[str, Any], store_path: Path
+) -> None:
+    run("jobs", "cancel", held["job_id"])
+
+    said = at_a_terminal(store_path.parent, "jobs", "events", held["job_id"], stream="stdout")
+
+    head, *rows = [click.unstyle(line) for line in said.splitlines()]
+    assert head.split() == ["SEQ", "TIME", "EVENT", "ATTEMPT", "BY", "CAUSE"]
+    assert max(map(len, rows)) <= 80
 
 
 @spec("E7")

@@ -61,9 +61,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     wanted: JobFilter
 
     def __post_init__(self) -> None:
-        """Refuse what could mean two things."""
-        if self.every == bool(self.job_ids):
-            raise click.UsageError("Give IDs, or --all (and filters), not both.")
+        """Refuse what could mean two things, or means nothing."""
+        if self.every and self.job_ids:
+            raise click.UsageError("Give IDs or --all, not both.")
+        if not self.every and not self.job_ids:
+            raise click.UsageError("Say which jobs: give IDs, or --all with or without filters.")
 
 
 def many_options(function: _F) -> _F:

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from tenure.cli.output import ELLIPSIS, ago, printable, say
 from tenure.coordinator.service import Coordinator
-from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_job_id
+from tenure.core.checks import MAX_NAME, NAME_PATTERN, shown
 from tenure.core.ids import (
     Actor,
     JobId,
@@ -322,10 +322,11 @@ def find_job_id(
     field = "--before" if is_before else "ID"
     typed = text.lower().removesuffix(ELLIPSIS).removesuffix("...")
     is_whole = len(typed) >= LONGEST_PREFIX
-    if is_whole or not is_job_id_prefix(typed):
-        check_job_id(field, typed if is_whole else text)
-        if is_before or not _is_namespace_given():
-            return JobId(typed)
+    if not is_job_id_prefix(typed):
+        hint = f"give an id as `tenure jobs ls` shows it, or its first {SHORTEST_PREFIX} or more"
+        raise InvalidInput(field, f"{shown(text)} is not a job id", hint=f"{hint} characters")
+    if is_whole and (is_before or not _is_namespace_given()):
+        return JobId(typed)
     if len(typed) < SHORTEST_PREFIX:
         hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
         raise InvalidInput(field, f"{text!a} is too short", hint=hint)

@@ -35,9 +35,9 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.job_view import job_facts, print_traceback
+from tenure.cli.job_view import headline, job_facts, print_traceback, resolution_facts
 from tenure.cli.jobs import hint_again, id_that_runs
-from tenure.cli.output import ago, exact_and_ago, print_facts, print_json, print_table, say
+from tenure.cli.output import ago, print_facts, print_json, print_table, say
 from tenure.core.commands import Discard, Redrive
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
@@ -77,6 +77,10 @@ def filter_options(function: _F) -> _F:
     function = click.option("--queue", "-q", help="Only those of this queue.")(function)
     function = click.option("--kind", "-k", help="Only those of this kind.")(function)
     return namespace_option(function)
+
+
+def _has_filters(filters: dict[str, Any]) -> bool:
+    return any(value for name, value in filters.items() if name != "namespace")
 
 
 def _filter(
@@ -152,6 +156,8 @@ def list_dead_letters(
         if by is not None:
             groups = _by_error(_all_dead_letters(serving, wanted))[:limit]
             _show_groups(groups, now=serving.store.now(), as_json=as_json)
+            if not groups:
+                _say_there_are_none(filters, resolved=resolved)
             return
         found = serving.store.list_dead_letters(msgspec.structs.replace(wanted, limit=limit))
         now = serving.store.now()
@@ -159,8 +165,18 @@ def list_dead_letters(
         print_json(
             [dead_letter_record(each.job, each.resolution, now=now, bodies=False) for each in found]
         )
-        return
-    _print_dead_letters(found, now, resolved=resolved)
+    else:
+        _print_dead_letters(found, now, resolved=resolved)
+    if not found:
+        _say_there_are_none(filters, resolved=resolved)
+
+
+def _say_there_are_none(filters: dict[str, Any], *, resolved: bool) -> None:
+    word = "resolved" if resolved else "unresolved"
+    if _has_filters(filters):
+        say(f"no {word} dead letter matches")
+    else:
+        say(f"there are no {word} dead letters in namespace {filters['namespace']}")
 
 
 def _print_dead_letters(found: list[DeadLetter], now: Instant, *, resolved: bool) -> None:
@@ -174,7 +190,7 @@ def _print_dead_letters(found: list[DeadLetter], now: Instant, *, resolved: bool
             letter.job.stage,
             letter.job.attempt,
             ago(letter.job.finished_at, now),
-            _headline(letter.job),
+            headline(letter.job),
         )
         for letter in found
     ]
@@ -184,11 +200,7 @@ def _print_dead_letters(found: list[DeadLetter], now: Instant, *, resolved: bool
             (*row, None if letter.resolution is None else letter.resolution.kind)
             for row, letter in zip(rows, found, strict=True)
         ]
-    print_table(head, rows, optional=("QUEUE", "REASON", "STAGE", "ATTEMPTS"))
-
-
-def _headline(job: Job) -> str | None:
-    return None if job.error is None else job.error.headline
+    print_table(head, rows, optional=("REASON", "STAGE", "ATTEMPTS", "QUEUE"))
 
 
 class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +229,7 @@ def _by_error(found: Iterable[Job]) -> list[tuple[Job, int]]:
     newest: dict[tuple[str, str], Job] = {}
     counts: dict[tuple[str, str], int] = {}
     for job in found:
-        key = (job.kind, _NUMBERS_AND_IDS.sub("#", _headline(job) or ""))
+        key = (job.kind, _NUMBERS_AND_IDS.sub("#", headline(job) or ""))
         known = newest.setdefault(key, job)
         if (job.finished_at or 0) > (known.finished_at or 0):
             newest[key] = job
@@ -233,7 +245,7 @@ def _show_groups(groups: list[tuple[Job, int]], *, now: Instant, as_json: bool) 
             [
                 ErrorGroup(
                     kind=job.kind,
-                    error=_headline(job),
+                    error=headline(job),
                     count=count,
                     newest_at=optional_moment(job.finished_at),
                     example_id=job.id,
@@ -244,7 +256,7 @@ def _show_groups(groups: list[tuple[Job, int]], *, now: Instant, as_json: bool) 
         return
     print_table(
         ["COUNT", "KIND", "ERROR", "NEWEST", "ID"],
-        [(count, j.kind, _headline(j), ago(j.finished_at, now), j.id) for j, count in groups],
+        [(count, j.kind, headline(j), ago(j.finished_at, now), j.id) for j, count in groups],
     )
 
 
@@ -266,15 +278,7 @@ def show_dead_letter(
     if as_json:
         print_json(dead_letter_record(job, found, now=now, bodies=bodies))
         return
-    facts = job_facts(job, now=now, bodies=bodies)
-    if found is None:
-        facts.append(("resolved", "no; `tenure dlq redrive` or `tenure dlq discard` it"))
-    else:
-        when = exact_and_ago(found.ts, now)
-        facts.append(("resolved", f"{found.kind} by {found.actor} at {when}"))
-        facts.append(("new job", found.new_job_id))
-        facts.append(("note", found.note))
-    print_facts(facts)
+    print_facts([*job_facts(job, now=now, bodies=bodies), *resolution_facts(found, now)])
     print_traceback(job)
 
 
@@ -284,7 +288,7 @@ def show_dead_letter(
 def _selection(
     job_ids: tuple[str, ...], filters: dict[str, Any], *, every: bool, yes: bool
 ) -> Selection:
-    if job_ids and any(value for name, value in filters.items() if name != "namespace"):
+    if job_ids and _has_filters(filters):
         raise click.UsageError("Filters go with --all.")
     return Selection(job_ids=job_ids, every=every, yes=yes, wanted=_filter(**filters))
 

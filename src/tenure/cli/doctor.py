@@ -9,7 +9,7 @@ from importlib.metadata import version
 import click
 
 from tenure.cli.common import REFUSED, coordinator, json_option, store_url_option
-from tenure.cli.output import print_json, print_table, printable
+from tenure.cli.output import print_json, print_table, printable, wrapped
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact, fact
 
@@ -42,8 +42,10 @@ def _show(facts: list[HealthFact]) -> None:
     print_table(["FACT", "VALUE", "STATE"], [(f.name, _shown(f), f.state) for f in facts])
     for each in facts:
         if each.advice:
-            state = click.style(each.state.value, fg=_COLOURS.get(each.state), bold=True)
-            click.echo(f"\n{state}  {each.name}: {printable(each.advice)}")
+            state = each.state.value
+            text = wrapped(f"{state}  {each.name}: {printable(each.advice)}", indent="  ")
+            styled = click.style(state, fg=_COLOURS.get(each.state), bold=True)
+            click.echo(f"\n{styled}{text.removeprefix(state)}")
 
 
 def _shown(each: HealthFact) -> str:

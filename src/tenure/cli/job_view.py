@@ -11,6 +11,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
 from tenure.core.observations import Observation
+from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import RENEWALS, EventType
 
 
@@ -51,6 +52,22 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
+
+
+def headline(job: Job) -> str | None:
+    """The error that a job ended with, in a line."""
+    return None if job.error is None else job.error.headline
+
+
+def resolution_facts(found: Resolution | None, now: Instant) -> list[tuple[str, object]]:
+    """What became of a dead letter."""
+    if found is None:
+        return [("resolved", "no; `tenure dlq redrive` or `tenure dlq discard` it")]
+    return [
+        ("resolved", f"{found.kind} by {found.actor} at {exact_and_ago(found.ts, now)}"),
+        ("new job", found.new_job_id),
+        ("note", found.note),
+    ]
 
 
 def _lease_fact(job: Job, now: Instant) -> tuple[str, object]:
@@ -98,7 +115,7 @@ def print_timeline(
     rows.sort(key=lambda row: row[0])  # stable: an observation comes after the event that caused it
     head = ["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"]
     lines = [line for _, line in rows]
-    print_table(head, lines, optional=("ATTEMPT",), whole=("EVENT", "CHANGE"))
+    print_table(head, lines, optional=("ATTEMPT", "CHANGE"), whole=("EVENT", "CHANGE"))
 
 
 def _observation_line(seen: Observation, events: Sequence[Event]) -> tuple[object, ...]:

@@ -27,7 +27,14 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.job_end import show_end, wait_for_end
-from tenure.cli.job_view import job_facts, lease_note, print_timeline, print_traceback
+from tenure.cli.job_view import (
+    headline,
+    job_facts,
+    lease_note,
+    print_timeline,
+    print_traceback,
+    resolution_facts,
+)
 from tenure.cli.output import (
     ago,
     coloured,
@@ -59,10 +66,12 @@ from tenure.protocol.records import (
     EventRecord,
     JobRecord,
     ObservationRecord,
+    ResolutionRecord,
     artifact_record,
     event_record,
     job_record,
     observation_record,
+    resolution_record,
 )
 from tenure.telemetry.unclaimed import why_waiting
 
@@ -185,10 +194,12 @@ def list_jobs(
     if as_json:
         print_json([job_record(job, now=now, bodies=False) for job in found])
         return
-    _print_jobs(found, now)
+    # A list of all statuses has no room for the errors of a few.
+    has_errors = bool(wanted.statuses) and any(job.error for job in found)
+    _print_jobs(found, now, has_errors=has_errors)
 
 
-def _print_jobs(found: Sequence[Job], now: Instant) -> None:
+def _print_jobs(found: Sequence[Job], now: Instant, *, has_errors: bool) -> None:
     notes = [lease_note(job, now) for job in found]
     has_notes = any(notes)
     print_table(
@@ -196,6 +207,7 @@ def _print_jobs(found: Sequence[Job], now: Instant) -> None:
             *("ID", "KIND", "QUEUE", "STATUS"),
             *(["NOTE"] if has_notes else []),
             *("ATTEMPT", "ENQUEUED", "FINISHED", "WORKER"),
+            *(["ERROR"] if has_errors else []),
         ],
         [
             (
@@ -207,20 +219,23 @@ def _print_jobs(found: Sequence[Job], now: Instant) -> None:
                 job.attempt,
                 ago(job.enqueued_at, now),
                 ago(job.finished_at, now),
-                job.owner,
+                job.last_owner if job.status.is_terminal else job.owner,
+                *([headline(job)] if has_errors else []),
             )
             for job, note in zip(found, notes, strict=True)
         ],
-        optional=("QUEUE", "FINISHED", "WORKER"),
+        optional=("ENQUEUED", "ATTEMPT", "QUEUE", "FINISHED", "WORKER"),
         whole=("NOTE",),
     )
 
 
 class JobShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, why it waits if that is known, its history, and what was observed beside it."""
+    """A job, why it waits if that is known, what became of it if it is a dead letter that was
+    redriven or discarded, its history, and what was observed beside it."""
 
     job: JobRecord
     waiting: str | None
+    resolution: ResolutionRecord | None
     events: list[EventRecord]
     observations: list[ObservationRecord]
 
@@ -238,7 +253,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
 @job_argument
 def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str) -> None:
-    """Show a job, why it waits, its history and its error.
+    """Show a job, why it waits, its history, its error, and what became of a dead letter.
 
     Lines of the history whose SEQ is a dash are beside the log: a result that was refused, a report
     under another worker's lease, a compensation that succeeded. They changed nothing. With --json
@@ -251,13 +266,27 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
         now = serving.store.now()
         shown = job_record(job, now=now, bodies=bodies)
         waiting = why_waiting(serving.store, job)
+        resolution = None
+        if job.status is JobStatus.DEAD_LETTERED:
+            resolution = serving.store.load_resolutions([job.id]).get(job.id)
     if as_json:
         history = [event_record(event) for event in events]
         beside = [observation_record(each, bodies=bodies) for each in seen]
-        print_json(JobShown(job=shown, waiting=waiting, events=history, observations=beside))
+        print_json(
+            JobShown(
+                job=shown,
+                waiting=waiting,
+                resolution=resolution_record(resolution),
+                events=history,
+                observations=beside,
+            )
+        )
         return
     facts = job_facts(job, now=now, bodies=bodies)
-    print_facts([*facts, ("waiting", waiting)])
+    if job.status is JobStatus.DEAD_LETTERED:
+        facts += resolution_facts(resolution, now)
+    facts.append(("waiting" if job.status is JobStatus.QUEUED else "note", waiting))
+    print_facts(facts)
     click.echo()
     print_timeline(events, seen, folded=True)
     print_traceback(job)

@@ -6,6 +6,7 @@ move the cursor, change a colour or reorder a line.
 
 import shutil
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Sequence
@@ -31,8 +32,12 @@ GAP = "  "
 ELLIPSIS = "…"
 SHORTEST_CELL = 16
 SHORTEST_ID = 19
+SHORTEST_ERROR = 32
 """With these widths a table is readable. So much of a job's id has its time and its order within a
-millisecond, which is nearly always enough to name the job."""
+millisecond, which is nearly always enough to name the job. Of an error it is the type and the first
+words."""
+
+_SHORTEST = {"ID": SHORTEST_ID, "JOB": SHORTEST_ID, "ERROR": SHORTEST_ERROR}
 
 
 def printable(text: str) -> str:
@@ -107,6 +112,14 @@ def terminal_columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def wrapped(text: str, *, indent: str) -> str:
+    """`text` in lines that fit the terminal, those after the first indented; elsewhere one line."""
+    columns = terminal_columns()
+    if columns is None:
+        return text
+    return textwrap.fill(text, columns, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def fit(widths: Sequence[int], shortest: Sequence[int], available: int) -> list[int]:
     """These widths, the widest ones made narrower until a row fits; not below `shortest` unless
     there is no other way."""
@@ -125,7 +138,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shortest(title: str) -> int:
-    return SHORTEST_ID if title in ("ID", "JOB") else SHORTEST_CELL
+    return _SHORTEST.get(title, SHORTEST_CELL)
 
 
 def display_width(text: str) -> int:

@@ -41,6 +41,8 @@ def _cause_in_words(command: Command, reply: Reply, cause: Cause) -> str:
         return f"it was {resolution.kind}{new} by {resolution.actor} at {iso(resolution.ts)}"
     if reply.job is not None and cause is Cause.REVISION_MISMATCH and _is_for_dead_letters(command):
         cause = Cause.NOT_DEAD_LETTERED
+    if reply.job is not None and cause is Cause.NOT_HELD and reply.job.status is JobStatus.QUEUED:
+        return "it is queued already"
     if reply.job is not None and cause in _STATUS_WORDS:
         return _STATUS_WORDS[cause].format(reply.job.status)
     return _WORDS.get(cause, "the coordinator refused it")

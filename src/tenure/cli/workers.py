@@ -23,7 +23,20 @@ def workers() -> None:
 @json_option(list[WorkerRecord])
 @namespace_option
 def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
-    """List the workers that run, and those that vanished within the last day."""
+    """List the workers that run, and those that vanished within the last day.
+
+    A worker sends a sign of life every 10 seconds and takes itself off the list when it stops.
+    STATE is:
+
+    \b
+    alive     its last sign of life is at most 60 seconds old
+    draining  the same, and it was asked to stop
+    silent    no sign of life for more than 60 seconds: it was killed, hangs,
+              or cannot reach the store or server
+
+    So a worker that was killed is listed as alive for up to a minute, which LAST SEEN shows.
+    Its jobs do not wait for that: they run again when their leases end.
+    """
     with coordination(url) as serving:
         check_name("namespace", namespace)
         now = serving.store.now()
