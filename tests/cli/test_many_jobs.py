@@ -1,7 +1,6 @@
 """`tenure jobs cancel`, `rerun`, `retry`: several ids, or all jobs that a filter leaves."""
 
 import json
-from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
@@ -264,16 +263,16 @@ def test_what_was_done_before_a_failure_is_reported(
 ) -> None:
     ids = [enqueued(run, "mail") for _ in range(3)]
     monkeypatch.setattr(bulk, "PER_BATCH", 1)
-    submit_many, sent = Coordinator.submit_many, 0
+    execute_many, sent = Coordinator.execute_many, 0
 
-    def fail_later(self: Coordinator, commands: list[Command]) -> "Future[list[Answer]]":
+    def fail_later(self: Coordinator, commands: list[Command]) -> list[Answer]:
         nonlocal sent
         sent += 1
         if sent > 2:
             raise StoreUnavailable("the store is gone")
-        return submit_many(self, commands)
+        return execute_many(self, commands)
 
-    monkeypatch.setattr(Coordinator, "submit_many", fail_later)
+    monkeypatch.setattr(Coordinator, "execute_many", fail_later)
     stopped = run("jobs", "cancel", *ids, "--request-id", "c1")
     monkeypatch.undo()
 
@@ -310,7 +309,7 @@ def test_an_interrupt_before_the_answer_says_that_none_was_done(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = enqueued(run, "mail")
-    monkeypatch.setattr(Coordinator, "submit_many", interrupt)
+    monkeypatch.setattr(Coordinator, "execute_many", interrupt)
 
     stopped = run("jobs", "cancel", job_id)
 
