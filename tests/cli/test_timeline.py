@@ -60,7 +60,7 @@ def test_the_renewals_of_a_running_attempt_are_one_line_of_show_and_all_of_event
 def test_at_80_columns_the_history_keeps_the_attempt(
     run: Run, held: dict[str, Any], store_path: Path
 ) -> None:
-    run("jobs", "cancel", held["job_id"])
+    run("jobs", "dead-letter", held["job_id"])
 
     said = at_a_terminal(store_path.parent, "jobs", "events", held["job_id"], stream="stdout")
 
