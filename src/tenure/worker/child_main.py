@@ -23,7 +23,7 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TextIO, assert_never
+from typing import Any, TextIO, assert_never
 
 from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
@@ -348,6 +348,15 @@ class RoutedStream(io.TextIOBase):
         """The child's own, for programs that are started with it."""
         return self._real.fileno()
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the base's cannot be set either
+        """The child's own."""
+        return self._real.encoding
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the child's own stream has: modules may ask for `buffer` or `reconfigure`."""
+        return getattr(self._real, name)
+
 
 def _lane(setup: Setup, channel: Channel, registry: Registry) -> Lane:
     limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
@@ -379,14 +388,15 @@ def serve(descriptor: int, parent: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    if setup.lane is not Isolation.PROCESS:
+        # Before the application: a log handler that it makes keeps the stream that it finds.
+        sys.stdout = RoutedStream(sys.stdout, channel.send)
+        sys.stderr = RoutedStream(sys.stderr, channel.send)
     application = load_application(setup.app)
     lane = _lane(setup, channel, application.registry)
     lane.transactions = application.transactions
     lane.counts = application.counts
     lane.measures_memory = setup.measures_memory
-    if setup.lane is not Isolation.PROCESS:
-        sys.stdout = RoutedStream(sys.stdout, channel.send)
-        sys.stderr = RoutedStream(sys.stderr, channel.send)
     threading.Thread(
         target=lane.listen, args=(received,), name="tenure-reader", daemon=True
     ).start()
