@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure import Tenure
 from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import parse_duration, seconds
@@ -15,10 +16,32 @@ from tenure.core.retry import backoff_us
 from tenure.core.validation import Limits
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.worker.claims import Claimer, ClaimSettings
+from tests.docs.commands import environment_with_tenure, run_shell
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 PAGE = (GUIDE / "jobs.md").read_text()
 LOWEST_DRAW, HIGHEST_DRAW = bytes(16), b"\xff" * 16
+
+
+@pytest.mark.process
+def test_jobs_in_several_modules_are_found_by_the_command_that_is_shown(tmp_path: Path) -> None:
+    files = re.findall(r"^```python no-run\n# (shop/\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S)
+    [(command, app)] = re.findall(r"^tenure (worker) (shop\.\w+:app) ", PAGE, re.M)
+    (tmp_path / "shop").mkdir()
+    for name, code in files:
+        (tmp_path / name).write_text(code)
+    url = f"sqlite:///{tmp_path}/shop.db"
+    environment = environment_with_tenure(tmp_path, {"TENURE_URL": url})
+
+    ran = run_shell(f"tenure enqueue charge '{{\"order\": 7}}' --app {app}", tmp_path, environment)
+    none = run_shell(f"! tenure {command} shop.app:app", tmp_path, environment)
+
+    assert len(files) == 4
+    assert ran.returncode == 0, ran
+    with Tenure(url) as client:
+        assert client.get(ran.stdout.strip()).refresh().queue == "money"
+    assert "they are in shop.mail, shop.money; name here a module" in none.stderr
+    assert f"such as {app}\n" in none.stderr
 
 
 def test_heartbeat_intervals_are_those_of_the_leases_named() -> None:
