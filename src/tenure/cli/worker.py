@@ -140,7 +140,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     "--verbose",
     "-v",
     is_flag=True,
-    help="Log every attempt that ends, not only failed ones.",
+    help="Log every attempt that ends, not only failed ones, and the tracebacks of failed ones.",
 )
 @click.option("--show-output", is_flag=True, help="Print the output of handlers as they write it.")
 @click.option(
