@@ -17,8 +17,9 @@ from tenure.core.ids import (
     RequestId,
     WorkerId,
 )
-from tenure.core.instants import Duration
-from tenure.core.workers import WorkerProcess
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.vocabulary import WorkerState
+from tenure.core.workers import SILENT_AFTER, WorkerProcess
 from tests.cli.harness import WORKER, Run, claimed
 
 
@@ -182,6 +183,15 @@ def test_drain_refuses_an_unknown_worker(run: Run, serving: Coordinator) -> None
     result = run("workers", "drain", "nobody")
 
     assert (result.exit_code, "there is no worker nobody" in result.stderr) == (1, True)
+
+
+def test_the_help_says_what_each_state_of_a_worker_means(run: Run) -> None:
+    said = run("workers", "ls", "--help").stdout
+
+    for state in WorkerState:
+        assert f"\n  {state} " in said
+    assert f"more than {SILENT_AFTER // MICROSECONDS_PER_SECOND} seconds" in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_the_doctor_names_facts_and_gives_advice(
