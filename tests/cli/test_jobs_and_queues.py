@@ -34,13 +34,15 @@ def test_an_enqueued_job_is_listed_and_shown_with_its_timeline(run: Run) -> None
     ]
 
 
-def test_a_list_names_the_last_worker_of_a_finished_job(run: Run, serving: Coordinator) -> None:
+def test_ls_and_show_name_the_last_worker_of_a_finished_job(run: Run, serving: Coordinator) -> None:
     enqueued(run, "mail")
     held = started(serving)
     serving.execute(Complete(**held, request_id=RequestId("end"), result=b"1"))
 
     head, row = run("jobs", "ls").stdout.splitlines()
+    facts = [line.split() for line in run("jobs", "show", held["job_id"]).stdout.splitlines()]
 
+    assert ["worker", "w"] in facts
     assert (head.split()[-1], row.split()[-1]) == ("WORKER", "w")
 
 

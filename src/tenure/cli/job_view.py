@@ -6,7 +6,7 @@ import click
 
 from tenure.cli.output import ago, exact_and_ago, in_words, print_table, printable
 from tenure.core.events import Event
-from tenure.core.ids import Actor
+from tenure.core.ids import Actor, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
@@ -30,7 +30,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("attempts", f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"),
         ("enqueued", exact_and_ago(job.enqueued_at, now)),
         ("runs at", exact_and_ago(job.run_at, now)),
-        ("worker", job.owner),
+        ("worker", shown_worker(job)),
         _lease_fact(job, now),
         ("progress", done),
         ("cancel requested", exact_and_ago(job.cancel_requested_at, now)),
@@ -52,6 +52,11 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
+
+
+def shown_worker(job: Job) -> WorkerId | None:
+    """Who has the job; who had it last, if it has finished."""
+    return job.last_owner if job.status.is_terminal else job.owner
 
 
 def headline(job: Job) -> str | None:

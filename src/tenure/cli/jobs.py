@@ -34,6 +34,7 @@ from tenure.cli.job_view import (
     print_timeline,
     print_traceback,
     resolution_facts,
+    shown_worker,
 )
 from tenure.cli.output import (
     ago,
@@ -219,7 +220,7 @@ def _print_jobs(found: Sequence[Job], now: Instant, *, has_errors: bool) -> None
                 job.attempt,
                 ago(job.enqueued_at, now),
                 ago(job.finished_at, now),
-                job.last_owner if job.status.is_terminal else job.owner,
+                shown_worker(job),
                 *([headline(job)] if has_errors else []),
             )
             for job, note in zip(found, notes, strict=True)
