@@ -35,7 +35,7 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
               or cannot reach the store or server
 
     So a worker that was killed is listed as alive for up to a minute, which LAST SEEN shows.
-    Its jobs do not wait for that: they run again when their leases end.
+    Its jobs do not wait for that: each is taken from it when its own lease ends.
     """
     with coordination(url) as serving:
         check_name("namespace", namespace)
