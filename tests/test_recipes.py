@@ -13,6 +13,7 @@ PRIORITY = {
     "src/tenure/handlers/registry.py": "a kind has a default",
     "src/tenure/core/changes.py": "a compensation has that of the job it undoes",
     "src/tenure/core/claims.py": "jobs are claimed in its order",
+    "src/tenure/stores/sql/candidates.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
     "src/tenure/protocol/replies.py": "grants have it",
 }
