@@ -33,7 +33,8 @@ def command(*words: str, environment: Mapping[str, str]) -> "subprocess.Complete
             check=False,
         )
     ours = dict.fromkeys(name for name in os.environ if name.startswith("TENURE_"))
-    done = CliRunner().invoke(main, words, env={**ours, **environment}, catch_exceptions=False)
+    texts = [str(word) for word in words]  # as a process gets them: a word may be an enumeration's
+    done = CliRunner().invoke(main, texts, env={**ours, **environment}, catch_exceptions=False)
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
 

@@ -62,9 +62,9 @@ def _library(version: tuple[int, ...]) -> HealthFact:
         "sqlite_version",
         ".".join(map(str, version)),
         warning=version < SAFE_SQLITE,
-        advice="you need not act while only Tenure opens this file. If other programs open it too,"
-        " the sqlite3 shell for example, upgrade SQLite: before 3.51.3 a write and a checkpoint of"
-        " two processes at the same instant can damage the file, which only Tenure avoids",
+        advice="if other programs than Tenure open this file, the sqlite3 shell for example,"
+        " upgrade SQLite: before 3.51.3 a write and a checkpoint of two processes at the same instant can"
+        " damage the file. Tenure's own writers avoid that",
     )
 
 
