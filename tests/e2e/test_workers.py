@@ -119,7 +119,7 @@ def test_a_rejected_attempt_is_stopped_logged_counted_and_never_reported_again(
 
 
 def test_a_handler_that_hogs_the_interpreter_keeps_its_lease(staffed: Site) -> None:
-    job_id = staffed.enqueue("hog", seconds=10)  # five ttls
+    job_id = staffed.enqueue("hog", seconds=12)  # more than two leases
 
     job = staffed.until_ended(job_id)
 

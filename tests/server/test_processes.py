@@ -104,7 +104,13 @@ def test_a_job_runs_over_http_from_enqueue_to_result(house: House) -> None:
     assert (shown["status"], shown["result"]) == ("succeeded", {"sum": 2})
     history = server.ask("GET", f"/v1/jobs/{JOB.format(1)}/events", token=client).json["events"]
     printed = json.loads(house.tenure("jobs", "show", JOB.format(1), "--json", "--bodies").stdout)
-    assert printed == {"job": shown, "waiting": None, "events": history, "observations": []}
+    assert printed == {
+        "job": shown,
+        "waiting": None,
+        "events": history,
+        "observations": [],
+        "resolution": None,
+    }
     assert server.stop() == 0
     verified = house.tenure("verify")
     assert verified.returncode == 0, verified

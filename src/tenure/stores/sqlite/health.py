@@ -63,8 +63,8 @@ def _library(version: tuple[int, ...]) -> HealthFact:
         ".".join(map(str, version)),
         warning=version < SAFE_SQLITE,
         advice="if other programs than Tenure open this file, the sqlite3 shell for example,"
-        " upgrade SQLite: before 3.51.3 a write and a checkpoint of two processes at the same instant can"
-        " damage the file. Tenure's own writers avoid that",
+        " upgrade SQLite: before 3.51.3 a write and a checkpoint of two processes at the same"
+        " instant can damage the file. Tenure's own writers avoid that",
     )
 
 
