@@ -63,6 +63,7 @@ _CLASSES = (
     "Job",
     "JobStatus",
     "Context",
+    "Attempt",
     "Call",
     "Enqueued",
 )
@@ -99,6 +100,14 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "trace_id": "As it was enqueued with: a traceparent or any text; None without one.",
         "traceparent": "W3C's, to hand on to whatever the handler calls; None without one.",
         "checkpoint": "What the last attempt saved; None at first.",
+    },
+    "Attempt": {
+        "kind": "The kind of the job.",
+        "ctx": "The `Context` that the handler gets.",
+        "arguments": "The handler's arguments by name.",
+        "is_ended": "Whether the handler has ended.",
+        "result": "What the handler returned; None before that.",
+        "error": "What the handler, or a hook within this one, raised; None otherwise.",
     },
     "Job": {
         "id": "Its id.",

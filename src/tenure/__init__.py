@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from tenure.client.records import JobRecord
     from tenure.core.vocabulary import JobStatus
     from tenure.handlers.context import Call, Context, Enqueued
+    from tenure.handlers.hooks import Attempt
     from tenure.handlers.options import Retry
 
 _LAZY = {
+    "Attempt": "tenure.handlers.hooks",
     "Call": "tenure.handlers.context",
     "Context": "tenure.handlers.context",
     "Enqueueable": "tenure.client.functions",
@@ -55,6 +57,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Attempt",
     "Call",
     "Cancelled",
     "Closed",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tenure
-from tenure import Context, Tenure
+from tenure import Attempt, Context, Tenure
 from tenure.testing import FakeContext, inline
 from tools.python_reference import ATTRIBUTES, page
 
@@ -31,6 +31,7 @@ def test_every_attribute_is_there() -> None:
             "Inline": jobs,
             "Context": FakeContext(),
             "FakeContext": FakeContext(),
+            "Attempt": Attempt(FakeContext(), {}),
             "Call": app.call("x"),
             "Enqueued": FakeContext().enqueue(app.call("x")),
         }

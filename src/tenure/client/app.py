@@ -39,6 +39,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, JobSpec
+from tenure.handlers.hooks import AnyHook
 from tenure.handlers.options import (
     OPTION_NAMES,
     EnqueueOptions,
@@ -55,6 +56,7 @@ from tenure.protocol.records import EventRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=AnyHook)
 
 
 class JobOptions(PolicyOptions, total=False):
@@ -139,6 +141,15 @@ class Application:
         if function is None:
             return decorator
         return decorator.decorate(function, inspect.currentframe())
+
+    def around_attempt(self, function: H, /) -> H:
+        """Run this around every attempt of every job of this application, in the worker's child.
+
+        `function` takes the `Attempt` and returns a context manager, or is a generator with one
+        `yield`; both may be asynchronous. The hook that is declared first is the outermost one.
+        """
+        self.registry.add_hook(function)
+        return function
 
     def _add(
         self, function: Callable[..., Any], options: JobOptions, local_names: Mapping[str, Any]

@@ -16,6 +16,7 @@ from tenure.core.ids import Kind, QueueName
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.context import JobSpec
+from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
 from tenure.handlers.signature import Signature, check_function, function_name
 
@@ -157,6 +158,12 @@ class Registry:
 
     def __init__(self) -> None:
         self._handlers: dict[Kind, Handler] = {}
+        self.hooks: tuple[Hook, ...] = ()
+        """What runs around every attempt, the outermost first. [HK2]"""
+
+    def add_hook(self, function: object) -> None:
+        """Run this around every attempt, within the hooks that were added before."""
+        self.hooks = (*self.hooks, make_hook(function))
 
     def add(self, handler: Handler) -> None:
         """Register a handler; `InvalidInput` if its kind is registered already."""

@@ -28,6 +28,7 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
+from tenure.handlers.hooks import Attempt, arun_within, run_within
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import TraceContext, attempt_span
 from tenure.worker.context import AttemptContext
@@ -54,6 +55,9 @@ class Execution:
         self._registry = registry
         self.outcome: FromChild | None = None  # of a coroutine, however its task ends
         self._stage = Stage.FETCH
+        self._hooked: Attempt | None = None  # as hooks see it, if there are any
+        self._is_of_hook = False  # whether the error that ends the attempt is a hook's own
+        self._encoded: Returned | None = None  # while the hooks were still there
 
     def perform(self) -> FromChild:
         """Run a handler to its end in this thread; a coroutine gets a loop of its own."""
@@ -63,6 +67,8 @@ class Execution:
             with self._traced():
                 if handler.is_async:
                     value = asyncio.run(self._as_task(handler, arguments))
+                elif self._registry.hooks:
+                    value = self._within_hooks(handler, arguments)
                 else:
                     value = handler.function(**arguments)
             return self._returned(value)
@@ -75,10 +81,7 @@ class Execution:
             handler, arguments = self._prepare()
             self._stage = Stage.EXEC
             with self._traced():
-                if handler.is_async:
-                    value = await handler.function(**arguments)
-                else:
-                    value = await asyncio.to_thread(handler.function, **arguments)
+                value = await self._awaited(handler, arguments)
             self.outcome = self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
             self.outcome = self.outcome_of(error)
@@ -89,9 +92,49 @@ class Execution:
         assert task is not None
         self.context.on_stop(lambda: loop.call_soon_threadsafe(task.cancel))
         try:
-            return await handler.function(**arguments)
+            return await self._awaited(handler, arguments)
         finally:
             self.context.on_stop(None)
+
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def _within_hooks(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        attempt = self._as_hooks_see_it(handler, arguments)
+
+        def call() -> Any:
+            return self._storable(handler.function(**arguments))
+
+        run_within(self._registry.hooks, attempt, call)
+        return attempt.result
+
+    async def _awaited(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """What the handler returns, within the loop this is called in."""
+
+        async def call() -> Any:
+            if handler.is_async:
+                return await handler.function(**arguments)
+            return await asyncio.to_thread(handler.function, **arguments)
+
+        if not self._registry.hooks:
+            return await call()
+        attempt = self._as_hooks_see_it(handler, arguments)
+
+        async def call_and_check() -> Any:
+            return self._storable(await call())
+
+        await arun_within(self._registry.hooks, attempt, call_and_check)
+        return attempt.result
+
+    def _as_hooks_see_it(self, handler: Handler, arguments: dict[str, Any]) -> Attempt:
+        given = {name: arguments[name] for name in arguments if name != handler.context_parameter}
+        self._hooked = Attempt(self.context, given)
+        return self._hooked
+
+    def _storable(self, value: Any) -> Any:
+        """`value`, encoded while the hooks are still there: one that ends a database session must
+        not commit it for a result that cannot be stored. [HK3]"""
+        self._encoded = self._returned(value)
+        return value
 
     @contextmanager
     def _traced(self) -> Iterator[None]:
@@ -123,6 +166,8 @@ class Execution:
     def _returned(self, value: Any) -> Returned:
         if self.context.result is not None:
             return Returned(self.context.result)
+        if self._encoded is not None:
+            return self._encoded
         self._stage = Stage.OUTPUT
         return Returned(self.context.encode_result(value))
 
@@ -130,6 +175,7 @@ class Execution:
 
     def outcome_of(self, error: BaseException) -> FromChild:
         """The outcome of a handler that raised this."""
+        self._is_of_hook = self._hooked is not None and error is self._hooked.hook_error
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if self.context.result is not None:
@@ -161,7 +207,8 @@ class Execution:
         )
 
     def _class_of(self, error: BaseException) -> ErrorClass:
-        if self._stage is Stage.OUTPUT and not isinstance(error, TransientError):
+        is_result = self._stage is Stage.OUTPUT and not self._is_of_hook
+        if is_result and not isinstance(error, TransientError):
             return ErrorClass.PERMANENT  # the next attempt would return the same thing
         match error:
             case ValidationError():
@@ -184,7 +231,8 @@ class Execution:
 
     def _traceback(self, error: BaseException) -> str:
         """The traceback of an exception that the handler did not raise on purpose, else nothing."""
-        if self._stage is not Stage.EXEC or isinstance(error, HandlerSignal | InvalidInput):
+        is_exec = self._stage is Stage.EXEC or self._is_of_hook
+        if not is_exec or isinstance(error, HandlerSignal | InvalidInput):
             return ""
         return traceback_of(error, skip=1)
 
