@@ -15,6 +15,8 @@ PRIORITY = {
     "src/tenure/core/claims.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/candidates.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
+    "src/tenure/stores/postgres/statements.sql": "delayed jobs are searched by it",
+    "src/tenure/stores/sqlite/statements.sql": "delayed jobs are searched by it",
     "src/tenure/protocol/replies.py": "grants have it",
 }
 """Where `priority` is besides the recipe, and why."""

@@ -51,6 +51,11 @@ SELECT CASE WHEN l.is_shared THEN pg_advisory_xact_lock_shared(l.key)
             ELSE pg_advisory_xact_lock(l.key) END
   FROM unnest(CAST(:keys AS bigint[]), CAST(:are_shared AS boolean[])) AS l(key, is_shared);
 
+-- name: delayed_levels
+-- Differs: the server keeps the plan of a function, see the migration.
+SELECT l.kind, l.priority, l.nth, l.first_at
+  FROM {t}delayed_levels(:namespace, :queue, CAST(:kinds AS text[]), CAST(:levels AS integer)) AS l;
+
 -- name: remember_sessions
 -- Differs: many at once. A statement for each of twenty workers that claim
 -- together was a third of the CPU of their claim.

@@ -99,7 +99,6 @@ WORDS = COLUMN_WORDS | {
     "by_leases": "",
     "by_ready": "",
     "by_delayed": "",
-    "each_kind": "SELECT k.kind FROM unnest(CAST(:kinds AS text[])) AS k(kind)",
     "smallint": "smallint",
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{

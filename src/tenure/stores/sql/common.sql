@@ -138,25 +138,6 @@ SELECT r.kind FROM ready AS r WHERE r.kind IS NOT NULL
  UNION
 SELECT d.kind FROM delayed AS d WHERE d.kind IS NOT NULL;
 
--- name: delayed_levels
--- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
--- due: from priority to priority through the index, however many jobs are not due yet.
-WITH RECURSIVE level (kind, priority, nth) AS (
-    SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
-                     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-                       AND j.kind = k.kind), 1
-      FROM ({each_kind}) AS k
-     UNION ALL
-    SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
-                     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-                       AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
-      FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
-SELECT l.kind, l.priority, l.nth,
-       (SELECT min(j.run_at) FROM {t}job AS j {by_delayed}
-         WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-           AND j.kind = l.kind AND j.priority = l.priority) AS first_at
-  FROM level AS l WHERE l.priority IS NOT NULL;
-
 -- name: due
 SELECT {job_columns} FROM {t}job AS j
  WHERE j.lease_id IS NOT NULL AND j.due_at <= (SELECT {t}clock())

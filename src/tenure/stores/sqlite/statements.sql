@@ -34,6 +34,26 @@ SELECT 1 FROM {t}job
  WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
    AND finished_at IS NULL;
 
+-- name: delayed_levels
+-- Differs: PostgreSQL has a function of this name, whose plan it keeps. The priorities of the
+-- delayed jobs of each kind, highest first, and when the first job of each is due: from priority to
+-- priority through the index, however many jobs are not due yet.
+WITH RECURSIVE level (kind, priority, nth) AS (
+    SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
+                     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+                       AND j.kind = k.kind), 1
+      FROM (SELECT value AS kind FROM json_each(:kinds)) AS k
+     UNION ALL
+    SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
+                     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+                       AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
+      FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
+SELECT l.kind, l.priority, l.nth,
+       (SELECT min(j.run_at) FROM {t}job AS j {by_delayed}
+         WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
+           AND j.kind = l.kind AND j.priority = l.priority) AS first_at
+  FROM level AS l WHERE l.priority IS NOT NULL;
+
 -- name: remember_session
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.
 INSERT INTO {t}worker ({session_columns})

@@ -59,7 +59,6 @@ WORDS = COLUMN_WORDS | {
     "by_leases": "INDEXED BY tenure_job_leased",
     "by_ready": "INDEXED BY tenure_job_ready",
     "by_delayed": "INDEXED BY tenure_job_delayed",
-    "each_kind": "SELECT value AS kind FROM json_each(:kinds)",
     "smallint": "integer",
     # SQLite has no arrays: a list travels as one JSON document.
     **{

@@ -213,6 +213,35 @@ CREATE INDEX job_cancelled ON {t}job (namespace, id)
 CREATE INDEX job_stalled ON {t}job (namespace, id) WHERE stall_cause IS NOT NULL;
 CREATE INDEX job_compensation ON {t}job (origin_id) WHERE origin_cause = 'compensation';
 
+-- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
+-- due: from priority to priority through the index, however many jobs are not due yet. A function,
+-- because its statement is then planned once per connection; by itself the server planned it anew for
+-- each claim, 0.4 ms, longer than all other statements of a claim took together.
+CREATE FUNCTION {t}delayed_levels(
+    in_namespace text, in_queue text, in_kinds text[], most_levels integer,
+    OUT kind text, OUT priority smallint, OUT nth integer, OUT first_at bigint)
+    RETURNS SETOF record LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE level (kind, priority, nth) AS (
+        SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j
+                         WHERE j.namespace = in_namespace AND j.queue = in_queue
+                           AND j.not_before > 0 AND j.kind = k.kind), 1
+          FROM unnest(in_kinds) AS k(kind)
+         UNION ALL
+        SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j
+                         WHERE j.namespace = in_namespace AND j.queue = in_queue
+                           AND j.not_before > 0 AND j.kind = l.kind
+                           AND j.priority < l.priority), l.nth + 1
+          FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < most_levels)
+    SELECT l.kind, l.priority, l.nth,
+           (SELECT min(j.run_at) FROM {t}job AS j
+             WHERE j.namespace = in_namespace AND j.queue = in_queue AND j.not_before > 0
+               AND j.kind = l.kind AND j.priority = l.priority)
+      FROM level AS l WHERE l.priority IS NOT NULL;
+END $$;
+
 -- (job_id, ts) needs no index of its own: within a job ts never falls, so the key's order is also
 -- the order of time. [E4]
 --
