@@ -17,15 +17,17 @@ import msgspec
 
 import tenure
 from tenure import contract, testing
-from tenure.client.administration import DeadLetters, Queues, Workers
+from tenure.client.administration import DeadLetters, Kinds, Queues, Workers
 from tenure.client.app import JobOptions
-from tenure.client.records import DeadLetterRecord, QueueRecord
+from tenure.client.records import DeadLetterRecord
 from tenure.handlers.options import EnqueueOptions
 from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
     EventRecord,
+    KindRecord,
     ObservationRecord,
+    QueueRecord,
     ResolutionRecord,
     WorkerRecord,
 )
@@ -68,7 +70,12 @@ _CLASSES = (
     "Enqueued",
 )
 
-_ADMINISTRATION = {"app.queues": Queues, "app.workers": Workers, "app.dead_letters": DeadLetters}
+_ADMINISTRATION = {
+    "app.queues": Queues,
+    "app.kinds": Kinds,
+    "app.workers": Workers,
+    "app.dead_letters": DeadLetters,
+}
 
 _RECORDS = (
     tenure.JobRecord,
@@ -77,6 +84,7 @@ _RECORDS = (
     ObservationRecord,
     ArtifactRecord,
     QueueRecord,
+    KindRecord,
     WorkerRecord,
     DeadLetterRecord,
     ResolutionRecord,

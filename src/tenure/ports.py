@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import NewType, Protocol, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
@@ -37,9 +38,11 @@ from tenure.core.failover import is_settling
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.rates import Rate
 from tenure.core.resolutions import Resolution
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.verdicts import Answer
@@ -290,10 +293,27 @@ class JobStore(Protocol):
         jobs once may be among them."""
 
     def put_queue(
-        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+        self,
+        namespace: Namespace,
+        name: QueueName,
+        *,
+        paused: bool | None,
+        limit: int | None,
+        rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
-        """Pause or resume a queue (None: as it is) and set its limit (None: as it is; 0: none).
-        When this returns no claim that ignores it can commit. [Z2]"""
+        """Pause or resume a queue (None: as it is), set its limit (None: as it is; 0: none) and its
+        rate (UNSET: as it is; None: none). When this returns no claim that ignores it can commit.
+        [Z2] [RL5]"""
+
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+        """Every kind that has settings, by name."""
+
+    def put_kind(
+        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+    ) -> KindSettings:
+        """Set what holds for a kind; with `only_new`, only if the store has no settings of it.
+        Returns what the store has then. When this returns no claim that ignores it can commit.
+        [RL5] [RL6]"""
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
@@ -421,9 +441,11 @@ class DecisionStore(Protocol):
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
-        """One transaction: lock the sessions, read the queues, lock up to `wanted` ready jobs of
-        each queue in claim order, let `plan` decide, write what it says. Claimers pass each
-        other's locked jobs; queues with a limit serialise theirs. [Z1]–[Z4] [Q1]"""
+        """One transaction: lock the sessions, read the queues and what is set for kinds, lock up to
+        `wanted` ready jobs of each queue in claim order, let `plan` decide, write what it says.
+        Jobs of a queue or a kind that has no room now are not read. Claimers pass each other's
+        locked jobs; queues with a limit or a rate, and kinds with a rate, serialise theirs.
+        [Z1]–[Z4] [Q1] [RL1]"""
 
 
 class SweepStore(Protocol):

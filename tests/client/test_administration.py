@@ -27,6 +27,30 @@ def work(app: Application) -> JobFunction[[int], None, None]:
 # --- queues --------------------------------------------------------------------------------------
 
 
+@spec("RL4")
+def test_a_queue_and_a_kind_get_a_rate(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    for number in range(5):
+        work.enqueue(number)
+
+    of_queue = app.queues.limit("work", rate="1/m", burst=2)
+    assert len(scene.world.claim(limit=5)) == 2
+    assert app.queues.limit("work", rate=None).rate is None
+    of_kind = app.kinds.limit("work", rate="1/h")
+    assert len(scene.world.claim(limit=5)) == 1
+
+    assert (of_queue.rate, of_queue.burst, of_queue.limit) == ("1/m", 2, None)
+    assert (of_kind.rate, of_kind.burst) == ("1/h", 1)
+    assert app.kinds.ls() == [of_kind]
+    with pytest.raises(InvalidInput, match="burst: belongs to a rate"):
+        app.kinds.limit("work", rate=None, burst=3)
+    with pytest.raises(InvalidInput, match="is not a rate"):
+        app.queues.limit("work", rate=7)  # type: ignore[arg-type]  # what a user may try
+    with pytest.raises(InvalidInput, match="jobs: is missing, and so is rate"):
+        app.queues.limit("work")
+
+
 def test_a_paused_queue_grants_nothing_until_it_is_resumed(
     scene: Scene, app: Application, work: JobFunction[[int], None, None]
 ) -> None:
@@ -45,7 +69,15 @@ def test_a_queue_is_limited_and_listed(
 
     assert app.queues.limit("work", 3).limit == 3
     [queue] = app.queues.ls()
-    assert queue.to_dict() == {"name": "work", "paused": False, "limit": 3, "live": 0}
+    assert queue.to_dict() == {
+        "name": "work",
+        "paused": False,
+        "limit": 3,
+        "live": 0,
+        "rate": None,
+        "burst": None,
+        "rate_since": None,
+    }
     assert app.queues.limit("work", None).limit is None
     with pytest.raises(InvalidInput, match="None removes the limit"):
         app.queues.limit("work", 0)
@@ -183,6 +215,8 @@ def test_async_code_administers_likewise(
         assert (await app.queues.apause("work")).paused
         assert not (await app.queues.aresume("work")).paused
         assert (await app.queues.alimit("work", 2)).limit == 2
+        assert (await app.kinds.alimit("work", rate="5/s")).rate == "5/s"
+        assert [kind.kind for kind in await app.kinds.als()] == ["work"]
         assert [queue.name for queue in await app.queues.als()] == ["work"]
         await app.workers.adrain("w1")
         assert [seen.state for seen in await app.workers.als()] == [WorkerState.DRAINING]

@@ -7,7 +7,14 @@ from msgspec.structs import replace
 from tenure.conformance.harness import MemoryFactory
 from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, Staging
 from tenure.core.attempt_logs import AttemptOutput
-from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, SessionKey
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    GrantRoom,
+    QueueState,
+    SessionKey,
+)
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
@@ -57,6 +64,20 @@ class ExceedsTheLimit(MemoryStore):
         return replace(state, live=max(0, state.live - 1))
 
 
+class ForgetsRates(MemoryStore):
+    """Forgets what was granted under a rate. [RL1]"""
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        self._rate_states.clear()
+        return super().claim(scope, sessions, wanted, plan)
+
+
 class ForgetsEvents(MemoryStore):
     """Writes the row and not its start. [K3]"""
 
@@ -89,23 +110,29 @@ class GrantsFromPausedQueues(MemoryStore):
 class IgnoresKinds(MemoryStore):
     """Grants kinds that a worker cannot run. [Z1]"""
 
-    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
-        return super()._candidates(replace(scope, kinds=None), wanted, now)
+    def _candidates(
+        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
+    ) -> list[Job]:
+        return super()._candidates(replace(scope, kinds=None), wanted, now, room)
 
 
 class FirstComeFirstServed(MemoryStore):
     """Has no use for priorities. [Z1]"""
 
-    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
-        found = super()._candidates(scope, wanted, now)
+    def _candidates(
+        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
+    ) -> list[Job]:
+        found = super()._candidates(scope, wanted, now, room)
         return sorted(found, key=lambda job: job.id)
 
 
 class HoldsReadyJobsBack(MemoryStore):
     """Compares the place of a job with the clock, as if every job had a delay. [Z6]"""
 
-    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
-        found = super()._candidates(scope, wanted, now)
+    def _candidates(
+        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
+    ) -> list[Job]:
+        found = super()._candidates(scope, wanted, now, room)
         return [job for job in found if job.run_at is not None and job.run_at <= now]
 
 
@@ -387,6 +414,7 @@ WRONG: dict[type[MemoryStore], str] = {
     OneMicrosecondLate: "saving",
     IgnoresRev: "saving",
     ExceedsTheLimit: "queues",
+    ForgetsRates: "rates",
     ForgetsEvents: "saving",
     ForgetsSpawnedJobs: "saving",
     IgnoresTheEpoch: "clock_and_epoch",

@@ -524,6 +524,45 @@ def test_a_duration_out_of_range_is_refused_and_is_no_server_error(stage: Stage)
     assert (answer.status, answer.json["field"]) == (422, "uptime_s")
 
 
+@spec("RL4")
+def test_operators_set_rates_and_workers_declare_them(stage: Stage) -> None:
+    stage.enqueue()
+
+    queue = stage.call("limit", {"rate": "100/m", "burst": 20}, role=O, queue="q")
+    both = stage.call("limit", {"rate": None, "limit": 3}, role=O, queue="q")
+    declared = stage.call("declare-kind", {"rate": "5/s"}, role=W, kind="k")
+    again = stage.call("declare-kind", {"rate": "9/s"}, role=W, kind="k")
+    changed = stage.call("set-kind", {"rate": "9/s", "burst": 4}, role=O, kind="k")
+
+    assert (queue.json["rate"], queue.json["burst"]) == ("100/m", 20)
+    assert (both.json["rate"], both.json["limit"]) == (None, 3)
+    assert (declared.json["rate"], again.json["rate"]) == ("5/s", "5/s")
+    assert (changed.json["rate"], changed.json["burst"]) == ("9/s", 4)
+    assert stage.call("kinds", role=V).json["kinds"] == [changed.json]
+
+
+@spec("RL4")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "limit"),
+        ({"rate": "0/s"}, "rate"),
+        ({"rate": "fast"}, "rate"),
+        ({"rate": "1/s", "burst": 0}, "burst"),
+        ({"burst": 3}, "burst"),
+        ({"rate": None, "burst": 3}, "burst"),
+    ],
+)
+def test_what_is_no_rate_is_refused(stage: Stage, body: dict[str, object], field: str) -> None:
+    stage.enqueue()
+
+    refused = stage.call("limit", body, role=O, queue="q")
+
+    assert (refused.status, refused.json["field"]) == (422, field)
+    [queue] = stage.call("queues", role=V).json["queues"]
+    assert queue["rate"] is None
+
+
 def test_operators_pause_limit_and_drain(stage: Stage) -> None:
     stage.enqueue()
     alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}

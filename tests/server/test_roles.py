@@ -48,6 +48,9 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "pause": frozenset({O}),
     "resume": frozenset({O}),
     "limit": frozenset({O}),
+    "kinds": frozenset({C, O, V}),
+    "set-kind": frozenset({O}),
+    "declare-kind": frozenset({W, O}),
     "workers": frozenset({O, V}),
     "log": frozenset({O, V}),
     "stats": frozenset({O, V}),
@@ -93,8 +96,10 @@ EXAMPLES: dict[str, object] = {
     "rerun": ASKED,
     "discard": ASKED,
     "limit": {"limit": 3},
+    "set-kind": {"rate": "10/s"},
+    "declare-kind": {"rate": "10/s"},
 }
-PARTS = {"job_id": JOB.format(1), "name": "a", "queue": "q", "worker": "w"}
+PARTS = {"job_id": JOB.format(1), "name": "a", "queue": "q", "kind": "k", "worker": "w"}
 
 
 def name_of(value: object) -> str:

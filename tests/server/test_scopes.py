@@ -35,7 +35,7 @@ NAMED_BY_HAND = {
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
-        "drain",
+        *("drain", "set-kind", "declare-kind"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },

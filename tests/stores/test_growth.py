@@ -24,6 +24,7 @@ from tenure.core.vocabulary import JobStatus
 from tenure.deadlines import deadline
 from tenure.ports import NO_WAIT, JobFilter
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, change, save
@@ -87,7 +88,7 @@ def _enqueue(
 
 def _claim(*kinds: str) -> Callable[[AnyStore], Sequence[Query]]:
     scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=tuple(map(Kind, kinds)))
-    return lambda store: store._candidate_queries(scope, {QUEUE: kinds}, {QUEUE: 10})
+    return lambda store: store._candidate_queries(Reading(scope, {QUEUE: kinds}, {QUEUE: 10}))
 
 
 ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {

@@ -29,6 +29,7 @@ from tenure.ports import DedupeKey
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
+from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.statements import Query
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import (
@@ -103,7 +104,9 @@ def test_the_claim_reads_its_index_in_order(
             raw.execute("ANALYZE")
     scope = claim_request(200).scope
 
-    plan = _plan(store, dsn, store._candidate_queries(scope, {QUEUE: ["send"]}, {QUEUE: 200})[0])
+    plan = _plan(
+        store, dsn, store._candidate_queries(Reading(scope, {QUEUE: ["send"]}, {QUEUE: 200}))[0]
+    )
 
     assert "Index Scan using job_ready" in plan
     assert "Seq Scan" not in plan
@@ -151,7 +154,7 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
     """Whatever the planner may do with a LIMIT."""
     store, dsn = big_store
     scope = claim_request(7).scope
-    query = store._candidate_queries(scope, {QUEUE: ["send"]}, {QUEUE: 7})[0]
+    query = store._candidate_queries(Reading(scope, {QUEUE: ["send"]}, {QUEUE: 7}))[0]
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
         for setting in ("hashjoin", "mergejoin", "material", "indexscan"):
             raw.execute(f"SET LOCAL enable_{setting} = off")

@@ -19,6 +19,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from tenure.stores.memory.store import host_clock
+from tenure.stores.sql.candidates import Reading
 from tenure.stores.sqlite import writer as sqlite_writer
 from tenure.stores.sqlite.file import connect, filesystem_of, is_network_filesystem, translated
 from tenure.stores.sqlite.store import SqliteStore
@@ -282,7 +283,9 @@ def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
 def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     enqueue(sqlite_store, 50)
     kinds = {QUEUE: ["send"]}
-    query, *_ = sqlite_store._candidate_queries(claim_request(10).scope, kinds, {QUEUE: 10})
+    query, *_ = sqlite_store._candidate_queries(
+        Reading(claim_request(10).scope, kinds, {QUEUE: 10})
+    )
 
     with closing(connect(sqlite_path, host_clock, 1.0)) as connection:
         plan = connection.execute("EXPLAIN QUERY PLAN " + query.text, query.parameters).fetchall()

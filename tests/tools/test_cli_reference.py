@@ -49,6 +49,7 @@ WORDS = {
     "dlq redrive": "dlq redrive {dead} --again",
     "dlq discard": "dlq discard {dead}",
     "queues ls": "queues ls",
+    "kinds ls": "kinds ls",
     "workers ls": "workers ls",
     "events": "events --type job_enqueued --since 1h",
     "stats": "stats",
@@ -83,6 +84,7 @@ def ids(run: Run, tmp_path: Path) -> dict[str, str]:
     run("jobs", "dead-letter", dead, "-m", "spam")
     assert run("dlq", "redrive", dead).exit_code == 0
     run("tokens", "create", "bob", "--role", "client")
+    run("kinds", "limit", "mail", "--rate", "10/s")
     return {"done": done, "dead": dead}
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
+    "kinds": ("tenure.cli.kinds:kinds", "List what is set for kinds, and set it."),
     "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
     "events": ("tenure.cli.events:events", "List the events of all jobs."),
     "stats": ("tenure.cli.stats:stats", "Count the events of a span of time."),

@@ -6,14 +6,17 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenure.cli.common import coordination, json_option, namespace_option, refuse, url_option
+from tenure.cli.kinds import given_rate, rate_in_words, rate_options
 from tenure.cli.output import in_words, print_json, print_table, printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.rates import Rate
 from tenure.ports import Coordination, QueueMeasure
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -36,6 +39,8 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     paused: bool
     limit: int | None
+    rate: str | None
+    burst: int | None
     ready: int | None
     delayed: int | None
     live: int
@@ -56,7 +61,7 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
         print_json(lines)
         return
     print_table(
-        ["QUEUE", "STATE", "READY", "DELAYED", "RUNNING", "LIMIT", "OLDEST READY"],
+        ["QUEUE", "STATE", "READY", "DELAYED", "RUNNING", "LIMIT", "RATE", "OLDEST READY"],
         [
             (
                 line.name,
@@ -65,6 +70,7 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
                 _counted(line.delayed),
                 line.live,
                 line.limit,
+                line.rate,
                 None if line.oldest_ready_s is None else in_words(line.oldest_ready_s),
             )
             for line in lines
@@ -92,6 +98,8 @@ def _line(queue: QueueState, depth: QueueMeasure | None, age: Duration | None) -
         name=queue.name,
         paused=queue.paused,
         limit=queue.limit,
+        rate=None if queue.rate is None else str(queue.rate),
+        burst=None if queue.rate is None else queue.rate.burst,
         ready=None if depth is None else depth.ready,
         delayed=None if depth is None else depth.delayed,
         live=queue.live,
@@ -120,6 +128,7 @@ def _put(
     create: bool,
     paused: bool | None = None,
     limit: int | None = None,
+    rate: Rate | UnsetType | None = UNSET,
 ) -> QueueState:
     with coordination(url) as serving:
         check_name("namespace", namespace)
@@ -128,7 +137,7 @@ def _put(
         if name not in known and not create:
             _refuse_unknown(name, known)
         return serving.store.put_queue(
-            Namespace(namespace), QueueName(name), paused=paused, limit=limit
+            Namespace(namespace), QueueName(name), paused=paused, limit=limit, rate=rate
         )
 
 
@@ -165,13 +174,27 @@ def resume_queue(url: str | None, namespace: str, create: bool, queue: str) -> N
 @url_option
 @namespace_option
 @create_option
+@rate_options
 @click.argument("queue")
-@click.argument("limit", type=click.IntRange(0, 1_000_000))
-def limit_queue(url: str | None, namespace: str, create: bool, queue: str, limit: int) -> None:
-    """Limit how many jobs of QUEUE run at the same time.
+@click.argument("limit", type=click.IntRange(0, 1_000_000), required=False)
+def limit_queue(
+    url: str | None,
+    namespace: str,
+    create: bool,
+    rate: str | None,
+    burst: int | None,
+    queue: str,
+    limit: int | None,
+) -> None:
+    """Limit how many jobs of QUEUE run at the same time, or how many begin per second.
 
-    The LIMIT applies to all workers together; 0 means no limit.
+    The LIMIT applies to all workers together; 0 means no limit. --rate 100/m lets at most 100 jobs
+    begin per minute, --burst 20 up to 20 of them at once; --rate none removes the rate. What is not
+    given stays as it is.
     """
-    state = _put(url, namespace, queue, create=create, limit=limit)
-    shown = "no limit" if state.limit is None else f"at most {state.limit} at a time"
-    click.echo(f"{printable(queue)}: {shown}, {state.live} running")
+    if limit is None and rate is None:
+        raise click.UsageError("give LIMIT, or --rate, or both")
+    state = _put(url, namespace, queue, create=create, limit=limit, rate=given_rate(rate, burst))
+    most = "no limit" if state.limit is None else f"at most {state.limit} at a time"
+    said = most if state.rate is None else f"{most}, {rate_in_words(state.rate)}"
+    click.echo(f"{printable(queue)}: {said}, {state.live} running")

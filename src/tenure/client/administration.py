@@ -1,4 +1,4 @@
-"""What operators do, from Python: `app.queues`, `app.workers`, `app.dead_letters`, `app.stats`.
+"""What operators do, from Python: `app.queues`, `app.kinds`, `app.workers`, `app.dead_letters`.
 
 The same requests as those of the commands. Over HTTP they are within the permissions of the token,
 and refused with `RequestRefused` otherwise. Decides nothing itself.
@@ -10,19 +10,21 @@ from difflib import get_close_matches
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, refusal
-from tenure.client.records import DeadLetterRecord, QueueRecord, dead_letter_of
+from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
-from tenure.core.claims import QueueState
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
+from tenure.core.kind_settings import KindSettings
+from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
@@ -30,9 +32,13 @@ from tenure.handlers.options import duration, instant, plain
 from tenure.ports import JobFilter
 from tenure.protocol.records import (
     EventRecord,
+    KindRecord,
+    QueueRecord,
     WorkerRecord,
     event_of,
     event_record,
+    kind_record,
+    queue_record,
     worker_record,
 )
 
@@ -71,22 +77,58 @@ class Queues:
         """`resume` for async code."""
         return await arun(self._setting(queue, create, paused=False))
 
-    def limit(self, queue: str, jobs: int | None, *, create: bool = False) -> QueueRecord:
+    def limit(
+        self,
+        queue: str,
+        jobs: int | UnsetType | None = UNSET,
+        *,
+        rate: str | UnsetType | None = UNSET,
+        burst: int | None = None,
+        create: bool = False,
+    ) -> QueueRecord:
         """Let at most so many jobs of the queue run at a time, on all workers together; None: any
-        number."""
-        return run(self._setting(queue, create, limit=_limit(jobs)))
+        number. With `rate`, such as `"100/m"`, at most so many begin per second, minute, hour or
+        day, and up to `burst` at once; None: any number. What is not given stays as it is."""
+        return run(self._limiting(queue, create, jobs, rate, burst))
 
-    async def alimit(self, queue: str, jobs: int | None, *, create: bool = False) -> QueueRecord:
+    async def alimit(
+        self,
+        queue: str,
+        jobs: int | UnsetType | None = UNSET,
+        *,
+        rate: str | UnsetType | None = UNSET,
+        burst: int | None = None,
+        create: bool = False,
+    ) -> QueueRecord:
         """`limit` for async code."""
-        return await arun(self._setting(queue, create, limit=_limit(jobs)))
+        return await arun(self._limiting(queue, create, jobs, rate, burst))
 
     def _listing(self) -> Operation[list[QueueRecord]]:
         namespace = self._channel.namespace
         found = yield from self._channel.asking(lambda store: store.list_queues(namespace))
-        return [_queue_record(state) for state in found]
+        return [queue_record(state) for state in found]
+
+    def _limiting(
+        self,
+        queue: str,
+        create: bool,
+        jobs: int | UnsetType | None,
+        rate: str | UnsetType | None,
+        burst: int | None,
+    ) -> Operation[QueueRecord]:
+        if jobs is UNSET and rate is UNSET:
+            raise InvalidInput("jobs", "is missing, and so is rate", hint="give one of them")
+        limit = None if isinstance(jobs, UnsetType) else _limit(jobs)
+        return self._setting(queue, create, limit=limit, rate=changed_rate(rate, burst))
 
     def _setting(
-        self, queue: str, create: bool, *, paused: bool | None = None, limit: int | None = None
+        self,
+        queue: str,
+        create: bool,
+        *,
+        paused: bool | None = None,
+        limit: int | None = None,
+        rate: Rate | UnsetType | None = UNSET,
     ) -> Operation[QueueRecord]:
         name = QueueName(plain(queue))
         check_name("queue", name)
@@ -95,13 +137,56 @@ class Queues:
             _refuse_unknown(name, [each.name for each in known])
         namespace = self._channel.namespace
         state = yield from self._channel.asking(
-            lambda store: store.put_queue(namespace, name, paused=paused, limit=limit)
+            lambda store: store.put_queue(namespace, name, paused=paused, limit=limit, rate=rate)
         )
-        return _queue_record(state)
+        return queue_record(state)
 
 
-def _queue_record(state: QueueState) -> QueueRecord:
-    return QueueRecord(name=state.name, paused=state.paused, limit=state.limit, live=state.live)
+class Kinds:
+    """List what is set for kinds, and set it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def ls(self) -> list[KindRecord]:
+        """Every kind that something was set for, by name."""
+        return run(self._listing())
+
+    async def als(self) -> list[KindRecord]:
+        """`ls` for async code."""
+        return await arun(self._listing())
+
+    def limit(self, kind: str, *, rate: str | None, burst: int | None = None) -> KindRecord:
+        """Let at most so many jobs of the kind begin per second, minute, hour or day, such as
+        `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number."""
+        return run(self._limiting(kind, rate, burst))
+
+    async def alimit(self, kind: str, *, rate: str | None, burst: int | None = None) -> KindRecord:
+        """`limit` for async code."""
+        return await arun(self._limiting(kind, rate, burst))
+
+    def _listing(self) -> Operation[list[KindRecord]]:
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
+        return [kind_record(settings) for settings in found]
+
+    def _limiting(self, kind: str, rate: str | None, burst: int | None) -> Operation[KindRecord]:
+        name = Kind(plain(kind))
+        check_name("kind", name)
+        wanted = changed_rate(rate, burst)
+        settings = KindSettings(kind=name, rate=None if wanted is UNSET else wanted)
+        namespace = self._channel.namespace
+        kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, settings))
+        return kind_record(kept)
+
+
+def changed_rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType | None:
+    """A rate as the port has it: UNSET leaves it as it is, None removes it. [RL4]"""
+    if rate is not None and rate is not UNSET:
+        return parse_rate("rate", plain(rate), burst)
+    if burst is not None:
+        raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
+    return rate
 
 
 def _limit(jobs: int | None) -> int:

@@ -19,7 +19,15 @@ from typing import (
     overload,
 )
 
-from tenure.client.administration import DeadLetters, Queues, Workers, events, job_filter, stats
+from tenure.client.administration import (
+    DeadLetters,
+    Kinds,
+    Queues,
+    Workers,
+    events,
+    job_filter,
+    stats,
+)
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.functions import (
     Definition,
@@ -83,6 +91,7 @@ class Application:
         self.channel = Channel(connect, namespace=self.namespace, name=name)
         self._sender = Sender(self.channel, self.registry)
         self.queues = Queues(self.channel)
+        self.kinds = Kinds(self.channel)
         self.workers = Workers(self.channel)
         self.dead_letters = DeadLetters(self.channel, self._sender)
         self._definitions: dict[Kind, Definition] = {}

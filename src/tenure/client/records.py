@@ -100,15 +100,6 @@ def record_of(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
     return JobRecord(**fields)
 
 
-class QueueRecord(Record, frozen=True, kw_only=True):
-    """A queue; `live` is the number of its jobs that a worker holds."""
-
-    name: QueueName
-    paused: bool
-    limit: int | None
-    live: int
-
-
 class DeadLetterRecord(Record, frozen=True, kw_only=True):
     """A dead letter, and what became of it: None if nobody has decided yet."""
 

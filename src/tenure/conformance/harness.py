@@ -50,10 +50,12 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError
+from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory
 from tenure.core.policy import LeaseBounds, Policy
+from tenure.core.rates import Rate
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, ReasonCode
@@ -379,6 +381,14 @@ class Kit:
     def limit(self, limit: int, queue: QueueName = QUEUE) -> QueueState:
         """Limit a queue's live leases; 0 removes the limit."""
         return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=limit)
+
+    def rate(self, rate: Rate | None, queue: QueueName = QUEUE) -> QueueState:
+        """Set the rate of a queue, or remove it."""
+        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=None, rate=rate)
+
+    def rate_of_kind(self, rate: Rate | None, kind: Kind = KIND) -> KindSettings:
+        """Set the rate of a kind, or remove it."""
+        return self.store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=kind, rate=rate))
 
     def sweep(self, job: Job, *outages: Outage) -> Reply:
         """Record the expiry of this job's lease and deadlines."""

@@ -40,6 +40,7 @@ UNWATCHED = frozenset(
             "count_events",
             "list_workers",
             "list_queues",
+            "list_kinds",
             "measure",
             "health",
         ),

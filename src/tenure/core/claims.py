@@ -2,11 +2,12 @@
 
 One outstanding claim per session: the store locks the session, so that claims of one session wait
 for each other, and `claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in
-the order it found it, never past a queue's limit [Z3]; each grant is still `decide`'s.
+the order it found it, never past a queue's limit [Z3] or a rate [RL1]; each grant is still
+`decide`'s.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 
 import msgspec
@@ -26,6 +27,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide, grant_of
 from tenure.core.outcomes import (
     Applied,
@@ -36,6 +38,7 @@ from tenure.core.outcomes import (
     Outcome,
     Refused,
 )
+from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, EventType, VerdictKind
 
@@ -104,17 +107,118 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     limit: int | None = None
     live: int = 0
+    rate: Rate | None = None
+    rate_since: Instant | None = None
+    """When the rate was set last. [RL5]"""
 
     @property
     def room(self) -> int | None:
-        """How many more leases it may have; None is unlimited. [Z3]"""
+        """How many more leases it may have; None is unlimited. Its rate is counted apart. [Z3]"""
         if self.paused:
             return 0
         return None if self.limit is None else max(0, self.limit - self.live)
 
-    def most(self, wanted: int) -> int:
-        """How many of `wanted` grants there is room for."""
-        return wanted if self.room is None else min(wanted, self.room)
+    def with_rate(self, rate: Rate | None, now: Instant) -> "QueueState":
+        """The queue with this rate; one that stays the same keeps its instant. [RL5]"""
+        if rate == self.rate:
+            return self
+        since = None if rate is None else now
+        return msgspec.structs.replace(self, rate=rate, rate_since=since)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether nothing holds its jobs back."""
+        return not self.paused and self.limit is None and self.rate is None
+
+
+class GrantRoom:
+    """How many grants each queue and each kind may still have at one instant. Stores ask it how
+    much to read, the planner how much to grant."""
+
+    def __init__(
+        self,
+        *,
+        now: Instant,
+        queues: Mapping[QueueName, QueueState],
+        kinds: Mapping[Kind, KindSettings],
+        rate_states: Mapping[Meter, Instant],
+    ) -> None:
+        self._now = now
+        self._leases = {name: state.room for name, state in queues.items()}
+        self._rates = rates_in_force(queues, kinds)
+        self._states = dict(rate_states)
+        # As nearly always: then nothing is looked up job by job.
+        self._is_endless = not self._rates and all(left is None for left in self._leases.values())
+        self.changed = self._too_far_ahead()
+
+    def _too_far_ahead(self) -> dict[Meter, Instant]:
+        """The states that count for less than they say. They are written even if nothing is
+        granted: otherwise they would stay a whole burst ahead of now. [RL3]"""
+        found = {}
+        for meter, tat in self._states.items():
+            rate = self._rates.get(meter)
+            if rate is not None and tat > (least := rate.used(tat, self._now)) > self._now:
+                found[meter] = least
+        self._states |= found
+        return found
+
+    def of_queue(self, name: QueueName) -> int | None:
+        """How many more; None is any number."""
+        return _least(self._leases.get(name), self._rate_room(queue_meter(name)))
+
+    def of_kind(self, kind: Kind) -> int | None:
+        """How many more; None is any number."""
+        return self._rate_room(kind_meter(kind))
+
+    def has_room_for(self, job: Job) -> bool:
+        """Whether this job may be granted."""
+        if self._is_endless:
+            return True
+        return _least(self.of_queue(job.queue), self.of_kind(job.kind)) != 0
+
+    def take(self, job: Job) -> None:
+        """This job is granted."""
+        if self._is_endless:
+            return
+        left = self._leases.get(job.queue)
+        if left is not None:
+            self._leases[job.queue] = left - 1
+        for meter in (queue_meter(job.queue), kind_meter(job.kind)):
+            rate = self._rates.get(meter)
+            if rate is not None:
+                tat = rate.after(self._states.get(meter, NOTHING_GRANTED), self._now)
+                self._states[meter] = self.changed[meter] = tat
+
+    def _rate_room(self, meter: Meter) -> int | None:
+        rate = self._rates.get(meter)
+        if rate is None:
+            return None
+        return rate.room(self._states.get(meter, NOTHING_GRANTED), self._now)
+
+
+def queue_meter(name: QueueName) -> Meter:
+    """What the grants of a queue are counted by."""
+    return Meter(RateScope.QUEUE, name)
+
+
+def kind_meter(kind: Kind) -> Meter:
+    """What the grants of a kind are counted by."""
+    return Meter(RateScope.KIND, kind)
+
+
+def rates_in_force(
+    queues: Mapping[QueueName, QueueState], kinds: Mapping[Kind, KindSettings]
+) -> dict[Meter, Rate]:
+    """The rates of these queues and kinds, by what they count."""
+    found = {queue_meter(name): state.rate for name, state in queues.items()}
+    found |= {kind_meter(kind): settings.rate for kind, settings in kinds.items()}
+    return {meter: rate for meter, rate in found.items() if rate is not None}
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
 
 
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +229,19 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     sessions: dict[SessionKey, Session]
     queues: dict[QueueName, QueueState]
     candidates: Sequence[Job]
+    kinds: dict[Kind, KindSettings] = msgspec.field(default_factory=dict)
+    """What is set for kinds that the claim may receive."""
+    rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
+    """Where the rates of the queues and kinds stand; one that is missing has a whole burst."""
     settling_since: Instant | None = None
     """When another server took over, if one did."""
+
+    @property
+    def room(self) -> GrantRoom:
+        """How much may be granted now."""
+        return GrantRoom(
+            now=self.now, queues=self.queues, kinds=self.kinds, rate_states=self.rate_states
+        )
 
     @property
     def ready(self) -> Sequence[Job]:
@@ -151,6 +266,7 @@ class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
     sessions: tuple[Session, ...]
     answers: tuple[ClaimAnswer, ...]
+    rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
     restarts: int = 0
 
 
@@ -178,6 +294,26 @@ def claim_order(job: Job) -> tuple[int, int, str]:
     """What ready jobs are sorted by: priority descending, run_at, id. [Z1]"""
     assert job.run_at is not None
     return (-job.priority, job.run_at, job.id)
+
+
+def first_with_room(jobs: Iterable[Job], room: GrantRoom, *, wanted: int) -> list[Job]:
+    """The first jobs in claim order that could be granted together: of each queue `wanted` at most,
+    of each queue and kind as many as it has room for. [Z1] [Z3] [RL1]"""
+    of_queues: dict[QueueName, int] = {}
+    of_kinds: dict[Kind, int | None] = {}
+    chosen: list[Job] = []
+    for job in sorted(jobs, key=claim_order):
+        if job.queue not in of_queues:
+            most = room.of_queue(job.queue)
+            of_queues[job.queue] = wanted if most is None else min(wanted, most)
+        if job.kind not in of_kinds:
+            of_kinds[job.kind] = room.of_kind(job.kind)
+        left = of_kinds[job.kind]
+        if of_queues[job.queue] and left != 0:
+            of_queues[job.queue] -= 1
+            of_kinds[job.kind] = None if left is None else left - 1
+            chosen.append(job)
+    return chosen
 
 
 def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
@@ -226,7 +362,10 @@ def plan_claims(
                     session = _remember(request, view.now)
                     sessions[session.key] = changed[session.key] = session
     return ClaimPlan(
-        changes=tuple(pool.changes), sessions=tuple(changed.values()), answers=tuple(answers)
+        changes=tuple(pool.changes),
+        sessions=tuple(changed.values()),
+        answers=tuple(answers),
+        rate_states=pool.room.changed,
     )
 
 
@@ -303,12 +442,13 @@ def _remember(request: ClaimRequest, now: Instant) -> Session:
 
 
 class _Pool:
-    """The candidates of one plan, each granted at most once, none past its queue's room."""
+    """The candidates of one plan, each granted at most once, none past the room of its queue and
+    its kind."""
 
     def __init__(self, view: ClaimView, entropies: Sequence[bytes]) -> None:
         # Entropies are left over when nothing may be granted.
         self._candidates = iter(zip(view.ready, entropies, strict=False))
-        self._room = {name: state.room for name, state in view.queues.items()}
+        self.room = view.room
         self._view = view
         self.changes: list[Change] = []
 
@@ -328,8 +468,7 @@ class _Pool:
     def _grant(
         self, job: Job, entropy: bytes, request: ClaimRequest, asked_by: Fingerprint
     ) -> Grant | None:
-        room = self._room.get(job.queue)
-        if room is not None and room <= 0:
+        if not self.room.has_room_for(job):
             return None
         command = Claim(
             job_id=job.id,
@@ -344,8 +483,7 @@ class _Pool:
         if not isinstance(outcome, Applied):
             return None
         assert isinstance(outcome.answer, Grant)
-        if room is not None:
-            self._room[job.queue] = room - 1
+        self.room.take(job)
         self.changes.append(outcome.change)
         return outcome.answer
 

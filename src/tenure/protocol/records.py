@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 
 from tenure.core.artifacts import Artifact
+from tenure.core.claims import QueueState
 from tenure.core.events import Event, Facts
 from tenure.core.ids import (
     LEASE_ID_PATTERN,
     Fingerprint,
     JobId,
+    Kind,
+    QueueName,
     RequestId,
     WorkerId,
     given_correlation_id,
@@ -24,9 +27,11 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import HIDDEN, Job, JobError, not_before
+from tenure.core.kind_settings import KindSettings
 from tenure.core.lateness import is_suspect
 from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.rates import Rate, parse_rate
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import (
     ErrorClass,
@@ -38,7 +43,7 @@ from tenure.core.vocabulary import (
     WorkerState,
 )
 from tenure.core.workers import WorkerSeen
-from tenure.protocol.fields import optional_instant
+from tenure.protocol.fields import optional_instant, optional_moment
 from tenure.protocol.translation import derived, to_core, to_wire
 
 
@@ -355,3 +360,79 @@ worker_of = to_core(WorkerRecord, WorkerSeen)
 def worker_record(seen: WorkerSeen, *, now: Instant) -> WorkerRecord:
     """A worker as it is shown at `now`."""
     return _worker_record(seen, state=seen.state(now))
+
+
+# --- Queues and kinds --------------------------------------------------------------------------
+
+
+class QueueRecord(Record, frozen=True, kw_only=True):
+    """A queue; `live` is the number of its jobs that a worker holds, `limit` the most that it may
+    have. Of its `rate`, such as `100/m`, up to `burst` jobs may begin at once. [RL4]"""
+
+    name: QueueName
+    paused: bool = False
+    limit: int | None = None
+    live: int = 0
+    rate: str | None = None
+    burst: int | None = None
+    rate_since: datetime | None = None
+
+
+class KindRecord(Record, frozen=True, kw_only=True):
+    """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
+    once, and since when. [RL4]"""
+
+    kind: Kind
+    rate: str | None = None
+    burst: int | None = None
+    rate_since: datetime | None = None
+
+
+def queue_record(state: QueueState) -> QueueRecord:
+    """A queue as it is shown."""
+    return QueueRecord(
+        name=state.name,
+        paused=state.paused,
+        limit=state.limit,
+        live=state.live,
+        rate_since=optional_moment(state.rate_since),
+        **_rate_fields(state.rate),
+    )
+
+
+def queue_of(record: QueueRecord) -> QueueState:
+    """A queue, as a client reads it back."""
+    return QueueState(
+        name=record.name,
+        paused=record.paused,
+        limit=record.limit,
+        live=record.live,
+        rate=_rate_of(record),
+        rate_since=optional_instant(record.rate_since),
+    )
+
+
+def kind_record(settings: KindSettings) -> KindRecord:
+    """What is set for a kind, as it is shown."""
+    return KindRecord(
+        kind=settings.kind,
+        rate_since=optional_moment(settings.rate_since),
+        **_rate_fields(settings.rate),
+    )
+
+
+def kind_of(record: KindRecord) -> KindSettings:
+    """What is set for a kind, as a client reads it back."""
+    return KindSettings(
+        kind=record.kind, rate=_rate_of(record), rate_since=optional_instant(record.rate_since)
+    )
+
+
+def _rate_fields(rate: Rate | None) -> dict[str, Any]:
+    if rate is None:
+        return {}
+    return {"rate": str(rate), "burst": rate.burst}
+
+
+def _rate_of(record: QueueRecord | KindRecord) -> Rate | None:
+    return None if record.rate is None else parse_rate("rate", record.rate, record.burst)

@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
-from tenure.core.claims import ClaimAnswer, QueueState
+from tenure.core.claims import ClaimAnswer
 from tenure.core.event_counts import EventCount
 from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName, given_correlation_id
 from tenure.core.instants import Instant, seconds
@@ -25,7 +25,9 @@ from tenure.protocol.records import (
     DerivedRecord,
     EventRecord,
     JobRecord,
+    KindRecord,
     ObservationRecord,
+    QueueRecord,
     Record,
     ResolutionRecord,
     WorkerRecord,
@@ -242,7 +244,13 @@ class LogsReply(Record, frozen=True, kw_only=True):
 class QueuesReply(Record, frozen=True, kw_only=True):
     """Every queue that has jobs or settings, by name."""
 
-    queues: tuple[QueueState, ...]
+    queues: tuple[QueueRecord, ...]
+
+
+class KindsReply(Record, frozen=True, kw_only=True):
+    """Every kind that something was set for, by name."""
+
+    kinds: tuple[KindRecord, ...]
 
 
 class WorkersReply(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, AttemptOutput
 from tenure.core.checks import MAX_INSTANT, MAX_NAME
@@ -367,9 +367,19 @@ def operator_message(
 
 
 class LimitMessage(Request, frozen=True, kw_only=True):
-    """How many leases a queue may have at a time; 0 means no limit. [Z3]"""
+    """How many leases a queue may have at a time, 0 means no limit [Z3]; and its rate, such as
+    `100/m`, null means none [RL4]. What is missing stays as it is."""
 
-    limit: Annotated[int, Meta(ge=0, le=1_000_000)]
+    limit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    rate: ShortText | UnsetType | None = UNSET
+    burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class KindMessage(Request, frozen=True, kw_only=True):
+    """What is set for a kind: its rate, such as `100/m`; null or missing means none. [RL4]"""
+
+    rate: ShortText | None = None
+    burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 # --- Queries -----------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from urllib.parse import quote
 import msgspec
 
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.claims import QueueState
 from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue
 from tenure.core.vocabulary import EventCause, Role
 from tenure.protocol import replies, requests
-from tenure.protocol.fields import JobIdField, Name, QueueField, WorkerField
+from tenure.protocol.fields import JobIdField, KindField, Name, QueueField, WorkerField
+from tenure.protocol.records import KindRecord, QueueRecord
 from tenure.protocol.translation import to_core, to_wire
 
 MAX_BODY_BYTES = (1 << 20) + (64 << 10)
@@ -32,6 +32,7 @@ PATH_FIELDS: dict[str, Any] = {
     "job_id": JobIdField,
     "name": Name,
     "queue": QueueField,
+    "kind": KindField,
     "worker": WorkerField,
 }
 """The parts of a path in braces. Names may contain slashes, which are percent-encoded. [H3]"""
@@ -379,7 +380,7 @@ ROUTES: tuple[Route, ...] = (
         "Pause a queue: nothing of it is granted",
         O,
         query=requests.NamespaceQuery,
-        reply=QueueState,
+        reply=QueueRecord,
         sets={"paused": True},
     ),
     _post(
@@ -388,17 +389,46 @@ ROUTES: tuple[Route, ...] = (
         "Resume a queue",
         O,
         query=requests.NamespaceQuery,
-        reply=QueueState,
+        reply=QueueRecord,
         sets={"paused": False},
     ),
     _post(
         "limit",
         "/v1/queues/{queue}/limit",
-        "Limit the leases of a queue",
+        "Limit the leases of a queue, or its rate",
         O,
         request=requests.LimitMessage,
         query=requests.NamespaceQuery,
-        reply=QueueState,
+        reply=QueueRecord,
+    ),
+    _get(
+        "kinds",
+        "/v1/kinds",
+        "List what is set for kinds",
+        C,
+        O,
+        V,
+        query=requests.NamespaceQuery,
+        reply=replies.KindsReply,
+    ),
+    _post(
+        "set-kind",
+        "/v1/kinds/{kind}/limit",
+        "Set what holds for a kind, for all workers together",
+        O,
+        request=requests.KindMessage,
+        query=requests.NamespaceQuery,
+        reply=KindRecord,
+    ),
+    _post(
+        "declare-kind",
+        "/v1/kinds/{kind}/declare",
+        "Set what holds for a kind, if nothing was ever set for it",
+        W,
+        O,
+        request=requests.KindMessage,
+        query=requests.NamespaceQuery,
+        reply=KindRecord,
     ),
     _get(
         "workers",

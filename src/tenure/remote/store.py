@@ -5,6 +5,8 @@ The calling thread waits for the answer. Lists never request bodies.
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
+
 from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_job_id, check_name
@@ -15,8 +17,10 @@ from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
+from tenure.core.rates import Rate
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import WorkerProcess, WorkerSeen
@@ -25,11 +29,15 @@ from tenure.ports import DeadLetter, JobFilter
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
 from tenure.protocol.records import (
+    KindRecord,
+    QueueRecord,
     ResolutionRecord,
     artifact_of,
     event_of,
     job_of,
+    kind_of,
     observation_of,
+    queue_of,
     resolution_of,
     worker_of,
 )
@@ -41,6 +49,7 @@ from tenure.protocol.replies import (
     EventsReply,
     JobPage,
     KeptReply,
+    KindsReply,
     LogReply,
     LogsReply,
     ObservationsReply,
@@ -58,6 +67,7 @@ from tenure.protocol.requests import (
     DeadLettersQuery,
     EventsQuery,
     JobsQuery,
+    KindMessage,
     LimitMessage,
     LogQuery,
     LookupMessage,
@@ -260,10 +270,16 @@ class RemoteStore:
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue within the token's scope."""
         call = Call(name="queues", query=NamespaceQuery(namespace=namespace))
-        return list(self._caller.ask(call, QueuesReply).queues)
+        return [queue_of(record) for record in self._caller.ask(call, QueuesReply).queues]
 
     def put_queue(
-        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+        self,
+        namespace: Namespace,
+        name: QueueName,
+        *,
+        paused: bool | None,
+        limit: int | None,
+        rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
         """Pause or resume a queue, or limit it; with both, sends two requests."""
         query = NamespaceQuery(namespace=namespace)
@@ -272,12 +288,36 @@ class RemoteStore:
         if paused is not None:
             word = "pause" if paused else "resume"
             calls.append(Call(name=word, parts=parts, query=query))
-        if limit is not None:
-            message = LimitMessage(limit=limit)
+        if limit is not None or rate is not UNSET:
+            message = LimitMessage(
+                limit=limit,
+                rate=str(rate) if isinstance(rate, Rate) else rate,
+                burst=rate.burst if isinstance(rate, Rate) else None,
+            )
             calls.append(Call(name="limit", parts=parts, query=query, message=message))
         if not calls:
             raise InvalidInput("queue", "there is nothing to set")
-        return [self._caller.ask(call, QueueState) for call in calls][-1]
+        return queue_of([self._caller.ask(call, QueueRecord) for call in calls][-1])
+
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+        """What is set for the kinds within the token's scope."""
+        call = Call(name="kinds", query=NamespaceQuery(namespace=namespace))
+        return [kind_of(record) for record in self._caller.ask(call, KindsReply).kinds]
+
+    def put_kind(
+        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+    ) -> KindSettings:
+        """Set what holds for a kind."""
+        rate = settings.rate
+        call = Call(
+            name="declare-kind" if only_new else "set-kind",
+            parts={"kind": str(settings.kind)},
+            query=NamespaceQuery(namespace=namespace),
+            message=KindMessage(
+                rate=None if rate is None else str(rate), burst=None if rate is None else rate.burst
+            ),
+        )
+        return kind_of(self._caller.ask(call, KindRecord))
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers within the token's scope."""

@@ -81,6 +81,12 @@ class Principal(msgspec.Struct, frozen=True):
             if not self._has_kind(kind):
                 raise out_of_scope(self._not_its_own(f"kind {kind}"), field="kind")
 
+    def check_whole_kind(self, kind: Kind) -> None:
+        """Raise unless it may decide about a kind, whatever queues its jobs are in."""
+        self.check_kinds([kind])
+        if self.token is not None and self.token.queues:
+            raise out_of_scope("this token is limited to some queues", field="kind")
+
     def _not_its_own(self, what: str) -> str:
         assert self.token is not None
         return f"the token {self.token.name} is not for the {what}"
@@ -151,6 +157,10 @@ class Principal(msgspec.Struct, frozen=True):
     def sees_any_queue(self, queues: Sequence[QueueName]) -> bool:
         """Whether one of these is within its scope."""
         return any(self._has_queue(queue) for queue in queues)
+
+    def sees_kind(self, kind: Kind) -> bool:
+        """Whether this kind is within its scope."""
+        return self._has_kind(kind)
 
     def is_here(self, job: Job) -> bool:
         """Whether a job is in its namespace. [H21]"""

@@ -8,23 +8,27 @@ from starlette.responses import Response
 
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
-from tenure.core.ids import JobId, QueueName, WorkerId
+from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
+from tenure.core.kind_settings import KindSettings
+from tenure.core.rates import Rate, parse_rate
+from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.records import event_record, worker_record
+from tenure.protocol.records import event_record, kind_record, queue_record, worker_record
 from tenure.protocol.replies import (
     DrainReply,
     HealthReply,
+    KindsReply,
     LogReply,
     QueuesReply,
     StatsReply,
     TimeReply,
     WorkersReply,
 )
-from tenure.protocol.requests import LogQuery, StatsQuery
+from tenure.protocol.requests import KindMessage, LimitMessage, LogQuery, StatsQuery
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
@@ -39,7 +43,11 @@ async def queues(call: Call) -> Response:
     found = await call.services.listing(lambda: call.store.list_queues(namespace))
     return await call.large_answer(
         lambda: QueuesReply(
-            queues=tuple(queue for queue in found if call.principal.sees_any_queue([queue.name]))
+            queues=tuple(
+                queue_record(queue)
+                for queue in found
+                if call.principal.sees_any_queue([queue.name])
+            )
         )
     )
 
@@ -49,11 +57,57 @@ async def put_queue(call: Call) -> Response:
     name, namespace = QueueName(call.path["queue"]), call.namespace()
     call.principal.check_whole_queue(name)
     wanted: dict[str, Any] = {"paused": None, "limit": None, **call.route.sets}
-    if call.route.request is not None:
-        wanted |= msgspec.structs.asdict(call.body)
+    if isinstance(call.body, LimitMessage):
+        wanted |= _limits(call.body)
     state = await call.services.blocking(lambda: call.store.put_queue(namespace, name, **wanted))
     call.services.waiting_claims.enqueued(namespace, [name])
-    return answer(state)
+    return answer(queue_record(state))
+
+
+def _limits(body: LimitMessage) -> dict[str, Any]:
+    if body.rate is msgspec.UNSET:
+        if body.burst is not None:
+            raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
+        if body.limit is None:
+            raise InvalidInput("limit", "is missing, and so is rate", hint="give one of them")
+        return {"limit": body.limit}
+    return {"limit": body.limit, "rate": _rate(body.rate, body.burst)}
+
+
+def _rate(rate: str | None, burst: int | None) -> Rate | None:
+    if rate is not None:
+        return parse_rate("rate", rate, burst)
+    if burst is not None:
+        raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
+    return None
+
+
+async def kinds(call: Call) -> Response:
+    """List what is set for kinds within the caller's scope."""
+    namespace = call.namespace()
+    found = await call.services.listing(lambda: call.store.list_kinds(namespace))
+    return await call.large_answer(
+        lambda: KindsReply(
+            kinds=tuple(kind_record(each) for each in found if call.principal.sees_kind(each.kind))
+        )
+    )
+
+
+async def put_kind(call: Call) -> Response:
+    """Set what holds for a kind; a worker declares it, which writes only what is new. [RL6]"""
+    kind, namespace = Kind(call.path["kind"]), call.namespace()
+    only_new = call.route.name == "declare-kind"
+    if only_new:
+        call.principal.check_kinds([kind])
+    else:
+        call.principal.check_whole_kind(kind)
+    body: KindMessage = call.body
+    settings = KindSettings(kind=kind, rate=_rate(body.rate, body.burst))
+    kept = await call.services.blocking(
+        lambda: call.store.put_kind(namespace, settings, only_new=only_new)
+    )
+    call.services.waiting_claims.settings_changed(namespace)
+    return answer(kind_record(kept))
 
 
 async def workers(call: Call) -> Response:
@@ -180,6 +234,9 @@ HANDLERS: dict[str, Handler] = {
     "pause": put_queue,
     "resume": put_queue,
     "limit": put_queue,
+    "kinds": kinds,
+    "set-kind": put_kind,
+    "declare-kind": put_kind,
     "workers": workers,
     "log": log,
     "stats": stats,

@@ -136,6 +136,12 @@ class WaitingClaims:
             if scope.namespace == namespace and not names.isdisjoint(scope.queues):
                 line.nudge()
 
+    def settings_changed(self, namespace: Namespace) -> None:
+        """Wake every line of the namespace: a kind may have room now."""
+        for scope, line in self._lines.items():
+            if scope.namespace == namespace:
+                line.nudge()
+
     def hinted(self, hint: Hint | None) -> None:
         """Wake the lines that a hint of the store is about. None may be about any: SQLite gives it
         at every commit, so it wakes them no more often than they may ask together."""

@@ -24,6 +24,7 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Duration
+from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
@@ -91,6 +92,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "watch": lambda store: store.watch(lambda _: None),
     "next_ready_in": lambda store: store.next_ready_in(DEFAULT_NAMESPACE, [QUEUE]),
     "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
+    "list_kinds": lambda store: store.list_kinds(DEFAULT_NAMESPACE),
+    "put_kind": lambda store: store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=KIND)),
     "tick": lambda store: store.tick(),
     "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),
     "outages": lambda store: store.outages(since=BEGINNING),

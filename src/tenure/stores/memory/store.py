@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from tenure.core.checks import check_integer
@@ -17,18 +18,20 @@ from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
     ClaimView,
+    GrantRoom,
     QueueState,
     Session,
     SessionKey,
-    claim_order,
+    first_with_room,
 )
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
 from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
+from tenure.core.kind_settings import KindSettings, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.observations import (
     MAX_OBSERVATIONS_PER_LEASE,
@@ -36,6 +39,7 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
+from tenure.core.rates import Meter, Rate
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
@@ -97,6 +101,8 @@ class MemoryStore(
         self._keys: dict[DedupeKey, JobId] = {}
         self._sessions: dict[SessionKey, Session] = {}
         self._queues: dict[tuple[Namespace, QueueName], QueueState] = {}
+        self._kinds: dict[tuple[Namespace, Kind], KindSettings] = {}
+        self._rate_states: dict[tuple[Namespace, Meter], Instant] = {}
         self._epoch = Epoch(1)
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
@@ -326,38 +332,48 @@ class MemoryStore(
         """Find ready jobs, let `plan` decide, write what it says; all under the lock."""
         with self._lock:
             self._open()
-            now = self._clock()
             view = ClaimView(
-                now=now,
+                now=self._clock(),
                 epoch=self._epoch,
                 sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
                 queues={name: self._queue(scope.namespace, name) for name in scope.queues},
-                candidates=self._candidates(scope, wanted, now),
+                candidates=(),
+                kinds={
+                    kind: settings
+                    for (space, kind), settings in self._kinds.items()
+                    if space == scope.namespace
+                },
+                rate_states={
+                    meter: tat
+                    for (space, meter), tat in self._rate_states.items()
+                    if space == scope.namespace
+                },
             )
-            planned = plan(view)
+            candidates = self._candidates(scope, wanted, view.now, view.room)
+            planned = plan(replace(view, candidates=candidates))
             for change in planned.changes:
                 self._guard(change)
             for change in planned.changes:
                 self._write(change)
             self._sessions.update({session.key: session for session in planned.sessions})
+            for meter, tat in planned.rate_states.items():
+                self._rate_states[scope.namespace, meter] = tat
             return planned
 
-    def _candidates(self, scope: ClaimScope, wanted: int, now: Instant) -> list[Job]:
-        found: list[Job] = []
-        for name in scope.queues:
-            ready = [
-                job
-                for job in self._jobs.values()
-                if job.not_before is not None
-                and job.not_before <= now
-                and job.namespace == scope.namespace
-                and job.queue == name
-                and (scope.kinds is None or job.kind in scope.kinds)
-                and not has_unknown_word(job)
-            ]
-            most = self._queue(scope.namespace, name).most(wanted)
-            found.extend(sorted(ready, key=claim_order)[:most])
-        return sorted(found, key=claim_order)
+    def _candidates(
+        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
+    ) -> list[Job]:
+        ready = [
+            job
+            for job in self._jobs.values()
+            if job.not_before is not None
+            and job.not_before <= now
+            and job.namespace == scope.namespace
+            and job.queue in scope.queues
+            and (scope.kinds is None or job.kind in scope.kinds)
+            and not has_unknown_word(job)
+        ]
+        return first_with_room(ready, room, wanted=wanted)
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
         state = self._queues.get((namespace, name), QueueState(name=name))
@@ -383,7 +399,13 @@ class MemoryStore(
     # --- queues, ticks, outages, epoch ---------------------------------------------------------
 
     def put_queue(
-        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+        self,
+        namespace: Namespace,
+        name: QueueName,
+        *,
+        paused: bool | None,
+        limit: int | None,
+        rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
         """Change a queue's settings."""
         with self._lock:
@@ -393,9 +415,31 @@ class MemoryStore(
                 state = replace(state, paused=paused)
             if limit is not None:
                 state = replace(state, limit=limit or None)
+            if rate is not UNSET:
+                state = state.with_rate(rate, self._clock())
             self._queues[(namespace, name)] = state
             self._watchers.tell(Hint(HintedChange.READY, namespace, name))
             return self._queue(namespace, name)
+
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+        """Every kind that has settings."""
+        with self._lock:
+            self._open()
+            found = [each for (space, _), each in self._kinds.items() if space == namespace]
+            return sorted(found, key=lambda each: each.kind)
+
+    def put_kind(
+        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+    ) -> KindSettings:
+        """Change a kind's settings."""
+        with self._lock:
+            self._open()
+            before = self._kinds.get((namespace, settings.kind))
+            if before is None or not only_new:
+                before = put_over(before, settings, self._clock())
+                self._kinds[namespace, settings.kind] = before
+                self._watchers.tell(None)
+            return before
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Hear what is committed in this process."""

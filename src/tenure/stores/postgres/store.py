@@ -14,11 +14,14 @@ from functools import lru_cache
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from msgspec import UNSET, UnsetType
+
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, Session, SessionKey
 from tenure.core.failover import Server, newest
-from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
+from tenure.core.rates import Rate
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
     OutcomeUnknown,
@@ -103,7 +106,7 @@ WORDS = COLUMN_WORDS | {
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
         f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
-        for name in ("workers", "queues", "kinds", "statuses", "types")
+        for name in ("workers", "queues", "kinds", "names", "statuses", "types")
     },
 }
 
@@ -426,10 +429,16 @@ class PostgresStore(SqlStore):
         return self._notifications.watch(on_hint)
 
     def put_queue(
-        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+        self,
+        namespace: Namespace,
+        name: QueueName,
+        *,
+        paused: bool | None,
+        limit: int | None,
+        rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
         """Change a queue's settings: its jobs may be ready now."""
-        state = super().put_queue(namespace, name, paused=paused, limit=limit)
+        state = super().put_queue(namespace, name, paused=paused, limit=limit, rate=rate)
         self._notifications.tell([Hint(HintedChange.READY, namespace, name)])
         return state
 
@@ -561,18 +570,26 @@ class PostgresStore(SqlStore):
     # --- locks ---------------------------------------------------------------------------------
 
     def _claim_locks(
-        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        limited: set[QueueName],
+        kinds: set[Kind],
     ) -> list[Query]:
-        """Epoch, then sessions, then queues, each sorted, so that no deadlock can occur.
+        """Epoch, then sessions, then queues, then kinds, each sorted, so that no deadlock can
+        occur.
 
         Advisory locks, not row locks: a claim that finds nothing must write nothing.
         """
+        namespace = scope.namespace
         own = {self._key("session", *_parts(key)) for key in sessions}
         queues = {self._key("queue", scope.namespace, name): name for name in scope.queues}
         locks = [
             (self._key("epoch"), True),
             *[(key, False) for key in sorted(own)],
             *[(key, name not in limited) for key, name in sorted(queues.items())],
+            (self._key("kinds"), True),
+            *[(key, False) for key in sorted({self._key("kind", namespace, k) for k in kinds})],
         ]
         keys, are_shared = zip(*locks, strict=True)
         return [self._query("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
@@ -605,6 +622,9 @@ class PostgresStore(SqlStore):
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return [self._query("lock_exclusive", key=self._key("queue", namespace, name))]
+
+    def _kinds_lock(self) -> list[Query]:
+        return [self._query("lock_exclusive", key=self._key("kinds"))]
 
     def _epoch_queries(self) -> list[Query]:
         # `adopt_server` records the server that the store is on now.

@@ -5,10 +5,13 @@ are due. In its index each arm is in claim order, so that a claim reads of each 
 whatever other kinds wait in the queue and however many jobs are not due yet (docs/adr/0047).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
-from tenure.core.claims import ClaimScope
-from tenure.core.ids import QueueName
+import msgspec
+
+from tenure.core.claims import ClaimScope, GrantRoom
+from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
@@ -37,6 +40,44 @@ Arm = tuple[str, str, int]
 """The condition, the kind, and the priority if the condition has one."""
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """How much a claim reads: which kinds of each queue, how many jobs of each queue, and how many
+    of a kind that has little room."""
+
+    scope: ClaimScope
+    kinds: Mapping[QueueName, Sequence[str]]
+    most: Mapping[QueueName, int]
+    most_of_kinds: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+    def within(self, room: GrantRoom) -> "Reading":
+        """The same, without the queues and kinds that have no room: a claim reads none of the jobs
+        that a limit or a rate holds back. [RL8]"""
+        of_queues = {name: room.of_queue(name) for name in self.most}
+        of_kinds = {kind: room.of_kind(Kind(kind)) for kind in {*chain(*self.kinds.values())}}
+        return Reading(
+            self.scope,
+            {
+                name: [kind for kind in kinds if of_kinds[kind] != 0]
+                for name, kinds in self.kinds.items()
+            },
+            {
+                name: wanted if most is None else min(wanted, most)
+                for (name, wanted), most in zip(self.most.items(), of_queues.values(), strict=True)
+                if most != 0
+            },
+            {kind: most for kind, most in of_kinds.items() if most is not None},
+        )
+
+    def and_more(self, jobs: int) -> "Reading":
+        """The same, and so many more jobs of each queue and kind."""
+        return Reading(
+            self.scope,
+            self.kinds,
+            {name: most + jobs for name, most in self.most.items()},
+            {kind: most + jobs for kind, most in self.most_of_kinds.items()},
+        )
+
+
 class SqlCandidates(Transactional):
     """The part of `Store.claim` that finds ready jobs."""
 
@@ -61,66 +102,56 @@ class SqlCandidates(Transactional):
             for name, rows in zip(queues, waiting, strict=True)
         }
 
-    def _ready_queries(
-        self,
-        scope: ClaimScope,
-        kinds: Mapping[QueueName, Sequence[str]],
-        wanted: Mapping[QueueName, int],
-    ) -> list[Query]:
+    def _ready_queries(self, reading: "Reading") -> list[Query]:
         """The jobs that were ready when they were queued."""
         return [
             query
-            for name, most in wanted.items()
+            for name in reading.most
             for query in self._arm_queries(
-                scope, name, most, [(_READY, kind, 0) for kind in kinds[name]], is_ready=True
+                reading, name, [(_READY, kind, 0) for kind in reading.kinds[name]], is_ready=True
             )
         ]
 
-    def _level_queries(
-        self,
-        scope: ClaimScope,
-        kinds: Mapping[QueueName, Sequence[str]],
-        queues: Iterable[QueueName],
-    ) -> list[Query]:
+    def _level_queries(self, reading: "Reading") -> list[Query]:
         """The kinds and priorities of the delayed jobs of each queue."""
         return [
             self._query(
                 "delayed_levels",
-                namespace=scope.namespace,
+                namespace=reading.scope.namespace,
                 queue=name,
-                kinds=self._pack(kinds[name]),
+                kinds=self._pack(reading.kinds[name]),
                 levels=MAX_LEVELS,
             )
-            for name in queues
+            for name in reading.most
         ]
 
     def _delayed_queries(
-        self,
-        scope: ClaimScope,
-        wanted: Mapping[QueueName, int],
-        levels: Sequence[Sequence[Row]],
-        now: Instant,
+        self, reading: "Reading", levels: Sequence[Sequence[Row]], now: Instant
     ) -> list[Query]:
         """The delayed jobs that are due, if there are some."""
         return [
             query
-            for (name, most), found in zip(wanted.items(), levels, strict=True)
-            for query in self._arm_queries(scope, name, most, _due(found, now), is_ready=False)
-            if most
+            for name, found in zip(reading.most, levels, strict=True)
+            for query in self._arm_queries(reading, name, _due(found, now), is_ready=False)
         ]
 
     def _arm_queries(
-        self,
-        scope: ClaimScope,
-        queue: QueueName,
-        wanted: int,
-        arms: Sequence[Arm],
-        *,
-        is_ready: bool,
+        self, reading: "Reading", queue: QueueName, arms: Sequence[Arm], *, is_ready: bool
     ) -> list[Query]:
+        """The kinds that have any room are merged. One that has less room than is wanted is read
+        alone: merged, its jobs would take the places of others and then not be granted."""
+        scope, wanted, index = reading.scope, reading.most[queue], _INDEX[is_ready]
+        together = [arm for arm in arms if arm[1] not in reading.most_of_kinds]
+        alone = [arm for arm in arms if arm[1] in reading.most_of_kinds]
         return [
-            self._merged(scope, queue, wanted, arms[begin : begin + MAX_ARMS], _INDEX[is_ready])
-            for begin in range(0, len(arms), MAX_ARMS)
+            *[
+                self._merged(scope, queue, wanted, together[begin : begin + MAX_ARMS], index)
+                for begin in range(0, len(together), MAX_ARMS)
+            ],
+            *[
+                self._merged(scope, queue, min(wanted, reading.most_of_kinds[arm[1]]), [arm], index)
+                for arm in alone
+            ],
         ]
 
     def _merged(

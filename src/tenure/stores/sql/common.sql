@@ -9,6 +9,10 @@ SELECT {t}clock(), epoch FROM {t}meta;
 -- Also says when another server took over, if one did.
 SELECT {t}clock(), epoch, settling_since FROM {t}meta;
 
+-- name: moment_to_claim
+-- Also says which revision of the settings of kinds is in force.
+SELECT {t}clock(), epoch, settling_since, kind_settings_rev FROM {t}meta;
+
 -- name: count_losses
 SELECT losses FROM {t}meta;
 
@@ -90,7 +94,7 @@ DELETE FROM {t}worker
 RETURNING worker;
 
 -- name: load_queue_settings
-SELECT name, paused, concurrency_limit FROM {t}queue
+SELECT {queue_columns} FROM {t}queue
  WHERE namespace = :namespace AND name {among_queues};
 
 -- name: count_live
@@ -154,8 +158,38 @@ UPDATE {t}queue SET paused = :paused WHERE namespace = :namespace AND name = :na
 UPDATE {t}queue SET concurrency_limit = :concurrency_limit
  WHERE namespace = :namespace AND name = :name;
 
+-- name: set_queue_rate
+UPDATE {t}queue SET rate_grants = :rate_grants, rate_per = :rate_per, rate_burst = :rate_burst,
+       rate_since = :rate_since
+ WHERE namespace = :namespace AND name = :name;
+
 -- name: load_queues
-SELECT name, paused, concurrency_limit FROM {t}queue WHERE namespace = :namespace ORDER BY name;
+SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace ORDER BY name;
+
+-- name: load_kinds
+SELECT {kind_columns} FROM {t}kind_setting WHERE namespace = :namespace ORDER BY kind;
+
+-- name: load_kind
+SELECT {kind_columns} FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
+
+-- name: delete_kind
+DELETE FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
+
+-- name: insert_kind
+INSERT INTO {t}kind_setting (namespace, {kind_columns})
+VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since);
+
+-- name: raise_kind_settings_rev
+UPDATE {t}meta SET kind_settings_rev = kind_settings_rev + 1;
+
+-- name: load_rate_states
+SELECT scope, name, key, tat FROM {t}rate_state
+ WHERE namespace = :namespace AND scope = :scope AND name {among_names} AND key = '';
+
+-- name: set_rate_state
+INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
+VALUES (:namespace, :scope, :name, :key, :tat)
+    ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
 -- name: count_live_by_queue
 SELECT queue, count(*) FROM {t}job {by_leases}

@@ -7,22 +7,26 @@ into statements. Like every store it decides nothing: callers pass plans and dec
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
     ClaimView,
+    GrantRoom,
     QueueState,
     Session,
     SessionKey,
-    claim_order,
+    first_with_room,
+    rates_in_force,
 )
 from tenure.core.commands import Outage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Actor, Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease, LeaseRow, lease_news
 from tenure.core.observations import (
     MAX_OBSERVATIONS_PER_LEASE,
@@ -30,15 +34,22 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
+from tenure.core.rates import Meter, Rate
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable, UnreadableRow
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
-from tenure.stores.sql import artifacts, attempt_logs, resolutions, tokens, workers
+from tenure.stores.sql import artifacts, attempt_logs, limits, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
-from tenure.stores.sql.candidates import SqlCandidates
+from tenure.stores.sql.candidates import Reading, SqlCandidates
 from tenure.stores.sql.events import SqlEvents
+from tenure.stores.sql.limits import (
+    SqlLimits,
+    queue_state_from,
+    rate_parameters,
+    rate_states_from,
+)
 from tenure.stores.sql.measures import SqlMeasures
 from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import SqlRetention
@@ -76,6 +87,7 @@ _BODY_PLACEHOLDERS = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL
 COLUMN_WORDS = {
     **resolutions.COLUMN_WORDS,
     **artifacts.COLUMN_WORDS,
+    **limits.COLUMN_WORDS,
     **attempt_logs.COLUMN_WORDS,
     **workers.COLUMN_WORDS,
     **tokens.COLUMN_WORDS,
@@ -96,6 +108,7 @@ class _Restart(Exception):
 class SqlStore(
     Resolutions,
     SqlCandidates,
+    SqlLimits,
     SqlEvents,
     Artifacts,
     AttemptLogs,
@@ -117,9 +130,14 @@ class SqlStore(
 
     @abstractmethod
     def _claim_locks(
-        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        limited: set[QueueName],
+        kinds: set[Kind],
     ) -> list[Query]:
-        """Locks that keep claims apart from each other and from `put_queue`."""
+        """Locks that keep claims apart from `put_queue` and `put_kind`, and from other claims of
+        the same sessions, limited queues and these kinds."""
 
     @abstractmethod
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
@@ -359,44 +377,84 @@ class SqlStore(
     ) -> ClaimPlan:
         names = list(dict.fromkeys(scope.queues))
         expected = self._expected_settings(scope, names)
-        limited = {name for name, state in expected.items() if state.limit is not None}
+        limited = {name for name, state in expected.items() if _serialises(state)}
         kinds = self._kinds_to_claim(tx, scope, names)
-        # One round trip, unless a queue is paused or limited or delayed jobs are due.
-        most = dict.fromkeys(names, wanted)
-        at_once = [] if expected else self._candidate_queries(scope, kinds, most)
-        locks = self._claim_locks(scope, sessions, limited)
+        ruled = self._settings_of(scope, kinds)
+        # One round trip, unless a queue or kind is paused or limited or delayed jobs are due.
+        reading = Reading(scope, kinds, dict.fromkeys(names, wanted))
+        at_once = [] if expected or ruled else self._candidate_queries(reading)
+        locks = self._claim_locks(scope, sessions, limited, set(ruled))
         answers = tx.fetch(
             *locks,
-            self._query(
-                "load_sessions",
-                namespace=scope.namespace,
-                workers=self._pack([key.worker for key in sessions]),
-            ),
-            self._query("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
-            *at_once,
+            *self._opening_queries(scope, sessions, names),
+            *(at_once or [self._query("moment_to_claim")]),
         )[len(locks) :]
         settings = self._checked_settings(scope, names, answers[1], limited, at_once=bool(at_once))
-        queues = self._with_live_leases(tx, scope, settings)
-        most = {name: queues[name].most(wanted) for name in names}
+        self._check_kinds(tx, scope, kinds, ruled, answers[-1])
+        queues, rate_states = self._with_usage(tx, scope, settings, ruled)
+        now = Instant(answers[-1][0][0])
+        room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
         if not at_once:
-            answers[2:] = tx.fetch(*self._candidate_queries(scope, kinds, most))
-        candidates, moment = self._passing_over(tx, scope, kinds, most, answers[2:])
-        [(now, epoch, settling_since)] = moment
+            reading = reading.within(room)
+            answers[2:] = tx.fetch(*self._candidate_queries(reading))
+        found, moment = self._passing_over(tx, reading, answers[2:])
+        [(now, epoch, settling_since, _)] = moment
         self._saw_epoch(Epoch(epoch))
-        remembered = [session_from(row) for row in answers[0]]
+        remembered = map(session_from, answers[0])
         view = ClaimView(
             now=Instant(now),
             epoch=Epoch(epoch),
             sessions={session.key: session for session in remembered if session.key in sessions},
             queues=queues,
-            candidates=candidates,
+            candidates=first_with_room(found, room, wanted=wanted),
+            kinds=ruled,
+            rate_states=rate_states,
             settling_since=settling_since,
         )
         planned = plan(view)
-        if planned.changes or planned.sessions:
+        if planned.changes or planned.sessions or planned.rate_states:
             also = self._session_queries(planned.sessions)
+            also += self._rate_state_changes(scope.namespace, planned.rate_states)
             self._write_claimed(tx, planned.changes, view.epoch, also)
         return planned
+
+    def _opening_queries(
+        self, scope: ClaimScope, sessions: Sequence[SessionKey], names: Sequence[QueueName]
+    ) -> list[Query]:
+        workers = self._pack([key.worker for key in sessions])
+        return [
+            self._query("load_sessions", namespace=scope.namespace, workers=workers),
+            self._query("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
+        ]
+
+    def _settings_of(
+        self, scope: ClaimScope, kinds: Mapping[QueueName, Sequence[str]]
+    ) -> dict[Kind, KindSettings]:
+        """What was set for these kinds, when this store last read it, that concerns claims."""
+        known = self._known_kinds(scope.namespace).settings
+        if not known:
+            return {}
+        wanted = {Kind(kind) for names in kinds.values() for kind in names}
+        return {
+            kind: known[kind]
+            for kind in sorted(wanted)
+            if kind in known and known[kind].rate is not None
+        }
+
+    def _check_kinds(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        kinds: Mapping[QueueName, Sequence[str]],
+        ruled: Mapping[Kind, KindSettings],
+        moment: Sequence[Row],
+    ) -> None:
+        """Raise `_Restart` if something else is set for these kinds than the claim chose its locks
+        by. Nothing can be set while the claim holds them. [RL5]"""
+        [(_, epoch, _, rev)] = moment
+        self._current_kinds(tx, scope.namespace, Epoch(epoch), rev)
+        if self._settings_of(scope, kinds) != ruled:
+            raise _Restart
 
     def _expected_settings(
         self, scope: ClaimScope, names: Sequence[QueueName]
@@ -406,55 +464,42 @@ class SqlStore(
         return {name: state for name, state in found.items() if state is not None}
 
     def _passing_over(
-        self,
-        tx: Transaction,
-        scope: ClaimScope,
-        kinds: Mapping[QueueName, Sequence[str]],
-        most: Mapping[QueueName, int],
-        answers: Sequence[Sequence[Row]],
+        self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]]
     ) -> tuple[list[Job], Sequence[Row]]:
         """The candidates and the clock. Jobs that this version cannot read, or not in full, are
         left to the version that wrote them; others are asked for in their place. [Y5]"""
-        asked_more, asked = 0, most
+        asked_more, asked = 0, reading
         while True:
-            found, moment = self._with_delayed(tx, scope, asked, answers)
+            found, moment = self._with_delayed(tx, asked, answers)
             readable = [job for rows in found for job in _readable(rows)]
             passed_over = sum(map(len, found)) - len(readable)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
-                return _first(readable, most), moment
+                return readable, moment
             asked_more = min(passed_over, MAX_PASSED_OVER)
-            asked = {name: number + asked_more for name, number in most.items() if number}
-            answers = tx.fetch(*self._candidate_queries(scope, kinds, asked))
+            asked = reading.and_more(asked_more)
+            answers = tx.fetch(*self._candidate_queries(asked))
 
     def _with_delayed(
-        self,
-        tx: Transaction,
-        scope: ClaimScope,
-        wanted: Mapping[QueueName, int],
-        answers: Sequence[Sequence[Row]],
+        self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]]
     ) -> tuple[list[Sequence[Row]], Sequence[Row]]:
         """The rows of ready jobs and of delayed ones that are due, and the clock after them."""
         *found, moment = answers
-        ready, levels = found[: -len(wanted)], found[-len(wanted) :]
+        ready_count = len(found) - len(reading.most)
+        ready, levels = found[:ready_count], found[ready_count:]
         [(now, *_)] = moment
-        delayed = self._delayed_queries(scope, wanted, levels, Instant(now))
+        delayed = self._delayed_queries(reading, levels, Instant(now))
         if delayed:
-            *due, moment = tx.fetch(*delayed, self._query("moment_to_decide"))
+            *due, moment = tx.fetch(*delayed, self._query("moment_to_claim"))
             ready += due
         return ready, moment
 
-    def _candidate_queries(
-        self,
-        scope: ClaimScope,
-        kinds: Mapping[QueueName, Sequence[str]],
-        wanted: Mapping[QueueName, int],
-    ) -> list[Query]:
+    def _candidate_queries(self, reading: Reading) -> list[Query]:
         """The ready jobs of each queue, where its delayed jobs are, and then the clock: it is read
         after the rows are locked."""
         return [
-            *self._ready_queries(scope, kinds, wanted),
-            *self._level_queries(scope, kinds, wanted),
-            self._query("moment_to_decide"),
+            *self._ready_queries(reading),
+            *self._level_queries(reading),
+            self._query("moment_to_claim"),
         ]
 
     def _checked_settings(
@@ -472,27 +517,39 @@ class SqlStore(
         Corrects the hints for the next claim. This claim uses what it read, not the hints: a
         `put_queue` of another thread updates them only after it has released its lock. [Z2] [Z3]
         """
-        found = {name: _queue_state(name, paused, most) for name, paused, most in rows}
+        states = [queue_state_from(row) for row in rows]
+        found = {state.name: state for state in states}
         for name in names:
             state = found.get(name)
-            if state is None or (not state.paused and state.limit is None):
+            if state is None or state.is_ordinary:
                 self._unusual_queues.pop((scope.namespace, name), None)
                 continue
             self._unusual_queues[scope.namespace, name] = state
-            if at_once or (state.limit is not None and name not in limited):
+            if at_once or (_serialises(state) and name not in limited):
                 raise _Restart
         return {name: found.get(name, QueueState(name=name)) for name in names}
 
-    def _with_live_leases(
-        self, tx: Transaction, scope: ClaimScope, queues: dict[QueueName, QueueState]
-    ) -> dict[QueueName, QueueState]:
-        """The queues with the number of their live leases, counted only where there is a limit."""
+    def _with_usage(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        queues: dict[QueueName, QueueState],
+        kinds: Mapping[Kind, KindSettings],
+    ) -> tuple[dict[QueueName, QueueState], dict[Meter, Instant]]:
+        """The queues with the number of their live leases, counted only where there is a limit, and
+        where the rates of queues and kinds stand."""
         limited = [name for name, state in queues.items() if state.limit is not None]
-        counts = tx.fetch(
-            *[self._query("count_live", namespace=scope.namespace, queue=name) for name in limited]
+        rates = rates_in_force(queues, kinds)
+        answers = tx.fetch(
+            *[self._query("count_live", namespace=scope.namespace, queue=name) for name in limited],
+            *self._rate_queries(scope.namespace, rates),
         )
+        counts, states = answers[: len(limited)], answers[len(limited) :]
         live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
-        return {name: _with_live(state, live.get(name, 0)) for name, state in queues.items()}
+        return (
+            {name: replace(state, live=live.get(name, 0)) for name, state in queues.items()},
+            rate_states_from(row for rows in states for row in rows),
+        )
 
     def due(self, *, limit: int) -> Loaded:
         """Leased jobs whose lease has ended, longest overdue first."""
@@ -501,7 +558,13 @@ class SqlStore(
     # --- queues, ticks, outages, epoch ---------------------------------------------------------
 
     def put_queue(
-        self, namespace: Namespace, name: QueueName, *, paused: bool | None, limit: int | None
+        self,
+        namespace: Namespace,
+        name: QueueName,
+        *,
+        paused: bool | None,
+        limit: int | None,
+        rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
         """Change a queue's settings, after all claims that use the old ones have ended."""
         key = {"namespace": namespace, "name": name}
@@ -510,14 +573,21 @@ class SqlStore(
             changes.append(self._query("set_queue_paused", paused=paused, **key))
         if limit is not None:
             changes.append(self._query("set_queue_limit", concurrency_limit=limit or None, **key))
+        look = [
+            self._query("load_queue_settings", namespace=namespace, queues=self._pack([name])),
+            self._query("count_live", namespace=namespace, queue=name),
+            self._query("moment"),
+        ]
 
         def change(tx: Transaction) -> QueueState:
             tx.fetch(*self._queue_lock(namespace, name), *changes)
-            settings, [(live,)] = tx.fetch(
-                self._query("load_queue_settings", namespace=namespace, queues=self._pack([name])),
-                self._query("count_live", namespace=namespace, queue=name),
-            )
-            return _with_live(_queue_state(*settings[0]), live)
+            [settings], [(live,)], [(now, _)] = tx.fetch(*look)
+            state = queue_state_from(settings, live)
+            if rate is not UNSET:
+                state = state.with_rate(rate, Instant(now))
+                to_set = rate_parameters(state.rate, state.rate_since)
+                tx.fetch(self._query("set_queue_rate", **key, **to_set))
+            return state
 
         state = self._write(change)
         self._unusual_queues[namespace, name] = state
@@ -548,7 +618,7 @@ class SqlStore(
             listing=True,
         )
         live: dict[str, int] = {row[0]: row[1] for row in counts}
-        return [_with_live(_queue_state(*row), live.get(row[0], 0)) for row in settings]
+        return [queue_state_from(row, live.get(row[0], 0)) for row in settings]
 
     def _unregistered(
         self, changes: Sequence[Change], epoch: Epoch
@@ -604,23 +674,9 @@ class SqlStore(
         return Epoch(epoch)
 
 
-def _queue_state(name: str, paused: bool | int, limit: int | None) -> QueueState:
-    return QueueState(name=QueueName(name), paused=bool(paused), limit=limit)
-
-
-def _with_live(state: QueueState, live: int) -> QueueState:
-    return QueueState(name=state.name, paused=state.paused, limit=state.limit, live=live)
-
-
-def _first(jobs: Sequence[Job], most: Mapping[QueueName, int]) -> list[Job]:
-    """The jobs in claim order, of each queue so many at most."""
-    room = dict(most)
-    chosen: list[Job] = []
-    for job in sorted(jobs, key=claim_order):
-        if room[job.queue]:
-            room[job.queue] -= 1
-            chosen.append(job)
-    return chosen
+def _serialises(state: QueueState) -> bool:
+    """Whether claims of this queue wait for each other: they count what the others were granted."""
+    return state.limit is not None or state.rate is not None
 
 
 def _readable(rows: Sequence[Row]) -> Iterator[Job]:

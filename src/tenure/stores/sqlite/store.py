@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tenure.core.claims import ClaimScope, Session, SessionKey
-from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
@@ -63,7 +63,7 @@ WORDS = COLUMN_WORDS | {
     # SQLite has no arrays: a list travels as one JSON document.
     **{
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
-        for name in ("ids", "workers", "queues", "kinds", "statuses", "types")
+        for name in ("ids", "workers", "queues", "kinds", "names", "statuses", "types")
     },
 }
 
@@ -205,7 +205,11 @@ class SqliteStore(SqlStore):
         return json.dumps(list(values))
 
     def _claim_locks(
-        self, scope: ClaimScope, sessions: Sequence[SessionKey], limited: set[QueueName]
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        limited: set[QueueName],
+        kinds: set[Kind],
     ) -> list[Query]:
         return []
 
@@ -213,6 +217,9 @@ class SqliteStore(SqlStore):
         return []  # one writer holds every row
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
+        return []
+
+    def _kinds_lock(self) -> list[Query]:
         return []
 
     def _epoch_queries(self) -> list[Query]:

@@ -41,7 +41,9 @@ CREATE TABLE {t}meta (
     timeline          bigint  NOT NULL,
     settling_since    bigint,
     lost_at           bigint,
-    losses            integer NOT NULL DEFAULT 0
+    losses            integer NOT NULL DEFAULT 0,
+    -- Rises with every change of kind_setting, so that a claim need not read that table again.
+    kind_settings_rev bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 INSERT INTO {t}meta (schema_version, epoch, system_identifier, timeline)
@@ -306,8 +308,34 @@ CREATE TABLE {t}queue (
     name              text    NOT NULL COLLATE "C",
     paused            boolean NOT NULL DEFAULT FALSE,
     concurrency_limit integer CHECK (concurrency_limit > 0),
+    rate_grants       integer CHECK (rate_grants > 0),
+    rate_per          text    COLLATE "C",
+    rate_burst        integer CHECK (rate_burst > 0),
+    rate_since        bigint,
     PRIMARY KEY (namespace, name)
 );
+
+-- What is set for a kind. A kind that nothing was ever set for has no row.
+CREATE TABLE {t}kind_setting (
+    namespace   text    NOT NULL COLLATE "C",
+    kind        text    NOT NULL COLLATE "C",
+    rate_grants integer CHECK (rate_grants > 0),
+    rate_per    text    COLLATE "C",
+    rate_burst  integer CHECK (rate_burst > 0),
+    rate_since  bigint,
+    PRIMARY KEY (namespace, kind)
+);
+
+-- Where a rate stands: the theoretical arrival time of core/rates.py. Only claims that hold the lock
+-- of the queue or kind write it, each time they grant: room on the page for the next version.
+CREATE TABLE {t}rate_state (
+    namespace text   NOT NULL COLLATE "C",
+    scope     text   NOT NULL COLLATE "C",
+    name      text   NOT NULL COLLATE "C",
+    key       text   NOT NULL COLLATE "C",
+    tat       bigint NOT NULL,
+    PRIMARY KEY (namespace, scope, name, key)
+) WITH (fillfactor = 50);
 
 CREATE TABLE {t}worker (
     namespace   text   NOT NULL COLLATE "C",

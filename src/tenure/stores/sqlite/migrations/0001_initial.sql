@@ -5,8 +5,8 @@
 -- the log. They list no words of sets that may grow, such as event types and causes: a new word then
 -- needs no change of a table (docs/adr/0030). No index mentions status (docs/adr/0006).
 
--- From system_identifier on: about failovers, see the schema for PostgreSQL. A file has no standbys,
--- and these never change.
+-- From system_identifier to losses: about failovers, see the schema for PostgreSQL. A file has no
+-- standbys, and these never change.
 CREATE TABLE tenure_meta (
     one               INTEGER PRIMARY KEY CHECK (one = 1),
     schema_version    INTEGER NOT NULL,
@@ -16,7 +16,9 @@ CREATE TABLE tenure_meta (
     timeline          INTEGER NOT NULL,
     settling_since    INTEGER,
     lost_at           INTEGER,
-    losses            INTEGER NOT NULL DEFAULT 0
+    losses            INTEGER NOT NULL DEFAULT 0,
+    -- Rises with every change of tenure_kind_setting: a claim need not read that table again.
+    kind_settings_rev INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 INSERT INTO tenure_meta (one, schema_version, epoch, system_identifier, timeline)
@@ -220,8 +222,33 @@ CREATE TABLE tenure_queue (
     name              TEXT    NOT NULL,
     paused            INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
     concurrency_limit INTEGER CHECK (concurrency_limit > 0),
+    rate_grants       INTEGER CHECK (rate_grants > 0),
+    rate_per          TEXT,
+    rate_burst        INTEGER CHECK (rate_burst > 0),
+    rate_since        INTEGER,
     PRIMARY KEY (namespace, name)
 ) STRICT;
+
+-- What is set for a kind. A kind that nothing was ever set for has no row.
+CREATE TABLE tenure_kind_setting (
+    namespace   TEXT    NOT NULL,
+    kind        TEXT    NOT NULL,
+    rate_grants INTEGER CHECK (rate_grants > 0),
+    rate_per    TEXT,
+    rate_burst  INTEGER CHECK (rate_burst > 0),
+    rate_since  INTEGER,
+    PRIMARY KEY (namespace, kind)
+) STRICT, WITHOUT ROWID;
+
+-- Where a rate stands: the theoretical arrival time of core/rates.py.
+CREATE TABLE tenure_rate_state (
+    namespace TEXT    NOT NULL,
+    scope     TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    key       TEXT    NOT NULL,
+    tat       INTEGER NOT NULL,
+    PRIMARY KEY (namespace, scope, name, key)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE tenure_worker (
     namespace   TEXT    NOT NULL,

@@ -1,0 +1,142 @@
+"""Rates: how many grants a queue, a kind or a key may get per unit of time.
+
+Pure, and exact: integers of microseconds. The state of a rate is one instant, the theoretical
+arrival time of GCRA (the generic cell rate algorithm): when all that was granted so far would have
+been granted at a steady rate. A grant moves it by one interval, and it may be at most `burst`
+intervals ahead of now. So no window of length T has more than burst + rate·T grants. [RL1]
+
+Every grant counts, also one whose job is given back. [RL2] Rule ids such as [RL1] refer to
+sentences of docs/spec/rates.md.
+"""
+
+import re
+from enum import StrEnum
+
+import msgspec
+
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
+from tenure.errors import InvalidInput
+
+MAX_GRANTS = 1_000_000
+MAX_PER_SECOND = 10_000
+"""A faster rate would be no limit: no store grants more."""
+
+MAX_BURST = 1_000_000
+NOTHING_GRANTED = Instant(0)
+"""The state of a rate that nothing was granted under, or nothing lately."""
+
+_RATE_PATTERN = re.compile(r"([0-9]{1,12})/(s|m|h|d)")
+
+
+class RateUnit(StrEnum):
+    """What a rate is per."""
+
+    SECOND = "s"
+    MINUTE = "m"
+    HOUR = "h"
+    DAY = "d"
+
+
+_LENGTH_US = {
+    RateUnit.SECOND: MICROSECONDS_PER_SECOND,
+    RateUnit.MINUTE: 60 * MICROSECONDS_PER_SECOND,
+    RateUnit.HOUR: 3600 * MICROSECONDS_PER_SECOND,
+    RateUnit.DAY: 86400 * MICROSECONDS_PER_SECOND,
+}
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """So many grants per second, minute, hour or day, and so many at once after a pause."""
+
+    grants: int
+    per: RateUnit
+    burst: int
+
+    def __str__(self) -> str:
+        return f"{self.grants}/{self.per.value}"
+
+    @property
+    def period_us(self) -> int:
+        """The length of the unit."""
+        return _LENGTH_US[self.per]
+
+    @property
+    def interval_us(self) -> int:
+        """From one grant to the next; rounded up, so that the rate is never exceeded."""
+        return -(-self.period_us // self.grants)
+
+    def used(self, tat: Instant, now: Instant) -> Instant:
+        """The state as it counts now: never before now, and never further ahead than a whole burst.
+        It is further ahead only after the clock was set back or the rate was changed. [RL3]"""
+        return Instant(min(max(tat, now), now + self.burst * self.interval_us))
+
+    def room(self, tat: Instant, now: Instant) -> int:
+        """How many grants there are now."""
+        return self.burst - -(-(self.used(tat, now) - now) // self.interval_us)
+
+    def after(self, tat: Instant, now: Instant) -> Instant:
+        """The state after one more grant."""
+        return Instant(self.used(tat, now) + self.interval_us)
+
+    def wait_us(self, tat: Instant, now: Instant) -> Duration:
+        """How long until there is room for a grant; 0 if there is some."""
+        latest = now + (self.burst - 1) * self.interval_us
+        return Duration(max(0, self.used(tat, now) - latest))
+
+
+class RateScope(StrEnum):
+    """What a rate is for."""
+
+    QUEUE = "queue"
+    KIND = "kind"
+
+
+class Meter(msgspec.Struct, frozen=True):
+    """What the grants under one rate are counted for: a queue, a kind, or one key of a kind."""
+
+    scope: RateScope
+    name: str
+    key: str = ""
+
+
+def parse_rate(field: str, text: object, burst: object = None) -> Rate:
+    """`"100/m"` as a rate; `InvalidInput` names the field that is wrong. [RL4]"""
+    found = _RATE_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise InvalidInput(
+            field,
+            f"{str(text)[:40]!a} is not a rate",
+            hint="write 10/s, 100/m, 5/h or 1000/d, or none for no rate",
+        )
+    grants, per = int(found[1]), RateUnit(found[2])
+    rate = Rate(grants=grants, per=per, burst=_usual_burst(grants, per))
+    if burst is not None:
+        if type(burst) is not int:
+            raise InvalidInput("burst", f"{type(burst).__name__} is not an integer")
+        rate = msgspec.structs.replace(rate, burst=burst)
+    check_rate(field, rate)
+    return rate
+
+
+def _usual_burst(grants: int, per: RateUnit) -> int:
+    """What the rate gives in a tenth of a second, and 1 at least: a claim that is granted one job
+    at a time could not keep up with a high rate."""
+    return max(1, grants * MICROSECONDS_PER_SECOND // (10 * _LENGTH_US[per]))
+
+
+def check_rate(field: str, rate: Rate) -> None:
+    """Refuse what is no rate, or could not be held exactly. [RL4]"""
+    if not 1 <= rate.grants <= MAX_GRANTS:
+        raise InvalidInput(
+            field,
+            f"{rate} is not from 1 to {MAX_GRANTS:,} grants",
+            hint="to stop a queue, pause it; to remove a rate, set none",
+        )
+    if rate.grants * MICROSECONDS_PER_SECOND > MAX_PER_SECOND * rate.period_us:
+        raise InvalidInput(field, f"{rate} is more than {MAX_PER_SECOND:,} grants a second")
+    if not 1 <= rate.burst <= MAX_BURST:
+        raise InvalidInput(
+            "burst",
+            f"{rate.burst} is not from 1 to {MAX_BURST:,}",
+            hint="1 lets no two jobs begin together",
+        )

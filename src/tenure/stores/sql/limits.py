@@ -1,0 +1,164 @@
+"""What is set for kinds, and where rates stand. A mixin of `SqlStore`.
+
+A claim does not read the settings of kinds: it compares their revision, which comes with the clock,
+with the one that this process has read them at. So a store without such settings pays nothing for
+them. Decides nothing: `core.rates` says what a state means.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tenure.core.claims import QueueState
+from tenure.core.ids import Epoch, Kind, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.kind_settings import KindSettings, put_over
+from tenure.core.rates import Meter, Rate, RateScope, RateUnit
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query, Statements
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
+QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
+KIND_COLUMNS = ("kind", *RATE_COLUMNS)
+
+COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
+
+
+class KnownKinds(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a namespace's kinds as this process has read them, and at which revision."""
+
+    epoch: Epoch | None = None
+    rev: int = 0
+    settings: Mapping[Kind, KindSettings] = msgspec.field(default_factory=dict)
+
+    def is_current(self, epoch: Epoch, rev: int) -> bool:
+        """Whether nothing was set since. After a loss the revisions of a new epoch begin anew;
+        before the first setting there is nothing to know."""
+        return self.rev == rev and (rev == 0 or self.epoch == epoch)
+
+
+NOTHING_KNOWN = KnownKinds()
+
+
+class SqlLimits(Transactional):
+    """The part of `tenure.ports.Store` about settings of kinds and states of rates."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._kinds: dict[Namespace, KnownKinds] = {}
+
+    @abstractmethod
+    def _kinds_lock(self) -> list[Query]:
+        """The lock that every claim waits for while the settings of kinds change."""
+
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+        """Every kind that has settings."""
+        rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
+        return [kind_settings_from(row) for row in rows]
+
+    def put_kind(
+        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+    ) -> KindSettings:
+        """Change a kind's settings, after all claims that use the old ones have ended."""
+        key = {"namespace": namespace, "kind": settings.kind}
+
+        def change(tx: Transaction) -> KindSettings:
+            tx.fetch(*self._kinds_lock())
+            rows, [(now, _)] = tx.fetch(self._query("load_kind", **key), self._query("moment"))
+            before = kind_settings_from(rows[0]) if rows else None
+            if before is not None and only_new:
+                return before
+            after = put_over(before, settings, Instant(now))
+            tx.fetch(
+                self._query("delete_kind", **key),
+                self._query("insert_kind", **key, **rate_parameters(after.rate, after.rate_since)),
+                self._query("raise_kind_settings_rev"),
+            )
+            return after
+
+        return self._write(change)
+
+    def _known_kinds(self, namespace: Namespace) -> KnownKinds:
+        return self._kinds.get(namespace, NOTHING_KNOWN)
+
+    def _current_kinds(
+        self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int
+    ) -> KnownKinds:
+        """The settings of kinds in this transaction; read only if they changed since this process
+        read them."""
+        known = self._known_kinds(namespace)
+        if not known.is_current(epoch, rev):
+            [rows] = tx.fetch(self._query("load_kinds", namespace=namespace))
+            found = [kind_settings_from(row) for row in rows]
+            known = KnownKinds(epoch=epoch, rev=rev, settings={each.kind: each for each in found})
+            self._kinds[namespace] = known
+        return known
+
+    def _rate_queries(self, namespace: Namespace, rates: Iterable[Meter]) -> list[Query]:
+        """Where these rates stand."""
+        by_scope: dict[RateScope, list[str]] = {}
+        for meter in rates:
+            by_scope.setdefault(meter.scope, []).append(meter.name)
+        return [
+            self._query(
+                "load_rate_states", namespace=namespace, scope=scope.value, names=self._pack(names)
+            )
+            for scope, names in by_scope.items()
+        ]
+
+    def _rate_state_changes(
+        self, namespace: Namespace, states: Mapping[Meter, Instant]
+    ) -> list[Query]:
+        return [
+            self._query(
+                "set_rate_state",
+                namespace=namespace,
+                scope=meter.scope.value,
+                name=meter.name,
+                key=meter.key,
+                tat=tat,
+            )
+            for meter, tat in states.items()
+        ]
+
+
+def rate_states_from(rows: Iterable[Row]) -> dict[Meter, Instant]:
+    """States of rates, from rows."""
+    return {Meter(RateScope(scope), name, key): Instant(tat) for scope, name, key, tat in rows}
+
+
+def rate_parameters(rate: Rate | None, since: Instant | None) -> dict[str, object]:
+    """The columns of a rate."""
+    return {
+        "rate_grants": None if rate is None else rate.grants,
+        "rate_per": None if rate is None else rate.per.value,
+        "rate_burst": None if rate is None else rate.burst,
+        "rate_since": since,
+    }
+
+
+def _rate_from(grants: int | None, per: str | None, burst: int | None) -> Rate | None:
+    if grants is None or per is None or burst is None:
+        return None
+    return Rate(grants=grants, per=RateUnit(per), burst=burst)
+
+
+def kind_settings_from(row: Row) -> KindSettings:
+    """A kind's settings, from a row."""
+    kind, grants, per, burst, since = row
+    return KindSettings(kind=Kind(kind), rate=_rate_from(grants, per, burst), rate_since=since)
+
+
+def queue_state_from(row: Row, live: int = 0) -> QueueState:
+    """A queue's settings with its live leases, from a row."""
+    name, paused, limit, grants, per, burst, since = row
+    return QueueState(
+        name=QueueName(name),
+        paused=bool(paused),
+        limit=limit,
+        live=live,
+        rate=_rate_from(grants, per, burst),
+        rate_since=since,
+    )

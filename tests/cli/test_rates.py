@@ -1,0 +1,76 @@
+"""Rates of queues and kinds from the command line."""
+
+import json
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tests.cli.harness import Run
+
+
+def enqueued(run: Run, *words: str) -> str:
+    result = run("enqueue", *words)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
+
+
+@spec("RL4")
+def test_the_rate_of_a_queue_is_set_shown_and_removed(run: Run) -> None:
+    enqueued(run, "letter", "-q", "mail")
+    run("queues", "limit", "mail", "3")
+
+    set_to = run("queues", "limit", "mail", "--rate", "100/m", "--burst", "20")
+    (shown,) = json.loads(run("queues", "ls", "--json").stdout)
+    table = run("queues", "ls").stdout
+    removed = run("queues", "limit", "mail", "--rate", "none")
+
+    assert set_to.stdout == (
+        "mail: at most 3 at a time, at most 100/m, up to 20 at once, 0 running\n"
+    )
+    assert (shown["limit"], shown["rate"], shown["burst"]) == (3, "100/m", 20)
+    assert "100/m" in table
+    assert removed.stdout == "mail: at most 3 at a time, 0 running\n"
+
+
+@spec("RL4")
+def test_the_rate_of_a_kind_is_set_shown_and_removed(run: Run) -> None:
+    enqueued(run, "letter")
+
+    set_to = run("kinds", "limit", "letter", "--rate", "10/s")
+    (shown,) = json.loads(run("kinds", "ls", "--json").stdout)
+    table = run("kinds", "ls").stdout
+    removed = run("kinds", "limit", "letter", "--rate", "none")
+    (left,) = json.loads(run("kinds", "ls", "--json").stdout)
+
+    assert set_to.stdout == "letter: at most 10/s, up to 1 at once\n"
+    assert (shown["kind"], shown["rate"], shown["burst"]) == ("letter", "10/s", 1)
+    assert table.splitlines()[-1].split() == ["letter", "10/s", "1"]
+    assert removed.stdout == "letter: no rate\n"
+    assert (left["kind"], left["rate"], left["rate_since"]) == ("letter", None, None)
+
+
+@spec("RL4")
+@pytest.mark.parametrize("what", ["queues", "kinds"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rate", "0/s"), "--rate: 0/s is not from 1"),
+        (("--rate", "ten"), "--rate: 'ten' is not a rate"),
+        (("--rate", "10/w"), "write 10/s, 100/m, 5/h or 1000/d"),
+        (("--rate", "10/s", "--burst", "0"), "burst: 0 is not from 1"),
+        (("--burst", "3"), "give"),
+        (("--rate", "none", "--burst", "3"), "--burst belongs to a rate"),
+        ((), "give"),
+    ],
+)
+def test_what_is_no_rate_is_refused_and_nothing_is_written(
+    run: Run, what: str, words: tuple[str, ...], said: str
+) -> None:
+    enqueued(run, "letter", "-q", "mail")
+
+    refused = run(what, "limit", "mail", *words)
+
+    assert refused.exit_code == 2, refused
+    assert said in refused.stderr
+    assert json.loads(run("kinds", "ls", "--json").stdout) == []
+    assert json.loads(run("queues", "ls", "--json").stdout)[0]["rate"] is None
