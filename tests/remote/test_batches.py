@@ -1,5 +1,6 @@
 """How many requests things cost: what is asked about many jobs is asked together."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,26 @@ def test_a_lost_answer_to_many_new_jobs_costs_one_more_request(server: ThreadedS
         assert {_answered(reply).replayed for reply in replies} == {True}
         assert [_job(reply).payload for reply in replies] == [each.payload for each in commands]
         assert proxy.answers == [BATCH, BATCH]
+
+
+def test_a_lone_caller_needs_no_thread_and_others_do_not_wait_for_it(
+    server: ThreadedServer,
+) -> None:
+    with playing(server) as (script, proxy):
+        before = set(threading.enumerate())
+        script.client.execute_many([new_job(10)])
+        begun = {thread.name for thread in set(threading.enumerate()) - before}
+        callers = [
+            threading.Thread(target=script.client.execute_many, args=([new_job(number)],))
+            for number in range(11, 31)
+        ]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join(60)
+
+        assert not any(name.startswith("tenure-remote") for name in begun)
+        assert proxy.answers == [BATCH] * 21
 
 
 @spec("H43")

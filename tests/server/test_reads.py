@@ -285,7 +285,6 @@ def test_a_log_comes_in_pages(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "enqueue-many",
         "lookup",
         "jobs",
         "dead-letters",
@@ -311,6 +310,24 @@ def test_large_responses_are_encoded_on_a_thread(
     assert answer.status == 200
     assert len(made_on) == 1
     assert threading.main_thread() not in made_on
+
+
+@pytest.mark.parametrize("jobs", [1, 11])
+def test_a_response_about_many_new_jobs_is_encoded_on_a_thread(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    made_on: list[threading.Thread] = []
+
+    def noted(message: object) -> bytes:
+        made_on.append(threading.current_thread())
+        return encode(message)
+
+    monkeypatch.setattr(calls, "encode", noted)
+    new = {"queue": "q", "kind": "k"}
+    answer = stage.call("enqueue-many", {"jobs": [new] * jobs}, role=C)
+
+    assert len(answer.json["replies"]) == jobs
+    assert [thread is threading.main_thread() for thread in made_on] == [jobs == 1]
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

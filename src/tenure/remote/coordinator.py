@@ -8,6 +8,7 @@ sent: the server takes it from the token. [H21]
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from threading import Lock
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -51,6 +52,7 @@ class RemoteCoordinator:
         self._server_starts = True  # whether it knows claims that start what they are granted
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tenure-remote")
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, thread_name_prefix="tenure-claims")
+        self._sends_itself = Lock()
 
     def close(self) -> None:
         """Close the connections. Calls under way fail, and their futures say so."""
@@ -62,14 +64,20 @@ class RemoteCoordinator:
 
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
-        check_commands(commands, _LIMITS)
-        check_sendable(commands)
+        _check(commands)
         asked = tuple(commands)
         return _submitted(self._threads, lambda: send(self._caller, asked))
 
     def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
-        """Submit commands and wait."""
-        return self.submit_many(commands).result()
+        """Submit commands and wait. One caller at a time sends them itself: a thread that does it
+        in its place costs a tenth of a millisecond."""
+        if not self._sends_itself.acquire(blocking=False):
+            return self.submit_many(commands).result()
+        try:
+            _check(commands)
+            return send(self._caller, commands)
+        finally:
+            self._sends_itself.release()
 
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
@@ -105,6 +113,11 @@ class RemoteCoordinator:
         """End the waiting claims. If one was granted jobs meanwhile, its retry receives them or the
         server takes them back. [H35]"""
         self._caller.hang_up_waiting()
+
+
+def _check(commands: Sequence[Command]) -> None:
+    check_commands(commands, _LIMITS)
+    check_sendable(commands)
 
 
 def _submitted(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":

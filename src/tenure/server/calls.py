@@ -36,6 +36,9 @@ SMALL_BYTES = 8 << 10
 """A body up to this size is read and checked on the event loop, which takes at most a few
 milliseconds. A larger one goes to a thread: 60 KiB of empty objects took 31 ms. [H39]"""
 
+JOBS_OF_SMALL_ANSWER = 10
+"""So many records without bodies are encoded on the event loop: 0.1 ms. A thread costs as much."""
+
 JOBS_AT_ONCE = 100
 JOBS_WITH_BODIES_AT_ONCE = 5
 EVENTS_AT_ONCE = 100
@@ -223,6 +226,11 @@ class Call:
         """Run work whose cost grows with the request: on a thread unless it is small. [H39]"""
         return build() if self.is_small else await self.services.blocking(build)
 
+    async def answer_about(self, build: Callable[[], object], jobs: int) -> Response:
+        """A message about so many jobs, without their bodies, as a response; a large one is encoded
+        on a thread."""
+        return answer(build()) if jobs <= JOBS_OF_SMALL_ANSWER else await self.large_answer(build)
+
     async def large_answer(self, build: Callable[[], object]) -> Response:
         """A large message as a response, encoded on a thread so that the event loop is not
         blocked."""
@@ -271,10 +279,16 @@ class ResponseInPieces(Response):
     """A response that is sent piece by piece, waiting for each to be read, so that a slow reader
     costs the memory of one piece, not of the whole file."""
 
+    holds_end_back = False
+    """Whether `last` has something to do before the response ends."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
+        if len(self.body) <= PIECE_BYTES and not self.holds_end_back:
+            await send({"type": "http.response.body", "body": self.body, "more_body": False})
+            return
         body = memoryview(self.body)
         for begin in range(0, len(body), PIECE_BYTES):
             piece = bytes(body[begin : begin + PIECE_BYTES])

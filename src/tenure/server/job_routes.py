@@ -77,10 +77,14 @@ async def enqueue_many(call: Call) -> Response:
     )
     replies = await _enqueued(call, commands, within="jobs")
     now = await call.services.now()
-    return await call.large_answer(
-        lambda: JobsReply(
+
+    def reply() -> JobsReply:
+        return JobsReply(
             replies=tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
         )
+
+    return await (
+        call.large_answer(reply) if bodies else call.answer_about(reply, jobs=len(messages))
     )
 
 

@@ -132,6 +132,8 @@ async def _watch(call: Call, waiter: Waiter) -> None:
 class _Delivery(ResponseInPieces):
     """The answer to a claim. Its end is held back until a failed write would be known."""
 
+    holds_end_back = True
+
     def __init__(self, body: bytes, waiter: Waiter, finish: Callable[[], None]) -> None:
         super().__init__(body, media_type="application/json")
         self._waiter = waiter
