@@ -1,5 +1,6 @@
 """Hints between stores that share a database, as processes do: they arrive, and only help."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,11 @@ from tenure.stores.memory.store import MemoryStore
 from tenure.stores.postgres import notifications
 from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.change_watch import (
+    ASKED_AFTER_A_WRITE,
+    ASKED_ANYWAY,
+    WriteAheadLog,
+)
 from tenure.stores.sqlite.store import SqliteStore
 from tests.support.waiting import until
 
@@ -118,35 +124,71 @@ def test_nothing_is_told_while_a_sqlite_file_does_not_change(on_sqlite: Pair) ->
     assert len(heard) == 1
 
 
-class HeldUp(threading.Event):
-    """An event whose waiter is held up when its time is over, until it may go on."""
+def asked(log: WriteAheadLog, looks: int) -> int:
+    """How many of so many looks ask SQLite."""
+    return sum(log.may_have_commits() for _ in range(looks))
+
+
+@spec("Z7")
+def test_an_idle_sqlite_file_is_asked_for_its_version_once_in_many_looks(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db-wal").write_bytes(b"frames")
+    log = WriteAheadLog(tmp_path / "jobs.db")
+    asked(log, ASKED_AFTER_A_WRITE)
+
+    assert asked(log, 100 * ASKED_ANYWAY) == 100
+
+
+@spec("Z7")
+def test_after_a_write_to_a_sqlite_file_each_look_asks_until_its_commit_can_be_seen(
+    tmp_path: Path,
+) -> None:
+    """A look may come between the write and the end of its flush."""
+    file = tmp_path / "jobs.db-wal"
+    file.write_bytes(b"frames")
+    log = WriteAheadLog(tmp_path / "jobs.db")
+    asked(log, 10 * ASKED_ANYWAY + 1)
+
+    os.utime(file, ns=(1, 1))  # the log was begun again: it has the same size
+    after_new_time = asked(log, ASKED_AFTER_A_WRITE)
+    asked(log, 10 * ASKED_ANYWAY)
+    file.write_bytes(b"more frames")
+    os.utime(file, ns=(1, 1))
+    after_new_size = asked(log, ASKED_AFTER_A_WRITE)
+
+    assert (after_new_time, after_new_size) == (ASKED_AFTER_A_WRITE, ASKED_AFTER_A_WRITE)
+
+
+@spec("Z7")
+def test_a_sqlite_file_without_a_log_is_always_asked(tmp_path: Path) -> None:
+    assert asked(WriteAheadLog(tmp_path / "jobs.db"), 60) == 60
+
+
+class HeldUp:
+    """A pause that does not end until it may."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.is_held_up = threading.Event()
-        self.may_go_on = threading.Event()
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        is_set = super().wait(timeout)
-        self.is_held_up.set()
-        self.may_go_on.wait()
-        return is_set
+    def __call__(self, _: float) -> None:
+        self.has_begun.set()
+        self.may_end.wait()
 
 
 @spec("Z7")
 def test_a_watcher_that_leaves_while_a_sqlite_store_is_closed_does_not_hold_it_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopping = HeldUp()
+    pause = HeldUp()
     with closing(SqliteStore(tmp_path / "jobs.db")) as store:
-        monkeypatch.setattr(store._changes, "_stopping", stopping)
+        monkeypatch.setattr(store._changes, "_pause", pause)
         leave = store.watch(lambda hint: None)
-        assert stopping.is_held_up.wait(10)
+        assert pause.has_begun.wait(10)
         closer = threading.Thread(target=store.close, daemon=True)
         closer.start()
-        until(stopping.is_set, "the store is being closed")
+        until(store._changes._stopping.is_set, "the store is being closed")
         leave()
-        stopping.may_go_on.set()
+        pause.may_end.set()
 
         closer.join(10)
 

@@ -108,7 +108,9 @@ class SqliteStore(SqlStore):
         self._readers_lock = threading.Lock()
         with translated(self._path):
             self._prepare_schema(migrate_it=migrate)
-        self._changes = ChangeWatch(lambda: connect(self._path, clock, LOCK_SLICE_S, reader=True))
+        self._changes = ChangeWatch(
+            lambda: connect(self._path, clock, LOCK_SLICE_S, reader=True), self._path
+        )
         self._writer = Writer(
             lambda: connect(self._path, clock, LOCK_SLICE_S), path=self._path, timeout_s=timeout_s
         )
