@@ -275,7 +275,7 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
             kept.append(policy)
             super().__init__(store, policy)
 
-    monkeypatch.setattr(wiring, "Retention", Noting)
+    monkeypatch.setattr("tenure.coordinator.retention.Retention", Noting)
     monkeypatch.setattr(lifetime, "serve", lambda *_, **__: None)
     monkeypatch.setattr(worker, "run_worker", lambda *_, **__: 0)
     url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")

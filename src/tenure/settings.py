@@ -5,7 +5,6 @@ Reads and checks them; opens nothing.
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -47,7 +46,10 @@ def project_settings(directory: Path | None = None) -> ProjectSettings:
     """
     file = (directory or Path()) / PROJECT_FILE
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        import tomllib  # here: most commands find no such file
+
+        tables = tomllib.loads(text)
         return msgspec.convert(tables.get("tool", {}).get("tenure", {}), ProjectSettings)
     except (FileNotFoundError, NotADirectoryError):
         return ProjectSettings()

@@ -1,6 +1,8 @@
 """Composes store, coordinator, client and worker from a URL. Only this module knows them all.
 
-Drivers are imported when a URL asks for them, so that a SQLite user never loads psycopg.
+Drivers are imported when a URL asks for them, so that a SQLite user never loads psycopg. What only
+clients, workers or servers need is imported by the functions that make them: a command that lists
+jobs would wait for it otherwise.
 """
 
 import logging
@@ -12,10 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tenure.client.channel import Link
 from tenure.coordinator.reads import sweep_before_reads
-from tenure.coordinator.ready_watch import ReadyWatch
-from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.instants import MICROSECONDS_PER_SECOND
@@ -24,12 +23,6 @@ from tenure.errors import (
     SchemaTooOld,
     StoreError,
     StoreUnavailable,
-)
-from tenure.own_transaction.jobs import (
-    aenqueue_within,
-    atransaction_on,
-    enqueue_within,
-    transaction_on,
 )
 from tenure.ports import Coordination, Store
 from tenure.settings import (
@@ -40,29 +33,19 @@ from tenure.settings import (
     shown_url,
     store_timeout_from_environment,
 )
-from tenure.stores.memory.store import MemoryStore
 from tenure.stores.sqlite.path import sqlite_path
 from tenure.stores.urls import StoreOptions, open_url
-from tenure.telemetry.counts import Counts
-from tenure.telemetry.metrics import (
-    MAX_COUNTED,
-    MAX_QUEUES,
-    Gauge,
-    Metrics,
-    MetricsAddress,
-    counts_of,
-    exposed,
-    require_prometheus,
-)
-from tenure.telemetry.security import security_log
-from tenure.telemetry.unclaimed import why_waiting
 from tenure.worker.environment import WITHHELD_URL
-from tenure.worker.options import WorkerOptions
-from tenure.worker.stats import Stats
 
 if TYPE_CHECKING:
+    from tenure.client.channel import Link
+    from tenure.coordinator.ready_watch import ReadyWatch
+    from tenure.coordinator.retention import RetentionPolicy
     from tenure.remote.coordinator import RemoteCoordinator
     from tenure.server.lifetime import ServeOptions
+    from tenure.telemetry.counts import Counts
+    from tenure.telemetry.metrics import Gauge, Metrics, MetricsAddress
+    from tenure.worker.options import WorkerOptions
     from tenure.worker.worker import Worker
 
 _log = logging.getLogger("tenure.wiring")
@@ -146,7 +129,7 @@ def open_coordinator(
     url: str,
     *,
     create: bool = True,
-    counts: Counts | None = None,
+    counts: "Counts | None" = None,
     accept_restored: bool = False,
 ) -> Iterator[Coordinator]:
     """A coordinator in this process over the store that a URL names. Both are closed at the
@@ -160,7 +143,7 @@ def _opened(
     url: str,
     *,
     create: bool = True,
-    counts: Counts | None = None,
+    counts: "Counts | None" = None,
     accept_restored: bool = False,
 ) -> Iterator[tuple[Coordinator, Sweeper]]:
     """A coordinator, and the sweeper of this process, which sweeps what is read until somebody
@@ -180,9 +163,19 @@ def _opened(
         yield coordinator, sweeper
 
 
-def open_link(url: str, *, token: str | None = None, counts: Counts | None = None) -> Link:
+def open_link(url: str, *, token: str | None = None, counts: "Counts | None" = None) -> "Link":
     """A coordinator in this process over the store a URL names, or the server it names. `counts`
     counts what a coordinator in this process commits."""
+    from tenure.client.channel import Link
+    from tenure.own_transaction.jobs import (
+        aenqueue_within,
+        atransaction_on,
+        enqueue_within,
+        transaction_on,
+    )
+    from tenure.stores.memory.store import MemoryStore
+    from tenure.telemetry.unclaimed import why_waiting
+
     if is_server(url):
         remote = open_remote(url, token=token)
         why = partial(why_waiting, remote.store)
@@ -209,15 +202,17 @@ def open_link(url: str, *, token: str | None = None, counts: Counts | None = Non
 def run_worker(
     url: str,
     import_string: str,
-    options: WorkerOptions,
+    options: "WorkerOptions",
     *,
-    retention: RetentionPolicy | None = None,
-    expose: MetricsAddress | None = None,
+    retention: "RetentionPolicy | None" = None,
+    expose: "MetricsAddress | None" = None,
 ) -> int:
     """Run a worker on the store or server that a URL names; returns its exit code.
 
     On a store it also sweeps expired leases and deletes old jobs; a server does that itself.
     """
+    from tenure.telemetry.metrics import Metrics, counts_of
+    from tenure.worker.stats import Stats
     from tenure.worker.worker import run_worker as work
 
     stats = Stats()
@@ -267,9 +262,11 @@ def _introduce(worker: "Worker") -> None:
 
 @contextmanager
 def _swept(
-    coordinator: Coordinator, sweeper: Sweeper, retention: RetentionPolicy | None
+    coordinator: Coordinator, sweeper: Sweeper, retention: "RetentionPolicy | None"
 ) -> Iterator[None]:
     """Sweep expired leases and delete old jobs while the block runs."""
+    from tenure.coordinator.retention import Retention
+
     purging = Retention(coordinator.unwatched_store, retention)
     try:
         sweeper.start()
@@ -280,7 +277,9 @@ def _swept(
         purging.stop()
 
 
-def _counts() -> Counts:
+def _counts() -> "Counts":
+    from tenure.telemetry.counts import Counts
+
     return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
 
 
@@ -288,13 +287,15 @@ class _WakeUps:
     """Wakes the worker, once there is one, when there may be work: an idle one asks only twice a
     second."""
 
-    def __init__(self, store: Store, options: WorkerOptions) -> None:
+    def __init__(self, store: Store, options: "WorkerOptions") -> None:
         self._store = store
         self._options = options
         self._watch: ReadyWatch | None = None
 
     def start(self, worker: "Worker") -> None:
         """Wake this worker from now on."""
+        from tenure.coordinator.ready_watch import ReadyWatch
+
         self._watch = ReadyWatch(
             self._store,
             self._options.namespace,
@@ -310,18 +311,22 @@ class _WakeUps:
             self._watch.stop()
 
 
-def _gauge(store: Store) -> Gauge:
+def _gauge(store: Store) -> "Gauge":
+    from tenure.telemetry.metrics import MAX_COUNTED, MAX_QUEUES, Gauge
+
     return Gauge(
         lambda namespace: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
     )
 
 
 @contextmanager
-def _exposed(address: MetricsAddress | None, metrics: Metrics) -> Iterator[None]:
+def _exposed(address: "MetricsAddress | None", metrics: "Metrics") -> Iterator[None]:
     """Expose the metrics for Prometheus while the block runs, if there is an address."""
     if address is None:
         yield
         return
+    from tenure.telemetry.metrics import exposed
+
     with exposed(metrics, address) as port:
         _log.info("metrics at http://%s:%d/metrics", address.host, port)
         yield
@@ -332,12 +337,14 @@ def run_server(
     options: "ServeOptions",
     announce: Callable[[str], None],
     *,
-    retention: RetentionPolicy | None = None,
+    retention: "RetentionPolicy | None" = None,
 ) -> None:
     """Run a server on the store that a URL names. It also sweeps expired leases and deletes old
     jobs."""
     from tenure.server.lifetime import serve
     from tenure.server.single_instance import sole_server
+    from tenure.telemetry.metrics import Metrics, require_prometheus
+    from tenure.telemetry.security import security_log
 
     require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"

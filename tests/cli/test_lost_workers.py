@@ -21,7 +21,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Instant, seconds
-from tenure.stores.memory.store import host_clock
+from tenure.stores.host_clock import host_clock
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run, started
 

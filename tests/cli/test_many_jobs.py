@@ -25,7 +25,7 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import StoreUnavailable
-from tenure.stores.memory.store import host_clock
+from tenure.stores.host_clock import host_clock
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run, enqueued, started
 

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from tenure.core.commands import Enqueue
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, client_actor, new_job_id
+from tenure.core.ids import DEFAULT_NAMESPACE, DEFAULT_QUEUE, Kind, client_actor, new_job_id
 from tenure.core.vocabulary import JobStatus
-from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.wiring import open_coordinator
 from tests.support.waiting import until
 

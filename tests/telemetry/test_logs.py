@@ -17,7 +17,8 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
 from tenure.server.threads import Blocking
 from tenure.telemetry import tracing
-from tenure.telemetry.logs import JsonFormatter, TextFormatter, job_ids, redacted
+from tenure.telemetry.job_ids import job_ids
+from tenure.telemetry.logs import JsonFormatter, TextFormatter, redacted
 from tests.server.harness import Stage
 from tests.server.processes import House
 from tests.support.waiting import until

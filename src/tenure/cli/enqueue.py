@@ -9,12 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import click
 import msgspec
 
-from tenure.cli.application import load_app, token_for, url_for
 from tenure.cli.common import (
     CouldNotRun,
     app_url_option,
@@ -28,21 +27,28 @@ from tenure.cli.common import (
 )
 from tenure.cli.job_end import show_end, wait_for_end
 from tenure.cli.output import print_json, say
-from tenure.cli.payloads import check_payload
 from tenure.cli.refusals import refusal
-from tenure.client.app import Application
 from tenure.core.commands import Enqueue
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName, new_job_id
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_QUEUE,
+    JobId,
+    Kind,
+    Namespace,
+    QueueName,
+    new_job_id,
+)
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.verdicts import Reply
 from tenure.errors import InvalidInput
-from tenure.handlers.options import as_option
-from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.ports import Coordination
 from tenure.protocol.records import JobRecord, job_record
 from tenure.settings import project_settings
 from tenure.telemetry.unclaimed import why_waiting
+
+if TYPE_CHECKING:
+    from tenure.client.app import Application
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +133,8 @@ def enqueue(
     application = _application(app)
     if application is not None:  # checked before a store is opened, which may make one
         _check(options, application, named=app)
-    chosen = url if application is None else url_for(application, url, tell=say)
-    with coordination(chosen, create=True, token=token_for(application, url)) as serving:
+    chosen, token = _where(application, url)
+    with coordination(chosen, create=True, token=token) as serving:
         with _naming_flags():
             command = _command(serving, options, application)
             reply = serving.execute(command)
@@ -169,6 +175,8 @@ def _naming_flags() -> Iterator[None]:
     try:
         yield
     except InvalidInput as wrong:
+        from tenure.handlers.options import as_option
+
         named = as_option(wrong)
         flag = _FLAGS.get(named.field)
         if flag is None:
@@ -183,21 +191,36 @@ def _say_why_waiting(serving: Coordination, job: Job) -> None:
         say(f"it waits: {why}")
 
 
-def _application(named: str | None) -> Application | None:
+def _where(app: "Application | None", url: str | None) -> tuple[str | None, str | None]:
+    """The URL, and the application's token for it."""
+    if app is None:
+        return url, None
+    from tenure.cli.application import token_for, url_for
+
+    return url_for(app, url, tell=say), token_for(app, url)
+
+
+def _application(named: str | None) -> "Application | None":
     with reported_errors():
         chosen = named or project_settings().app
-    return None if chosen is None else load_app(chosen)
+    if chosen is None:
+        return None
+    from tenure.cli.application import load_app  # here: it takes as long as all the rest
+
+    return load_app(chosen)
 
 
-def _check(options: EnqueueOptions, app: Application, *, named: str | None) -> None:
+def _check(options: EnqueueOptions, app: "Application", *, named: str | None) -> None:
     handler = app.registry.get(Kind(options.kind))
     if handler is not None:
+        from tenure.cli.payloads import check_payload
+
         check_payload(handler, options.payload)
     elif named:
         _refuse_kind(options.kind, named, app)
 
 
-def _refuse_kind(kind: str, named: str, app: Application) -> Never:
+def _refuse_kind(kind: str, named: str, app: "Application") -> Never:
     """Who names the application means one of its kinds: no worker of it would run another."""
     kinds = app.registry.kinds()
     alike = get_close_matches(kind, kinds, n=1)
@@ -209,7 +232,7 @@ def _refuse_kind(kind: str, named: str, app: Application) -> Never:
     )
 
 
-def _command(serving: Coordination, options: EnqueueOptions, app: Application | None) -> Enqueue:
+def _command(serving: Coordination, options: EnqueueOptions, app: "Application | None") -> Enqueue:
     if app is not None and Kind(options.kind) in app.registry.kinds():
         return _of_application(options, app)
     if app is not None:
@@ -235,7 +258,7 @@ def _command(serving: Coordination, options: EnqueueOptions, app: Application | 
     )
 
 
-def _of_application(options: EnqueueOptions, app: Application) -> Enqueue:
+def _of_application(options: EnqueueOptions, app: "Application") -> Enqueue:
     """The command that the application itself would send."""
     settings: dict[str, Any] = {
         "queue": options.queue,

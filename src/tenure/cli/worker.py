@@ -17,10 +17,9 @@ from tenure.cli.common import (
 )
 from tenure.cli.output import printable
 from tenure.core.checks import check_name
-from tenure.core.ids import Namespace, QueueName, WorkerId
+from tenure.core.ids import DEFAULT_QUEUE, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.errors import InvalidInput
-from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.settings import is_server, project_settings, retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.telemetry.metrics import MetricsAddress

@@ -41,7 +41,7 @@ from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Complete, Enqueue
-from tenure.core.ids import JobId, Kind, Namespace
+from tenure.core.ids import DEFAULT_QUEUE, JobId, Kind, Namespace
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
@@ -58,7 +58,7 @@ from tenure.handlers.options import (
     policy_from,
     queue_name,
 )
-from tenure.handlers.registry import DEFAULT_QUEUE, Isolation, Registry, make_handler
+from tenure.handlers.registry import Isolation, Registry, make_handler
 from tenure.ports import Coordination
 from tenure.protocol.records import EventRecord
 

@@ -23,6 +23,7 @@ Epoch = NewType("Epoch", int)
 
 ENTROPY_BYTES = 16
 DEFAULT_NAMESPACE = Namespace("default")
+DEFAULT_QUEUE = QueueName("default")
 SYSTEM = Actor("system")
 
 JOB_ID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -12,15 +12,13 @@ from typing import Any
 
 import msgspec
 
-from tenure.core.ids import Kind, QueueName
+from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.context import JobSpec
 from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
 from tenure.handlers.signature import Signature, check_function, function_name
-
-DEFAULT_QUEUE = QueueName("default")
 
 
 class Isolation(StrEnum):

@@ -19,6 +19,7 @@ of dataclasses are: a call costs what it would cost if it were written by hand.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -38,6 +39,9 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.protocol.fields import LIMITS_BY_NAME, LIMITS_BY_TYPE, in_seconds, instant, moment
 
 _S = TypeVar("_S")
+
+_hints: Callable[[type], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
+"""The types of a struct's fields. Cached, as `_sources` is: a core struct has several messages."""
 _NULL = b"null"
 
 _messages: dict[tuple[type, bool], type[msgspec.Struct]] = {}
@@ -81,7 +85,7 @@ def derived(
     def derive(declared: Any) -> Any:
         own = dict(_declared_fields(declared))
         fields = []
-        hints = get_type_hints(core, include_extras=True)
+        hints = _hints(core)
         for field, default in _struct_fields(core):
             name = wire_name(field, names or {})
             if name in own:
@@ -205,7 +209,7 @@ def to_wire(
     of the value whose fields the message has too, such as `job.policy` of a grant.
     """
     writer = _Writer()
-    hints = get_type_hints(wire, include_extras=True)
+    hints = _hints(wire)
     places = [("value", core, _sources(core))]
     for path in via:
         part = _type_at(core, path)
@@ -243,8 +247,8 @@ def to_core(
     given where the core has it so; those in `without` keep their defaults."""
     writer = _Writer()
     renamed = _names.get(wire, {}) if names is None else names
-    sources = get_type_hints(wire, include_extras=True)
-    hints = get_type_hints(core, include_extras=True)
+    sources = _hints(wire)
+    hints = _hints(core)
     for field, default in _struct_fields(core):
         name = wire_name(field, renamed)
         if field in without:
@@ -275,6 +279,7 @@ def _core_names(name: str, names: Mapping[str, str]) -> Iterator[str]:
     yield name
 
 
+@cache
 def _sources(core: type) -> dict[str, Any]:
     """What can be read off a core value: its fields and its properties, with their types."""
     found = {
@@ -283,7 +288,7 @@ def _sources(core: type) -> dict[str, Any]:
         for name, member in vars(kind).items()
         if isinstance(member, property)
     }
-    return found | get_type_hints(core, include_extras=True)
+    return found | _hints(core)
 
 
 def _type_at(core: type, path: str) -> Any:

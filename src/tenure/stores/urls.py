@@ -22,7 +22,6 @@ import msgspec
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.errors import StoreError, TenureError, UnknownStoreUrl
 from tenure.ports import Store
-from tenure.telemetry.secrets import without_secrets
 
 GROUP = "tenure.stores"
 OWN_DISTRIBUTION = "tenure"
@@ -112,6 +111,8 @@ def _reported(registered: EntryPoint) -> Iterator[None]:
     except TenureError:
         raise
     except Exception as failure:
+        from tenure.telemetry.secrets import without_secrets  # here: only a failure needs it
+
         problem = f"{type(failure).__name__}: {without_secrets(str(failure))}"
         raise _unusable(registered, problem) from failure
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tenure.core.job import Job
 from tenure.telemetry import tracing
 from tenure.telemetry.secrets import REDACTED, SECRET_NAME, without_secrets
 
@@ -27,18 +26,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-def job_ids(job: Job) -> dict[str, Any]:
-    """The ids of a job for a line about it: pass them as `extra`."""
-    return {
-        "job_id": job.id,
-        "kind": job.kind,
-        "queue": job.queue,
-        "attempt": job.attempt,
-        "correlation_id": job.correlated_by,
-        "trace_id": job.trace_id,
-    }
 
 
 def one_line(text: str) -> str:

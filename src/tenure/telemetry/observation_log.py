@@ -8,7 +8,7 @@ import logging
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import ObservationType
-from tenure.telemetry.logs import job_ids
+from tenure.telemetry.job_ids import job_ids
 
 _log = logging.getLogger("tenure.coordinator")
 

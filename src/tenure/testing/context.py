@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from tenure.core.ids import (
+    DEFAULT_QUEUE,
     ENTROPY_BYTES,
     Epoch,
     JobId,
@@ -21,7 +22,6 @@ from tenure.core.job import Progress
 from tenure.errors import Cancelled, LeaseConflictError
 from tenure.handlers.context import Call, Context, Enqueued, Transaction, TransactionScope, file_of
 from tenure.handlers.json_values import encode
-from tenure.handlers.registry import DEFAULT_QUEUE
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
 from tenure.worker.follow_ups import already_enqueued, checked_call
 

@@ -7,6 +7,7 @@ import msgspec
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
+    DEFAULT_QUEUE,
     Actor,
     JobId,
     LeaseId,
@@ -16,7 +17,6 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
-from tenure.handlers.registry import DEFAULT_QUEUE
 
 
 class CapturedOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,8 @@ from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
-from tenure.telemetry.logs import job_ids, one_line
+from tenure.telemetry.job_ids import job_ids
+from tenure.telemetry.logs import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.environment import child_environment
 from tenure.worker.follow_ups import FollowUpRequest

@@ -5,7 +5,6 @@ durable, as its URL `memory://` says. Like every store, it decides nothing.
 """
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
@@ -63,6 +62,7 @@ from tenure.ports import (
     fact,
 )
 from tenure.stores.hints import Watchers, hints_of
+from tenure.stores.host_clock import host_clock
 from tenure.stores.memory.artifacts import MemoryArtifacts
 from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
 from tenure.stores.memory.measures import MemoryMeasures
@@ -71,11 +71,6 @@ from tenure.stores.memory.tokens import MemoryTokens
 from tenure.stores.memory.workers import MemoryWorkers
 
 _SessionOrder = tuple[str, str, str]
-
-
-def host_clock() -> Instant:
-    """The host's wall clock, which is the store's clock for a store in this process."""
-    return Instant(time.time_ns() // 1000)
 
 
 class MemoryStore(

@@ -32,7 +32,7 @@ from tenure.errors import (
 )
 from tenure.ports import HealthFact, Hint, HintedChange, Locked, OnHint, Saved, fact
 from tenure.stores.hints import hints_of
-from tenure.stores.memory.store import host_clock
+from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
 from tenure.stores.postgres.batches import batch_of
 from tenure.stores.postgres.driver import (

@@ -20,7 +20,7 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.ports import Clock
-from tenure.stores.memory.store import host_clock
+from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.migrations import Migration, migrations, newest_version
 from tenure.stores.sql.statements import fill
 from tenure.stores.sqlite.exposure import check_exposure

@@ -21,7 +21,7 @@ from tenure.core.outcomes import Change
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError, StoreRefused
 from tenure.ports import Clock, HealthFact, OnHint, Saved
-from tenure.stores.memory.store import host_clock
+from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
