@@ -17,6 +17,7 @@ PRIORITY = {
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
     "src/tenure/stores/postgres/statements.sql": "delayed jobs are searched by it",
     "src/tenure/stores/sqlite/statements.sql": "delayed jobs are searched by it",
+    "src/tenure/stores/sql/turns.py": "jobs of one concurrency key take turns in its order",
     "src/tenure/protocol/replies.py": "grants have it",
 }
 """Where `priority` is besides the recipe, and why."""

@@ -42,6 +42,8 @@ BIRTH = {
     "payload",
     "policy",
     "dedupe_key",
+    "concurrency_key",
+    "concurrency_group",
     "correlation_id",
     "trace_id",
     "origin_id",

@@ -291,7 +291,7 @@ def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_pa
         plan = connection.execute("EXPLAIN QUERY PLAN " + query.text, query.parameters).fetchall()
 
     steps = " ".join(row[3] for row in plan)
-    assert "USING INDEX tenure_job_ready (namespace=? AND queue=? AND kind=?)" in steps
+    assert "tenure_job_ready (namespace=? AND queue=? AND kind=? AND <expr>=?)" in steps
     assert "TEMP B-TREE" not in steps
 
 

@@ -62,6 +62,8 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay: Duration | None
     run_at: Instant | None
     key: str | None
+    concurrency_key: str | None
+    concurrency_group: str | None
     correlation_id: str | None
     job_id: str | None
 
@@ -81,6 +83,14 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--key",
     help="Dedupe key: while a job of this kind and key has not finished, no second one is made.",
+)
+@click.option(
+    "--concurrency-key",
+    help="While a job of this kind and key runs, others wait. [default: the kind's with --app]",
+)
+@click.option(
+    "--concurrency-group",
+    help="With --concurrency-key: also wait for jobs of other kinds of this group.",
 )
 @click.option(
     "--delay", callback=duration_value, help="Run it after this long at the earliest, as in 5m."
@@ -160,6 +170,8 @@ _FLAGS = {
     "queue": "--queue",
     "priority": "--priority",
     "key": "--key",
+    "concurrency_key": "--concurrency-key",
+    "concurrency_group": "--concurrency-group",
     "delay": "--delay",
     "run_at": "--run-at",
     "correlation_id": "--correlation-id",
@@ -254,6 +266,8 @@ def _command(serving: Coordination, options: EnqueueOptions, app: "Application |
         delay_us=options.delay or Duration(0),
         run_at=options.run_at,
         dedupe_key=options.key,
+        concurrency_key=options.concurrency_key,
+        concurrency_group=options.concurrency_group,
         correlation_id=options.correlation_id,
     )
 
@@ -264,6 +278,8 @@ def _of_application(options: EnqueueOptions, app: "Application") -> Enqueue:
         "queue": options.queue,
         "priority": options.priority,
         "key": options.key,
+        "concurrency_key": options.concurrency_key,
+        "concurrency_group": options.concurrency_group,
         "correlation_id": options.correlation_id,
         "job_id": options.job_id,
         "run_at": options.run_at,

@@ -40,6 +40,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("stage", job.stage),
         ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
+        ("concurrency key", _concurrency(job)),
         ("correlation", job.correlated_by),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
         ("compensated by", job.compensated_by),
@@ -52,6 +53,12 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
+
+
+def _concurrency(job: Job) -> str | None:
+    if job.concurrency_group in (None, job.kind):
+        return job.concurrency_key
+    return f"{job.concurrency_key} of the group {job.concurrency_group}"
 
 
 def shown_worker(job: Job) -> WorkerId | None:

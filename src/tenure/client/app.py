@@ -46,6 +46,7 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
+from tenure.handlers.concurrency import KeySource
 from tenure.handlers.context import Call, JobSpec
 from tenure.handlers.hooks import AnyHook
 from tenure.handlers.options import (
@@ -73,6 +74,8 @@ class JobOptions(PolicyOptions, total=False):
     name: str
     isolation: Literal["process", "async", "thread"] | Isolation
     concurrency: int
+    concurrency_key: KeySource
+    concurrency_group: str
     compensate: str | JobFunction[..., Any, Any]
 
 
@@ -175,6 +178,8 @@ class Application:
             isolation=_isolation(options),
             priority=options.get("priority", 0),
             concurrency=_concurrency(options),
+            concurrency_key=options.get("concurrency_key"),
+            concurrency_group=options.get("concurrency_group"),
             local_names=local_names,
         )
         if options.get("name") is None and handler.kind == "<lambda>":

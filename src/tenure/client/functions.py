@@ -245,7 +245,11 @@ class Definition:
 
     def spec(self, payload: bytes, options: EnqueueOptions) -> JobSpec:
         """A job with this payload."""
-        return spec_of(self.handler.spec(payload, self._policy()), options)
+        spec = spec_of(self.handler.spec(payload, self._policy()), options)
+        group = self.handler.concurrency_group
+        if group is None or spec.concurrency_key is None or spec.concurrency_group is not None:
+            return spec
+        return msgspec.structs.replace(spec, concurrency_group=group)  # the key is the call's own
 
     def _policy(self) -> Policy:
         """The kind's policy with its compensation, which may be defined after this function."""

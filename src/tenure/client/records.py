@@ -48,6 +48,8 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     payload: Any = msgspec.UNSET
     policy: PolicyRecord
     dedupe_key: str | None
+    concurrency_key: str | None
+    concurrency_group: str | None
     correlation_id: str
     trace_id: str | None
     origin_id: JobId | None

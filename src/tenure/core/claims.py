@@ -2,8 +2,8 @@
 
 One outstanding claim per session: the store locks the session, so that claims of one session wait
 for each other, and `claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in
-the order it found it, never past a queue's limit [Z3] or a rate [RL1]; each grant is still
-`decide`'s.
+the order it found it, never past the limit of a queue [Z3], the limit of a concurrency key [CK3]
+or a rate [RL1]; each grant is still `decide`'s.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from enum import Enum, StrEnum, auto
 import msgspec
 
 from tenure.core.commands import Claim, Release
+from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
 from tenure.core.failover import is_settling
 from tenure.core.ids import (
     Actor,
@@ -235,6 +236,8 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     """Where the rates of the queues and kinds stand; one that is missing has a whole burst."""
     settling_since: Instant | None = None
     """When another server took over, if one did."""
+    keys: dict[ConcurrencyKey, KeyState] = msgspec.field(default_factory=dict)
+    """The keys of the candidates, none of which another claim can use meanwhile."""
 
     @property
     def room(self) -> GrantRoom:
@@ -442,13 +445,14 @@ def _remember(request: ClaimRequest, now: Instant) -> Session:
 
 
 class _Pool:
-    """The candidates of one plan, each granted at most once, none past the room of its queue and
-    its kind."""
+    """The candidates of one plan, each granted at most once, none past the room of its queue, its
+    kind and its key."""
 
     def __init__(self, view: ClaimView, entropies: Sequence[bytes]) -> None:
         # Entropies are left over when nothing may be granted.
         self._candidates = iter(zip(view.ready, entropies, strict=False))
         self.room = view.room
+        self._key_room = {key: state.room for key, state in view.keys.items()}
         self._view = view
         self.changes: list[Change] = []
 
@@ -470,6 +474,9 @@ class _Pool:
     ) -> Grant | None:
         if not self.room.has_room_for(job):
             return None
+        key = concurrency_key_of(job)
+        if key is not None and self._key_room[key] <= 0:
+            return None  # [CK3]
         command = Claim(
             job_id=job.id,
             actor=request.actor,
@@ -484,6 +491,8 @@ class _Pool:
             return None
         assert isinstance(outcome.answer, Grant)
         self.room.take(job)
+        if key is not None:
+            self._key_room[key] -= 1
         self.changes.append(outcome.change)
         return outcome.answer
 

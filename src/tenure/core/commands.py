@@ -52,6 +52,8 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delay_us: Duration = Duration(0)
     run_at: Instant | None = None
     dedupe_key: str | None = None
+    concurrency_key: str | None = None
+    concurrency_group: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
     policy: Policy = Policy()

@@ -67,6 +67,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     priority: int | None = None
     policy: Policy | None = None
     dedupe_key: str | None = None
+    concurrency_key: str | None = None
+    concurrency_group: str | None = None
     origin_id: JobId | None = None
     run_at: Instant | None = None
     sha256: str | None = None
@@ -96,6 +98,8 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "priority",
         "policy",
         "dedupe_key",
+        "concurrency_key",
+        "concurrency_group",
         "origin_id",
         "run_at",
         "sha256",

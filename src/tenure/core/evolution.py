@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core.events import Event, digest
+from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import is_worker
 from tenure.core.instants import Instant
 from tenure.core.job import LEASE_FIELDS, Job, due_at, not_before
@@ -109,7 +109,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Six positional arguments: see `changes._event`.
+    # Ten positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -117,8 +117,10 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.kind,
         facts.priority or 0,
         body,
-        policy=facts.policy,
-        dedupe_key=facts.dedupe_key,
+        facts.policy,
+        facts.dedupe_key,
+        facts.concurrency_key,
+        _group(facts),
         correlation_id=event.correlation_id,
         trace_id=event.trace_id,
         origin_id=facts.origin_id,
@@ -130,6 +132,11 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         run_at=facts.run_at,
         not_before=not_before(facts.run_at, queued_at=event.ts),
     )
+
+
+def _group(facts: Facts) -> str | None:
+    """The jobs that it shares its key with: those of its kind, unless a group was named. [CK1]"""
+    return None if facts.concurrency_key is None else facts.concurrency_group or facts.kind
 
 
 def _claimed(job: Job, event: Event, _: bytes | None) -> Job:

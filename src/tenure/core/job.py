@@ -89,6 +89,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     policy: Policy
     dedupe_key: str | None
+    concurrency_key: str | None
+    concurrency_group: str | None  # which jobs it shares the key with: a kind or a name [CK1]
     correlation_id: str | None
     trace_id: str | None
     origin_id: JobId | None

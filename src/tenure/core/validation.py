@@ -197,6 +197,14 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
             raise InvalidInput("run_at", "given together with a delay", hint="give one of them")
     if command.dedupe_key is not None:
         check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
+    if command.concurrency_key is not None:
+        check_label("concurrency_key", command.concurrency_key, most=MAX_DEDUPE_KEY)
+    if command.concurrency_group is not None:
+        check_name("concurrency_group", command.concurrency_group)
+        if command.concurrency_key is None:
+            raise InvalidInput(
+                "concurrency_group", "given without a key", hint="give a concurrency_key too"
+            )
     if command.correlation_id is not None:
         check_correlation_id("correlation_id", command.correlation_id)
     if command.trace_id is not None:

@@ -31,6 +31,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     delay_us: Duration = Duration(0)
     run_at: Instant | None = None
     dedupe_key: str | None = None
+    concurrency_key: str | None = None
+    concurrency_group: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
     policy: Policy = Policy()

@@ -60,6 +60,8 @@ class EnqueueOptions(PolicyOptions, total=False):
     """What `using(...)` takes."""
 
     key: str | None
+    concurrency_key: str | int | None
+    concurrency_group: str | None
     delay: Span
     run_at: datetime | Instant | None
     correlation_id: str | None
@@ -154,6 +156,20 @@ def queue_name(value: object) -> QueueName:
     return QueueName(str(value))
 
 
+def concurrency_key(value: object) -> str | None:
+    """What a job's arguments or options say its key is, as the store keeps it. [CK5]"""
+    value = plain(value)
+    if value is None or type(value) is str:
+        return value
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return str(value)
+    raise InvalidInput(
+        "concurrency_key",
+        f"{type(value).__name__} is neither text nor a number",
+        hint="give a str or an int, for example str(value)",
+    )
+
+
 def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:
     """`base` with what the options change. Checks everything but the bounds of the lease, which the
     coordinator sets. [F5] [L2]"""
@@ -201,6 +217,8 @@ _OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "queue": ("queue", queue_name),
     "priority": ("priority", _any_integer),
     "key": ("dedupe_key", plain),
+    "concurrency_key": ("concurrency_key", concurrency_key),
+    "concurrency_group": ("concurrency_group", plain),
     "delay": ("delay_us", partial(bounded_duration, "delay")),
     "run_at": ("run_at", partial(instant, "run_at")),
     "correlation_id": ("correlation_id", plain),

@@ -15,6 +15,7 @@ import msgspec
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
+from tenure.handlers.concurrency import KeyRule, key_rule
 from tenure.handlers.context import JobSpec
 from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
@@ -40,16 +41,34 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = Isolation.PROCESS
     priority: int = 0
     concurrency: int | None = None
+    key_rule: KeyRule | None = None
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
+        key = None if self.key_rule is None else self._concurrency_key(payload, self.key_rule)
         return JobSpec(
             kind=self.kind,
             queue=self.queue,
             payload=payload,
             priority=self.priority,
             policy=policy,
+            concurrency_key=key,
+            concurrency_group=None if key is None else self.concurrency_group,
         )
+
+    def _concurrency_key(self, payload: bytes, rule: KeyRule) -> str | None:
+        given = self.decode_arguments(payload)
+        defaults = {
+            name: parameter.default
+            for name, parameter in self.parameters.items()
+            if name in rule.names and name not in given and not _is_required(parameter)
+        }
+        return rule.key_of(defaults | given)
+
+    @property
+    def concurrency_group(self) -> str | None:
+        """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
+        return None if self.key_rule is None else self.key_rule.group
 
     @property
     def is_async(self) -> bool:
@@ -127,6 +146,8 @@ def make_handler(
     isolation: Isolation | None = None,
     priority: int = 0,
     concurrency: int | None = None,
+    concurrency_key: object = None,
+    concurrency_group: object = None,
     local_names: Mapping[str, Any] | None = None,
 ) -> Handler:
     """A handler for `function`; its kind is the function's own name unless one is given."""
@@ -139,15 +160,20 @@ def make_handler(
             hint='use isolation="process" or "thread", or make it an async def',
         )
     default = Isolation.ASYNC if is_async else Isolation.PROCESS
+    name = Kind(kind if kind is not None else function.__name__)
+    signature = Signature(function, local_names=local_names)
     return Handler(
-        kind=Kind(kind if kind is not None else function.__name__),
+        kind=name,
         function=function,
-        signature=Signature(function, local_names=local_names),
+        signature=signature,
         queue=QueueName(queue),
         policy=policy or Policy(),
         isolation=isolation or default,
         priority=priority,
         concurrency=concurrency,
+        key_rule=None
+        if concurrency_key is None and concurrency_group is None
+        else key_rule(name, signature.all_parameters, concurrency_key, concurrency_group),
     )
 
 

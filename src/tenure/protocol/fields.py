@@ -93,6 +93,8 @@ LIMITS_BY_TYPE: dict[Any, Any] = {
 LIMITS_BY_NAME: dict[str, Any] = {
     "claim_seq": Sequence,
     "concurrency": Count,
+    "concurrency_group": Name,
+    "concurrency_key": Label,
     "correlation_id": Label,
     "dedupe_key": Label,
     "done": Exact,

@@ -63,4 +63,6 @@ def hints_of(changes: Iterable[Change], now: Instant) -> set[Hint]:
             else:
                 continue
             found.add((what, job.namespace, job.queue))
+            if job.concurrency_key is not None:  # another job of the key may run now [CK4]
+                found.add((_READY, job.namespace, job.queue))
     return {Hint(*each) for each in found}

@@ -5,13 +5,17 @@ Nothing is decided by it: the rows are read one after the other and may change m
 worker that never sends a sign of life is not known here.
 """
 
+from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.errors import RequestRefused
-from tenure.ports import JobStore
+from tenure.ports import JobFilter, JobStore
 from tenure.protocol.fields import iso
+
+MAX_HOLDERS_READ = 500
+"""Among so many live jobs those with the same concurrency key are looked for."""
 
 
 def why_waiting(store: JobStore, job: Job) -> str | None:
@@ -30,11 +34,37 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
                 return f"queue {job.queue} is paused"
             if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
                 return f"queue {job.queue} is at its limit of {queue.limit}"
+        holders = _holders(store, job)
+        if holders:
+            return (
+                f"waits for another job with the key {job.concurrency_key} (limit {len(holders)}):"
+                f" {', '.join(holders)}"
+            )
         if not _takers(store, job):
             return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
     except RequestRefused:  # a client's token sees neither queues nor workers
         return None
     return None
+
+
+def _holders(store: JobStore, job: Job) -> list[JobId]:
+    """The jobs with the same concurrency key that run, among the live ones that were enqueued
+    last. [CK4]"""
+    if job.concurrency_key is None:
+        return []
+    leased = JobFilter(
+        namespace=job.namespace,
+        statuses=(JobStatus.CLAIMED, JobStatus.RUNNING),
+        kind=job.kind if job.concurrency_group == job.kind else None,
+        limit=MAX_HOLDERS_READ,
+        bodies=False,
+    )
+    wanted = (job.concurrency_group, job.concurrency_key)
+    return [
+        each.id
+        for each in store.list_jobs(leased)
+        if (each.concurrency_group, each.concurrency_key) == wanted
+    ]
 
 
 def _silence(job: Job, now: Instant) -> str | None:

@@ -1,5 +1,6 @@
 """Racing: real threads and several handles. Whoever wins, the rules hold at every commit."""
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -229,3 +230,29 @@ def test_many_callers_share_one_coordinator(kit: Kit) -> None:
 
     assert {kit.reload(job).status for job in jobs} == {JobStatus.SUCCEEDED}
     assert {len(kit.events(job)) for job in jobs} == {5}
+
+
+@spec("CK3", "CK4")
+def test_racing_claimers_never_run_two_jobs_of_one_key(kit: Kit) -> None:
+    jobs = [kit.enqueue(concurrency_key=str(number % 3)) for number in range(JOBS)]
+    running: Counter[str | None] = Counter()
+    order: list[str] = []
+    lock = threading.Lock()
+
+    def work(coordinator: Coordinator, worker: WorkerId) -> None:
+        while len(order) < JOBS:
+            request = kit.claim_request(limit=2, worker=worker)
+            for grant in coordinator.claim(request).grants:
+                key = grant.job.concurrency_key
+                with lock:
+                    running[key] += 1
+                    order.append(grant.job_id)
+                    assert running[key] == 1, f"two jobs of the key {key} run"
+                with lock:
+                    running[key] -= 1  # before it ends: what is counted is surely running
+                coordinator.execute(kit.completion(grant.job))
+
+    race(*(partial(work, kit.rival(), WorkerId(f"racer-{n}")) for n in range(CLAIMERS)))
+
+    for key in range(3):
+        assert [each for each in order if each in ids(jobs[key::3])] == ids(jobs[key::3])

@@ -21,9 +21,11 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    claim_order,
     first_with_room,
 )
 from tenure.core.commands import Outage
+from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of, with_room
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
 from tenure.core.events import MAX_DECISION_EVENTS, Event
@@ -343,6 +345,7 @@ class MemoryStore(
                     for (space, meter), tat in self._rate_states.items()
                     if space == scope.namespace
                 },
+                keys=self._concurrency_keys(scope.namespace),
             )
             candidates = self._candidates(scope, wanted, view.now, view.room)
             planned = plan(replace(view, candidates=candidates))
@@ -354,6 +357,15 @@ class MemoryStore(
             for meter, tat in planned.rate_states.items():
                 self._rate_states[scope.namespace, meter] = tat
             return planned
+
+    def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
+        """The concurrency keys of a namespace's jobs, with the leases that they have."""
+        live: Counter[ConcurrencyKey] = Counter()
+        for job in self._jobs.values():
+            key = concurrency_key_of(job) if job.namespace == namespace else None
+            if key is not None:
+                live[key] += job.lease_id is not None
+        return {key: KeyState(live=number) for key, number in live.items()}
 
     def _candidates(
         self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
@@ -368,7 +380,9 @@ class MemoryStore(
             and (scope.kinds is None or job.kind in scope.kinds)
             and not has_unknown_word(job)
         ]
-        return first_with_room(ready, room, wanted=wanted)
+        allowed = sorted(filter(room.has_room_for, ready), key=claim_order)
+        eligible = with_room(allowed, self._concurrency_keys(scope.namespace))
+        return first_with_room(eligible, room, wanted=wanted)
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
         state = self._queues.get((namespace, name), QueueState(name=name))

@@ -69,6 +69,33 @@ SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
        fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at,
        is_repeated = excluded.is_repeated;
 
+-- name: note_key_changes
+-- Differs: many at once. Rows are only added, so that nobody waits for a transaction of a caller's own.
+INSERT INTO {t}key_change (namespace, concurrency_group, concurrency_key, at)
+SELECT c.* FROM unnest(CAST(:namespaces AS text[]), CAST(:groups AS text[]),
+                       CAST(:keys AS text[]), CAST(:instants AS bigint[])) AS c;
+
+-- name: first_of_keys
+-- Differs: all keys in one statement; SQLite has no LATERAL, and a statement costs no round trip there.
+SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.run_at, f.id
+  FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:room AS bigint[]))
+       AS k(concurrency_group, concurrency_key, room)
+  JOIN {t}keyed_kind AS q
+    ON q.namespace = :namespace AND q.concurrency_group = k.concurrency_group
+ CROSS JOIN LATERAL (
+    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
+      WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
+        AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
+        AND j.queue = q.queue AND j.kind = q.kind AND j.not_before = 0
+      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
+     UNION ALL
+    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
+      WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
+        AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
+        AND j.queue = q.queue AND j.kind = q.kind AND j.not_before > 0
+        AND j.run_at <= (SELECT {t}clock())
+      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)) AS f;
+
 -- name: hold_job
 -- Differs: a purge skips rows that are held; nothing else waits for this lock.
 SELECT 1 FROM {t}job WHERE id = :job_id FOR KEY SHARE;

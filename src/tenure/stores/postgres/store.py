@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from msgspec import UNSET, UnsetType
 
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, Session, SessionKey
+from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.failover import Server, newest
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
@@ -67,6 +68,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.turns import KeyChange, KeyedKind
 
 _log = logging.getLogger("tenure.stores")
 
@@ -102,6 +104,13 @@ WORDS = COLUMN_WORDS | {
     "by_leases": "",
     "by_ready": "",
     "by_delayed": "",
+    # Constants of the indexes: see 0001_initial.sql.
+    "keys": "num_nonnulls(j.concurrency_key)",
+    "keyless": "num_nonnulls(j.concurrency_key) = 0",
+    "by_leases_of_keys": "",
+    "each_key": "SELECT k.concurrency_group, k.concurrency_key FROM"
+    " unnest(CAST(:groups AS text[]), CAST(:keys AS text[]))"
+    " AS k(concurrency_group, concurrency_key)",
     "smallint": "smallint",
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
@@ -620,6 +629,41 @@ class PostgresStore(SqlStore):
         )
         return [query]
 
+    def _group_locks(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
+        """After all other locks of a claim. Whoever has one of these waits for no job: claims pass
+        by jobs that are locked, and an attempt that ends takes none of them."""
+        keys = sorted(self._key("group", namespace, group) for group in groups)
+        shared = truths([False] * len(keys))
+        return [self._query("lock_in_order", keys=integers(keys), are_shared=shared)]
+
+    def _key_change_queries(self, changes: Sequence[KeyChange]) -> list[Query]:
+        query = self._query(
+            "note_key_changes",
+            namespaces=texts([change.namespace for change in changes]),
+            groups=texts([change.group for change in changes]),
+            keys=texts([change.key for change in changes]),
+            instants=integers([change.at for change in changes]),
+        )
+        return [query]
+
+    def _first_queries(
+        self,
+        namespace: Namespace,
+        room: Mapping[ConcurrencyKey, int],
+        kinds: Sequence[KeyedKind],
+    ) -> list[Query]:
+        rooms = integers(list(room.values()))
+        return [
+            self._query("first_of_keys", namespace=namespace, room=rooms, **self._pack_keys(room))
+        ]
+
+    def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
+        listed = list(keys)
+        return {
+            "groups": texts([each.group for each in listed]),
+            "keys": texts([each.key for each in listed]),
+        }
+
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return [self._query("lock_exclusive", key=self._key("queue", namespace, name))]
 
@@ -660,7 +704,7 @@ class PostgresStore(SqlStore):
         Other changes could deadlock when they are written in pieces: `_save_at_once` writes
         those."""
         assert isinstance(tx, _PostgresTransaction)
-        new_queues: set[tuple[Namespace, QueueName]] = set()
+        new_queues: set[tuple[str, ...]] = set()
 
         def parts() -> Iterator[list[Query]]:
             for piece in offered.pieces():
@@ -669,7 +713,11 @@ class PostgresStore(SqlStore):
                     raise _Vetoed  # this closes the connection, but such mixed batches are rare
                 unknown = self._unregistered(piece, epoch) - new_queues
                 new_queues.update(unknown)
-                yield [*self._register(unknown), self._group_query(groups[0], epoch, alone=True)]
+                yield [
+                    *self._register(unknown),
+                    *self._note_key_changes(piece),
+                    self._group_query(groups[0], epoch, alone=True),
+                ]
 
         answers = tx.stream(parts())
         self._registered_queues |= new_queues
@@ -683,7 +731,8 @@ class PostgresStore(SqlStore):
         if letters_of(changes):
             return self._write(lambda tx: self._save_resolving(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
-        register, groups = self._register(new_queues), groups_of(changes)
+        register = [*self._register(new_queues), *self._note_key_changes(changes)]
+        groups = groups_of(changes)
         saved = None
         if self._may_undo and _is_likely_to_apply(groups):
             whole = [*register, self._group_query(groups[0], epoch, alone=True)]
@@ -710,6 +759,7 @@ class PostgresStore(SqlStore):
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         groups = groups_of(changes)
         queries = self._register(self._unregistered(changes, epoch))
+        queries += self._note_key_changes(changes)
         queries += [self._group_query(group, epoch, held=True) for group in groups]
         return self._save(tx, groups, queries, epoch)
 

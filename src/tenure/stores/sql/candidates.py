@@ -23,10 +23,10 @@ MAX_ARMS = 64
 MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
 
-_READY = "j.not_before = 0 AND j.kind = :kind_{n}"
+_READY = "j.not_before = 0 AND j.kind = :kind_{n} AND {keyless}"
 _OF_LEVEL = (
-    "j.not_before > 0 AND j.kind = :kind_{n} AND j.priority = CAST(:priority_{n} AS {smallint})"
-    " AND j.run_at <= (SELECT {t}clock())"
+    "j.not_before > 0 AND j.kind = :kind_{n} AND {keyless}"
+    " AND j.priority = CAST(:priority_{n} AS {smallint}) AND j.run_at <= (SELECT {t}clock())"
 )
 _BELOW_LEVEL = _OF_LEVEL.replace("j.priority =", "j.priority <")
 _ARM = (

@@ -94,8 +94,68 @@ DELETE FROM {t}worker
 RETURNING worker;
 
 -- name: load_queue_settings
-SELECT {queue_columns} FROM {t}queue
+-- Also says whether a queue has had jobs with concurrency keys.
+SELECT {queue_columns},
+       EXISTS (SELECT 1 FROM {t}keyed_kind AS k WHERE k.namespace = :namespace AND k.queue = name)
+  FROM {t}queue
  WHERE namespace = :namespace AND name {among_queues};
+
+-- name: keyed_kinds
+-- The kinds of these queues that have jobs with a concurrency key, and all of their groups.
+SELECT k.queue, k.kind, k.concurrency_group FROM {t}keyed_kind AS k
+ WHERE k.namespace = :namespace
+   AND k.concurrency_group IN (SELECT g.concurrency_group FROM {t}keyed_kind AS g
+                                WHERE g.namespace = :namespace AND g.queue {among_queues})
+ ORDER BY k.queue, k.kind, k.concurrency_group;
+
+-- name: register_keyed_kind
+INSERT INTO {t}keyed_kind (namespace, queue, kind, concurrency_group)
+VALUES (:namespace, :queue, :kind, :concurrency_group) ON CONFLICT DO NOTHING;
+
+-- name: take_key_changes
+-- Only claims that hold the lock of the group call this.
+DELETE FROM {t}key_change
+ WHERE id IN (SELECT c.id FROM {t}key_change AS c
+               WHERE c.namespace = :namespace AND c.concurrency_group = :concurrency_group
+                 AND c.at <= (SELECT {t}clock())
+               ORDER BY c.at, c.id LIMIT :changes)
+RETURNING concurrency_group, concurrency_key;
+
+-- name: live_of_keys
+SELECT k.concurrency_group, k.concurrency_key,
+       (SELECT count(*) FROM {t}job AS j {by_leases_of_keys}
+         WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
+           AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
+           AND j.lease_id IS NOT NULL)
+  FROM ({each_key}) AS k;
+
+-- name: delete_turns_of_keys
+DELETE FROM {t}key_turn
+ WHERE namespace = :namespace
+   AND (concurrency_group, concurrency_key) IN (
+       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
+
+-- name: give_turns
+-- A key has turns in the order of its jobs only within the claim that sees the same change: one that
+-- is there already stays.
+INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
+                         priority, run_at)
+SELECT j.id, j.namespace, j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority,
+       j.run_at
+  FROM {t}job AS j WHERE j.id {among_ids} AND j.run_at IS NOT NULL
+    ON CONFLICT DO NOTHING;
+
+-- name: delete_turns
+DELETE FROM {t}key_turn WHERE job_id {among_ids};
+
+-- name: turns
+-- The jobs of one kind whose turn it is, in claim order.
+SELECT {job_columns_of_j} FROM {t}key_turn AS f
+ CROSS JOIN {t}job AS j
+ WHERE f.namespace = :namespace AND f.queue = :queue AND f.kind = :kind
+   AND j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
+ ORDER BY f.priority DESC, f.run_at, f.job_id
+ LIMIT :wanted {skip_locked_jobs};
 
 -- name: count_live
 SELECT count(*) FROM {t}job {by_leases}
@@ -603,8 +663,9 @@ SELECT count(*) FROM (
  WHERE w.policy = :policy AND w.lease_expires_at <= :until;
 
 -- name: oldest_waiting
--- {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, priority and time:
--- from kind to kind, of each from priority to priority, and of each the first.
+-- {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, whether they have
+-- a concurrency key, priority and time: from kind to kind, of each from priority to priority, and of
+-- each the first.
 WITH RECURSIVE known (kind, nth) AS (
     SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}), 1
@@ -613,19 +674,21 @@ WITH RECURSIVE known (kind, nth) AS (
              WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
                AND j.kind > k.kind), k.nth + 1
       FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :levels),
-level (kind, priority, nth) AS (
-    SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {index}
-                     WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-                       AND j.kind = k.kind), 1
-      FROM known AS k WHERE k.kind IS NOT NULL
+level (kind, keys, priority, nth) AS (
+    SELECT k.kind, f.keys, (SELECT max(j.priority) FROM {t}job AS j {index}
+                             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+                               AND j.kind = k.kind AND {keys} = f.keys), 1
+      FROM known AS k CROSS JOIN (SELECT 0 AS keys UNION ALL SELECT 1) AS f
+     WHERE k.kind IS NOT NULL
      UNION ALL
-    SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {index}
-                     WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-                       AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
+    SELECT l.kind, l.keys, (SELECT max(j.priority) FROM {t}job AS j {index}
+                             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+                               AND j.kind = l.kind AND {keys} = l.keys
+                               AND j.priority < l.priority), l.nth + 1
       FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
 SELECT min((SELECT min(j.run_at) FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-               AND j.kind = l.kind AND j.priority = l.priority))
+               AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority))
   FROM level AS l WHERE l.priority IS NOT NULL;
 
 -- name: count_dead_letters

@@ -153,7 +153,7 @@ def kind_settings_from(row: Row) -> KindSettings:
 
 def queue_state_from(row: Row, live: int = 0) -> QueueState:
     """A queue's settings with its live leases, from a row."""
-    name, paused, limit, grants, per, burst, since = row
+    name, paused, limit, grants, per, burst, since, *_ = row
     return QueueState(
         name=QueueName(name),
         paused=bool(paused),

@@ -18,10 +18,12 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    claim_order,
     first_with_room,
     rates_in_force,
 )
 from tenure.core.commands import Outage
+from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of, with_room
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -67,6 +69,7 @@ from tenure.stores.sql.rows import (
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.turns import SqlTurns
 from tenure.stores.sql.workers import Workers
 
 LISTING_SHARE = 0.5
@@ -92,6 +95,7 @@ COLUMN_WORDS = {
     **workers.COLUMN_WORDS,
     **tokens.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
+    "job_columns_of_j": ", ".join(f"j.{name}" for name in JOB_COLUMNS),
     "job_columns_without_bodies": ", ".join(
         _BODY_PLACEHOLDERS.get(name, name) for name in JOB_COLUMNS
     ),
@@ -109,6 +113,7 @@ class SqlStore(
     Resolutions,
     SqlCandidates,
     SqlLimits,
+    SqlTurns,
     SqlEvents,
     Artifacts,
     AttemptLogs,
@@ -123,7 +128,7 @@ class SqlStore(
         super().__init__(statements)
         # Hints: they choose locks and round trips. A claim checks them again under its locks.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
-        self._registered_queues: set[tuple[Namespace, QueueName]] = set()
+        self._registered_queues: set[tuple[str, ...]] = set()
         self._registered_in: Epoch | None = None
 
     # --- what a dialect provides ---------------------------------------------------------------
@@ -397,7 +402,8 @@ class SqlStore(
         if not at_once:
             reading = reading.within(room)
             answers[2:] = tx.fetch(*self._candidate_queries(reading))
-        found, moment = self._passing_over(tx, reading, answers[2:])
+        passing = self._passing_over(tx, reading, answers[2:])
+        found, moment, keys = self._with_turns(tx, reading, answers[1], passing)
         [(now, epoch, settling_since, _)] = moment
         self._saw_epoch(Epoch(epoch))
         remembered = map(session_from, answers[0])
@@ -410,13 +416,20 @@ class SqlStore(
             kinds=ruled,
             rate_states=rate_states,
             settling_since=settling_since,
+            keys=keys,
         )
         planned = plan(view)
-        if planned.changes or planned.sessions or planned.rate_states:
-            also = self._session_queries(planned.sessions)
-            also += self._rate_state_changes(scope.namespace, planned.rate_states)
-            self._write_claimed(tx, planned.changes, view.epoch, also)
+        self._write_plan(tx, scope.namespace, view, planned)
         return planned
+
+    def _write_plan(
+        self, tx: Transaction, namespace: Namespace, view: ClaimView, planned: ClaimPlan
+    ) -> None:
+        also = self._session_queries(planned.sessions)
+        also += self._rate_state_changes(namespace, planned.rate_states)
+        also += self._end_turns(namespace, view.keys, planned.changes)
+        if planned.changes or also:
+            self._write_claimed(tx, planned.changes, view.epoch, also)
 
     def _opening_queries(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], names: Sequence[QueueName]
@@ -455,6 +468,26 @@ class SqlStore(
         self._current_kinds(tx, scope.namespace, Epoch(epoch), rev)
         if self._settings_of(scope, kinds) != ruled:
             raise _Restart
+
+    def _with_turns(
+        self,
+        tx: Transaction,
+        reading: Reading,
+        settings: Sequence[Row],
+        found: tuple[list[Job], Sequence[Row]],
+    ) -> tuple[list[Job], Sequence[Row], dict[ConcurrencyKey, KeyState]]:
+        """The candidates, with those jobs whose turn it is within their concurrency key; the clock
+        after all of them; and these keys."""
+        candidates, moment = found
+        keyed = [name for name, *_, has_keys in settings if has_keys]
+        turns = self._keyed_candidates(tx, reading, keyed) if keyed else None
+        if turns is None:
+            return candidates, moment, {}
+        jobs = [job for rows in turns.rows for job in _readable(rows)]
+        names = {key for job in jobs if (key := concurrency_key_of(job)) is not None}
+        keys = self._key_states(tx, reading.scope.namespace, names) if names else {}
+        ordered = sorted([*candidates, *jobs], key=claim_order)
+        return with_room(ordered, keys), turns.moment, keys
 
     def _expected_settings(
         self, scope: ClaimScope, names: Sequence[QueueName]
@@ -620,26 +653,37 @@ class SqlStore(
         live: dict[str, int] = {row[0]: row[1] for row in counts}
         return [queue_state_from(row, live.get(row[0], 0)) for row in settings]
 
-    def _unregistered(
-        self, changes: Sequence[Change], epoch: Epoch
-    ) -> set[tuple[Namespace, QueueName]]:
-        """Queues of new jobs that this store has not registered yet. After a new epoch all are
-        registered again: the last writes, and with them names of queues, may be lost. [A5]"""
+    def _unregistered(self, changes: Sequence[Change], epoch: Epoch) -> set[tuple[str, ...]]:
+        """Queues of new jobs that this store has not registered yet, and the kinds and groups of
+        those that have a concurrency key. After a new epoch all are registered again: the last
+        writes, and with them names of queues, may be lost. [A5]"""
         if epoch != self._registered_in:
             self._registered_in, self._registered_queues = epoch, set()
-        return {
-            (each.job.namespace, each.job.queue)
-            for change in changes
-            for each in (change, *change.spawned)
-            if each.expected_rev == 0
-        } - self._registered_queues
+        found: set[tuple[str, ...]] = set()
+        for change in changes:
+            for each in (change, *change.spawned):
+                if each.expected_rev == 0:
+                    job = each.job
+                    found.add((job.namespace, job.queue))
+                    if job.concurrency_group is not None:
+                        found.add((job.namespace, job.queue, job.kind, job.concurrency_group))
+        return found - self._registered_queues
 
-    def _register(self, queues: set[tuple[Namespace, QueueName]]) -> list[Query]:
+    def _register(self, names: set[tuple[str, ...]]) -> list[Query]:
         # In order, so that two stores that register the same queues do not wait for each other.
-        return [
-            self._query("register_queue", namespace=namespace, name=name)
-            for namespace, name in sorted(queues)
-        ]
+        return [self._registration(*each) for each in sorted(names)]
+
+    def _registration(self, namespace: str, queue: str, *keyed: str) -> Query:
+        if not keyed:
+            return self._query("register_queue", namespace=namespace, name=queue)
+        kind, group = keyed
+        return self._query(
+            "register_keyed_kind",
+            namespace=namespace,
+            queue=queue,
+            kind=kind,
+            concurrency_group=group,
+        )
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """The highest tick before this one, and now."""

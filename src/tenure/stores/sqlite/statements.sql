@@ -41,18 +41,42 @@ SELECT 1 FROM {t}job
 WITH RECURSIVE level (kind, priority, nth) AS (
     SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
                      WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-                       AND j.kind = k.kind), 1
+                       AND {keyless} AND j.kind = k.kind), 1
       FROM (SELECT value AS kind FROM json_each(:kinds)) AS k
      UNION ALL
     SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
                      WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-                       AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
+                       AND {keyless} AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
       FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
 SELECT l.kind, l.priority, l.nth,
        (SELECT min(j.run_at) FROM {t}job AS j {by_delayed}
          WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-           AND j.kind = l.kind AND j.priority = l.priority) AS first_at
+           AND {keyless} AND j.kind = l.kind AND j.priority = l.priority) AS first_at
   FROM level AS l WHERE l.priority IS NOT NULL;
+
+-- name: note_key_change
+-- Differs: many at once in PostgreSQL; here a statement costs no round trip.
+INSERT INTO {t}key_change (namespace, concurrency_group, concurrency_key, at)
+VALUES (:namespace, :concurrency_group, :concurrency_key, :at);
+
+-- name: first_ready_of_key
+-- Differs: see note_key_change.
+SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.run_at, j.id
+  FROM {t}job AS j INDEXED BY {t}job_ready_by_key
+ WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+   AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
+   AND j.queue = :queue AND j.kind = :kind AND j.not_before = 0
+ ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
+
+-- name: first_due_of_key
+-- Differs: see note_key_change.
+SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.run_at, j.id
+  FROM {t}job AS j INDEXED BY {t}job_delayed_by_key
+ WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+   AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
+   AND j.queue = :queue AND j.kind = :kind AND j.not_before > 0
+   AND j.run_at <= (SELECT {t}clock())
+ ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
 
 -- name: remember_session
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.

@@ -8,12 +8,13 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from tenure.core.claims import ClaimScope, Session, SessionKey
+from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -27,6 +28,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.turns import KeyChange, KeyedKind
 from tenure.stores.sqlite.batches import group_queries
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import (
@@ -59,6 +61,12 @@ WORDS = COLUMN_WORDS | {
     "by_leases": "INDEXED BY tenure_job_leased",
     "by_ready": "INDEXED BY tenure_job_ready",
     "by_delayed": "INDEXED BY tenure_job_delayed",
+    # Constants of the indexes: see 0001_initial.sql.
+    "keys": "(j.concurrency_key IS NOT NULL)",
+    "keyless": "(j.concurrency_key IS NOT NULL) = 0",
+    "by_leases_of_keys": "INDEXED BY tenure_job_leased_by_key",
+    "each_key": "SELECT g.value AS concurrency_group, k.value AS concurrency_key"
+    " FROM json_each(:groups) AS g JOIN json_each(:keys) AS k ON k.key = g.key",
     "smallint": "integer",
     # SQLite has no arrays: a list travels as one JSON document.
     **{
@@ -224,6 +232,50 @@ class SqliteStore(SqlStore):
     def _kinds_lock(self) -> list[Query]:
         return []
 
+    def _group_locks(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
+        return []
+
+    def _key_change_queries(self, changes: Sequence[KeyChange]) -> list[Query]:
+        return [
+            self._query(
+                "note_key_change",
+                namespace=change.namespace,
+                concurrency_group=change.group,
+                concurrency_key=change.key,
+                at=change.at,
+            )
+            for change in changes
+        ]
+
+    def _first_queries(
+        self,
+        namespace: Namespace,
+        room: Mapping[ConcurrencyKey, int],
+        kinds: Sequence[KeyedKind],
+    ) -> list[Query]:
+        return [
+            self._query(
+                name,
+                namespace=namespace,
+                queue=each.queue,
+                kind=each.kind,
+                concurrency_group=key.group,
+                concurrency_key=key.key,
+                room=most,
+            )
+            for key, most in room.items()
+            for each in kinds
+            if each.group == key.group
+            for name in ("first_ready_of_key", "first_due_of_key")
+        ]
+
+    def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
+        listed = list(keys)
+        return {
+            "groups": self._pack([each.group for each in listed]),
+            "keys": self._pack([each.key for each in listed]),
+        }
+
     def _epoch_queries(self) -> list[Query]:
         names = ("delete_last_position", "begin_positions", "raise_epoch")
         return [self._query(name) for name in names]
@@ -284,6 +336,7 @@ class SqliteStore(SqlStore):
         self._write_changes(tx, inserts)
         applied = updates + inserts
         self._spawn(tx, [each for change in applied for each in change.spawned])
+        tx.fetch(*self._note_key_changes(applied))
         self._keep_observations(tx, [seen for change in applied for seen in change.observations])
         self._keep_resolutions(tx, [each.resolution for each in applied if each.resolution])
         return Saved(now, frozenset(change.job.id for change in applied))

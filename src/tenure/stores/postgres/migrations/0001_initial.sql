@@ -107,6 +107,8 @@ CREATE TABLE {t}job (
     owner                 text     COLLATE "C",
     principal             text     COLLATE "C",
     dedupe_key            text     COLLATE "C",
+    concurrency_key       text     COLLATE "C",
+    concurrency_group     text     COLLATE "C",
     correlation_id        text     COLLATE "C",
     trace_id              text     COLLATE "C",
     cancel_reason         text     COLLATE "C",
@@ -180,11 +182,23 @@ CREATE TABLE {t}job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047).
+-- claim (docs/adr/0047), nor do those with a concurrency key, which claims find by key_turn.
 CREATE INDEX job_ready
-    ON {t}job (namespace, queue, kind, priority DESC, run_at, id) WHERE not_before = 0;
+    ON {t}job (namespace, queue, kind, num_nonnulls(concurrency_key), priority DESC, run_at, id)
+ WHERE not_before = 0;
 CREATE INDEX job_delayed
-    ON {t}job (namespace, queue, kind, priority DESC, run_at, id) WHERE not_before > 0;
+    ON {t}job (namespace, queue, kind, num_nonnulls(concurrency_key), priority DESC, run_at, id)
+ WHERE not_before > 0;
+-- The same by concurrency key, and the live leases of each key (docs/adr/0054).
+CREATE INDEX job_ready_by_key
+    ON {t}job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC, run_at, id)
+ WHERE concurrency_key IS NOT NULL AND not_before = 0;
+CREATE INDEX job_delayed_by_key
+    ON {t}job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC, run_at, id)
+ WHERE concurrency_key IS NOT NULL AND not_before > 0;
+CREATE INDEX job_leased_by_key
+    ON {t}job (namespace, concurrency_group, concurrency_key)
+ WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
 CREATE INDEX job_leased
     ON {t}job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 CREATE UNIQUE INDEX job_dedupe
@@ -229,18 +243,21 @@ BEGIN
     WITH RECURSIVE level (kind, priority, nth) AS (
         SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j
                          WHERE j.namespace = in_namespace AND j.queue = in_queue
-                           AND j.not_before > 0 AND j.kind = k.kind), 1
+                           AND j.not_before > 0 AND num_nonnulls(j.concurrency_key) = 0
+                           AND j.kind = k.kind), 1
           FROM unnest(in_kinds) AS k(kind)
          UNION ALL
         SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j
                          WHERE j.namespace = in_namespace AND j.queue = in_queue
-                           AND j.not_before > 0 AND j.kind = l.kind
+                           AND j.not_before > 0 AND num_nonnulls(j.concurrency_key) = 0
+                           AND j.kind = l.kind
                            AND j.priority < l.priority), l.nth + 1
           FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < most_levels)
     SELECT l.kind, l.priority, l.nth,
            (SELECT min(j.run_at) FROM {t}job AS j
              WHERE j.namespace = in_namespace AND j.queue = in_queue AND j.not_before > 0
-               AND j.kind = l.kind AND j.priority = l.priority)
+               AND num_nonnulls(j.concurrency_key) = 0 AND j.kind = l.kind
+               AND j.priority = l.priority)
       FROM level AS l WHERE l.priority IS NOT NULL;
 END $$;
 
@@ -348,6 +365,47 @@ CREATE TABLE {t}worker (
     is_repeated boolean NOT NULL,
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);
+
+-- How claims find jobs with a concurrency key (docs/adr/0054). None of this is part of a job.
+--
+-- The kinds that have such jobs in a queue, and the groups of their keys.
+CREATE TABLE {t}keyed_kind (
+    namespace         text NOT NULL COLLATE "C",
+    queue             text NOT NULL COLLATE "C",
+    kind              text NOT NULL COLLATE "C",
+    concurrency_group text NOT NULL COLLATE "C",
+    PRIMARY KEY (namespace, queue, kind, concurrency_group)
+);
+
+CREATE INDEX keyed_kind_group ON {t}keyed_kind (namespace, concurrency_group);
+
+-- The jobs whose turn it is: of each key, queue and kind as many as the key has room for.
+CREATE TABLE {t}key_turn (
+    job_id            uuid     NOT NULL PRIMARY KEY,
+    run_at            bigint   NOT NULL,
+    priority          smallint NOT NULL,
+    namespace         text     NOT NULL COLLATE "C",
+    queue             text     NOT NULL COLLATE "C",
+    kind              text     NOT NULL COLLATE "C",
+    concurrency_group text     NOT NULL COLLATE "C",
+    concurrency_key   text     NOT NULL COLLATE "C"
+);
+
+CREATE INDEX key_turn_order
+    ON {t}key_turn (namespace, queue, kind, priority DESC, run_at, job_id);
+CREATE INDEX key_turn_key ON {t}key_turn (namespace, concurrency_group, concurrency_key);
+
+-- The keys whose turns must be chosen again from an instant on: written with every change of their
+-- jobs, without a lock, and deleted by the next claim.
+CREATE TABLE {t}key_change (
+    id                bigint NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at                bigint NOT NULL,
+    namespace         text   NOT NULL COLLATE "C",
+    concurrency_group text   NOT NULL COLLATE "C",
+    concurrency_key   text   NOT NULL COLLATE "C"
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX key_change_order ON {t}key_change (namespace, concurrency_group, at, id);
 
 CREATE TABLE {t}outage (
     began_at bigint  NOT NULL,

@@ -61,6 +61,8 @@ CREATE TABLE tenure_job (
     reason_code           TEXT,
     stage                 TEXT,
     dedupe_key            TEXT,
+    concurrency_key       TEXT,
+    concurrency_group     TEXT,
     correlation_id        TEXT,
     trace_id              TEXT,
     origin_id             TEXT,
@@ -133,11 +135,25 @@ CREATE TABLE tenure_job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047).
+-- claim (docs/adr/0047), nor do those with a concurrency key, which claims find by key_turn.
 CREATE INDEX tenure_job_ready
-    ON tenure_job (namespace, queue, kind, priority DESC, run_at, id) WHERE not_before = 0;
+    ON tenure_job (namespace, queue, kind, (concurrency_key IS NOT NULL), priority DESC, run_at, id)
+ WHERE not_before = 0;
 CREATE INDEX tenure_job_delayed
-    ON tenure_job (namespace, queue, kind, priority DESC, run_at, id) WHERE not_before > 0;
+    ON tenure_job (namespace, queue, kind, (concurrency_key IS NOT NULL), priority DESC, run_at, id)
+ WHERE not_before > 0;
+-- The same by concurrency key, and the live leases of each key (docs/adr/0054).
+CREATE INDEX tenure_job_ready_by_key
+    ON tenure_job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC,
+                   run_at, id)
+ WHERE concurrency_key IS NOT NULL AND not_before = 0;
+CREATE INDEX tenure_job_delayed_by_key
+    ON tenure_job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC,
+                   run_at, id)
+ WHERE concurrency_key IS NOT NULL AND not_before > 0;
+CREATE INDEX tenure_job_leased_by_key
+    ON tenure_job (namespace, concurrency_group, concurrency_key)
+ WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 CREATE UNIQUE INDEX tenure_job_dedupe
@@ -261,6 +277,49 @@ CREATE TABLE tenure_worker (
     is_repeated INTEGER NOT NULL CHECK (is_repeated IN (0, 1)),
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
+
+-- How claims find jobs with a concurrency key (docs/adr/0054). None of this is part of a job.
+--
+-- The kinds that have such jobs in a queue, and the groups of their keys.
+CREATE TABLE tenure_keyed_kind (
+    namespace         TEXT NOT NULL,
+    queue             TEXT NOT NULL,
+    kind              TEXT NOT NULL,
+    concurrency_group TEXT NOT NULL,
+    PRIMARY KEY (namespace, queue, kind, concurrency_group)
+) STRICT;
+
+CREATE INDEX tenure_keyed_kind_group ON tenure_keyed_kind (namespace, concurrency_group);
+
+-- The jobs whose turn it is: of each key, queue and kind as many as the key has room for.
+CREATE TABLE tenure_key_turn (
+    job_id            TEXT    NOT NULL PRIMARY KEY,
+    namespace         TEXT    NOT NULL,
+    queue             TEXT    NOT NULL,
+    kind              TEXT    NOT NULL,
+    concurrency_group TEXT    NOT NULL,
+    concurrency_key   TEXT    NOT NULL,
+    priority          INTEGER NOT NULL,
+    run_at            INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX tenure_key_turn_order
+    ON tenure_key_turn (namespace, queue, kind, priority DESC, run_at, job_id);
+CREATE INDEX tenure_key_turn_key
+    ON tenure_key_turn (namespace, concurrency_group, concurrency_key);
+
+-- The keys whose turns must be chosen again from an instant on: written with every change of their
+-- jobs, and deleted by the next claim.
+CREATE TABLE tenure_key_change (
+    id                INTEGER NOT NULL PRIMARY KEY,
+    namespace         TEXT    NOT NULL,
+    concurrency_group TEXT    NOT NULL,
+    concurrency_key   TEXT    NOT NULL,
+    at                INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX tenure_key_change_order
+    ON tenure_key_change (namespace, concurrency_group, at, id);
 
 CREATE TABLE tenure_outage (
     began_at INTEGER NOT NULL,

@@ -1,0 +1,60 @@
+"""Concurrency keys: how many jobs of one key may run at a time.
+
+A key counts within its group: the jobs of one kind, or of all kinds that name the same group. What
+is said here is about one namespace. Pure; the claim planner asks `room` before each grant.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tenure.core.job import Job
+
+DEFAULT_CONCURRENCY_LIMIT = 1
+"""How many jobs of one key may run at a time if nobody has said otherwise. [CK2]"""
+
+
+class ConcurrencyKey(msgspec.Struct, frozen=True):
+    """The jobs of a namespace that exclude each other."""
+
+    group: str
+    key: str
+
+
+class KeyState(msgspec.Struct, frozen=True, kw_only=True):
+    """A key at the moment of a claim."""
+
+    limit: int = DEFAULT_CONCURRENCY_LIMIT
+    live: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many more leases its jobs may have. [CK3]"""
+        return max(0, self.limit - self.live)
+
+
+def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
+    """The key that a job shares with others; None if it has none."""
+    if job.concurrency_key is None:
+        return None
+    assert job.concurrency_group is not None
+    return ConcurrencyKey(job.concurrency_group, job.concurrency_key)
+
+
+def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
+    """Of ready jobs in claim order those that may run now as far as their keys are concerned: of
+    each key and queue as many as the key has room for. [CK3] [CK4]
+
+    By queue, because a queue may be paused or full: its first job must not hold up those of the
+    same key in another one. The planner grants no more than the key has room for in all queues.
+    """
+    taken: Counter[tuple[str, ConcurrencyKey]] = Counter()
+    found: list[Job] = []
+    for job in jobs:
+        key = concurrency_key_of(job)
+        if key is not None:
+            taken[job.queue, key] += 1
+        if key is None or taken[job.queue, key] <= keys[key].room:
+            found.append(job)
+    return found

@@ -1,0 +1,208 @@
+"""Whose turn it is among the jobs of a concurrency key. A mixin of `SqlStore`.
+
+Jobs that must wait for another one of their key stay out of a claim's way, however many they are:
+claims find jobs with a key only by the table `key_turn`, which has the first ones of each key. It
+is an index and says nothing about a job: no event, no revision. A change of a job notes its key in
+`key_change`; the next claim chooses the turns of such keys again. All of this happens under the
+lock of the key's group, so that claims of one group wait for each other (docs/adr/0054).
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
+from tenure.core.ids import JobId, Namespace, QueueName
+from tenure.core.job import AT_ONCE
+from tenure.core.outcomes import Change
+from tenure.stores.sql.candidates import Reading
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+MAX_KEY_CHANGES = 1000
+"""Of so many changes one claim chooses the turns again; the next one goes on."""
+
+
+class KeyedKind(msgspec.Struct, frozen=True):
+    """A kind that has jobs with a concurrency key in a queue, and the group of their keys."""
+
+    queue: QueueName
+    kind: str
+    group: str
+
+
+class KeyChange(msgspec.Struct, frozen=True, order=True):
+    """The turns of this key must be chosen again at this time."""
+
+    namespace: str
+    group: str
+    key: str
+    at: int
+
+
+class KeyedCandidates(msgspec.Struct, frozen=True):
+    """Rows of the jobs whose turn it is, by queue and kind, and the clock after them."""
+
+    rows: Sequence[Sequence[Row]]
+    moment: Sequence[Row]
+
+
+class SqlTurns(Transactional):
+    """The part of `Store.claim` that finds jobs with concurrency keys."""
+
+    @abstractmethod
+    def _group_locks(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
+        """Locks that keep claims of these groups apart."""
+
+    @abstractmethod
+    def _key_change_queries(self, changes: Sequence[KeyChange]) -> list[Query]:
+        """The statements that note these changes."""
+
+    @abstractmethod
+    def _first_queries(
+        self,
+        namespace: Namespace,
+        room: Mapping[ConcurrencyKey, int],
+        kinds: Sequence[KeyedKind],
+    ) -> list[Query]:
+        """The statements for the ready jobs, and those for the delayed jobs that are due, of each
+        of these keys, queue and kind; of each as many as there is room. A row is a queue, a kind,
+        a group, a key, and then a priority, a `run_at` and an id."""
+
+    @abstractmethod
+    def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
+        """Keys as the parameters of `{each_key}`."""
+
+    # --- noting --------------------------------------------------------------------------------
+
+    def _note_key_changes(self, changes: Iterable[Change]) -> list[Query]:
+        """The statements that note which keys these changes are about; none for jobs without one.
+        A change that is not applied after all is noted in vain."""
+        noted: set[KeyChange] = set()
+        for change in changes:
+            for each in (change, *change.spawned) if change.spawned else (change,):
+                job = each.job
+                if job.concurrency_key is None or job.lease_id is not None:
+                    continue
+                assert job.concurrency_group is not None
+                due_at = job.not_before or AT_ONCE
+                instants = {due_at} if each.expected_rev == 0 else {due_at, AT_ONCE}
+                noted |= {
+                    KeyChange(job.namespace, job.concurrency_group, job.concurrency_key, at)
+                    for at in instants
+                }
+        return self._key_change_queries(sorted(noted)) if noted else []
+
+    # --- claiming ------------------------------------------------------------------------------
+
+    def _keyed_candidates(
+        self, tx: Transaction, reading: Reading, queues: Sequence[QueueName]
+    ) -> KeyedCandidates | None:
+        """The jobs whose turn it is in these queues, as many as the claim reads of each."""
+        namespace = reading.scope.namespace
+        [rows] = tx.fetch(
+            self._query("keyed_kinds", namespace=namespace, queues=self._pack(queues))
+        )
+        known = [KeyedKind(*row) for row in rows]
+        wanted = [
+            each
+            for each in known
+            if reading.most.get(each.queue) and each.kind in reading.kinds[each.queue]
+        ]
+        if not wanted:
+            return None
+        self._choose_turns(tx, namespace, sorted({each.group for each in wanted}), known)
+        *found, moment = tx.fetch(
+            *[
+                self._query(
+                    "turns",
+                    namespace=namespace,
+                    queue=queue,
+                    kind=kind,
+                    wanted=min(
+                        reading.most[queue], reading.most_of_kinds.get(kind, reading.most[queue])
+                    ),
+                )
+                for queue, kind in sorted({(each.queue, each.kind) for each in wanted})
+            ],
+            self._query("moment_to_claim"),
+        )
+        return KeyedCandidates(found, moment)
+
+    def _choose_turns(
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        groups: Sequence[str],
+        kinds: Sequence[KeyedKind],
+    ) -> None:
+        """Lock the groups, and choose again the turns of the keys whose jobs have changed."""
+        locks = self._group_locks(namespace, groups)
+        taken = tx.fetch(
+            *locks,
+            *[
+                self._query(
+                    "take_key_changes",
+                    namespace=namespace,
+                    concurrency_group=group,
+                    changes=MAX_KEY_CHANGES,
+                )
+                for group in groups
+            ],
+        )[len(locks) :]
+        keys = sorted({row for rows in taken for row in rows})
+        if not keys:
+            return
+        states = self._key_states(tx, namespace, [ConcurrencyKey(*row) for row in keys])
+        room = {key: state.room for key, state in states.items() if state.room}
+        first = tx.fetch(*self._first_queries(namespace, room, kinds)) if room else []
+        turns = _first_of_each([row for rows in first for row in rows], room)
+        tx.fetch(
+            self._query("delete_turns_of_keys", namespace=namespace, **self._pack_keys(states)),
+            *([self._query("give_turns", ids=self._pack(turns))] if turns else []),
+        )
+
+    def _key_states(
+        self, tx: Transaction, namespace: Namespace, keys: Iterable[ConcurrencyKey]
+    ) -> dict[ConcurrencyKey, KeyState]:
+        """These keys with their live leases. Only claims that hold the group's lock add one."""
+        packed = self._pack_keys(keys)
+        [rows] = tx.fetch(self._query("live_of_keys", namespace=namespace, **packed))
+        return {ConcurrencyKey(group, key): KeyState(live=live) for group, key, live in rows}
+
+    def _end_turns(
+        self,
+        namespace: Namespace,
+        keys: Mapping[ConcurrencyKey, KeyState],
+        granted: Sequence[Change],
+    ) -> list[Query]:
+        """The statements that delete the turns that were granted, and those of keys that are now
+        at their limit: when one of their jobs ends, the turns are chosen again."""
+        if not keys:
+            return []
+        room = {key: state.room for key, state in keys.items()}
+        used: list[JobId] = []
+        for change in granted:
+            key = concurrency_key_of(change.job)
+            if key is not None:
+                room[key] -= 1
+                used.append(change.job.id)
+        full = [key for key, left in room.items() if left <= 0]
+        queries = [self._query("delete_turns", ids=self._pack(used))] if used else []
+        if full:
+            packed = self._pack_keys(full)
+            queries.append(self._query("delete_turns_of_keys", namespace=namespace, **packed))
+        return queries
+
+
+def _first_of_each(rows: Sequence[Row], room: Mapping[ConcurrencyKey, int]) -> list[str]:
+    """The ids of the first jobs of each key, queue and kind, ready ones and due ones together."""
+    chosen: list[str] = []
+    ordered = sorted(rows, key=lambda row: (row[:4], -row[4], row[5:]))
+    for (_, _, group, key), found in groupby(ordered, key=lambda row: row[:4]):
+        most = room[ConcurrencyKey(group, key)]
+        chosen += [row[6] for row in list(found)[:most]]
+    return chosen
