@@ -258,7 +258,7 @@ def fingerprint(command: Command) -> Fingerprint:
     if kind is Discard:
         command = msgspec.structs.replace(command, resolution=None)
     elif isinstance(command, Enqueue):
-        command = _without_context(command)
+        return _digest(kind, _enqueue_as_asked(_without_context(command)))
     return _digest(kind, command)
 
 
@@ -266,6 +266,19 @@ def _without_rev(command: Settle) -> dict[str, object]:
     """A report that states no `rev`: those that were recorded before that field replay."""
     asked = msgspec.structs.asdict(command)
     del asked["expected_rev"]
+    return asked
+
+
+_ADDED_TO_ENQUEUE = ("concurrency_key", "concurrency_group")
+
+
+def _enqueue_as_asked(command: Enqueue) -> dict[str, object]:
+    """Without the fields that were added, unless they are given: recorded enqueues from before
+    them replay."""
+    asked = msgspec.structs.asdict(command)
+    for name in _ADDED_TO_ENQUEUE:
+        if asked[name] is None:
+            del asked[name]
     return asked
 
 
