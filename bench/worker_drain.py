@@ -1,7 +1,8 @@
 """A real `tenure worker` draining no-op jobs: CPU per job of supervisor, children and server.
 
-The jobs wait in a paused queue until the worker is up, so its start is not part of the figures. CPU
-per job is the figure to compare: wall time depends on who else wants the cores.
+The jobs wait in a paused queue until the worker is up and has all of its children, so its start is
+not part of the figures. CPU per job is the figure to compare: wall time depends on who else wants
+the cores.
 
 `python -m bench.worker_drain --lane async -c 50 -c 1000` prints one line per run; `--source DIR`
 runs the worker from another checkout too, in turns, to see what a change has brought. With
@@ -38,6 +39,7 @@ NAME = "worker-drain"
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {"async": Kind("anoop"), "process": Kind("noop"), "thread": Kind("tnoop")}
 LIVE = tuple(status for status in JobStatus if not status.is_terminal)
+UNFINISHED = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=LIVE, limit=1)
 LOOK_EVERY_S = 0.2
 HEARTBEAT_S = 15.0
 PATIENCE_S = 600.0
@@ -127,12 +129,15 @@ def _drained(
     settle_dsn: str | None = None,
     postmaster: int | None = None,
 ) -> Drained:
-    store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
-    _fill(store, drain)
-    if settle_dsn is not None:
-        settle(settle_dsn)
+    # A worker starts most children of its process lane when it first has jobs for them.
+    first_jobs = drain.concurrency if drain.lane == "process" else 0
+    _fill(store, replace(drain, jobs=first_jobs))
     with _worker(url, drain) as process:
         _wait_until_up(store, process)
+        store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
+        _fill(store, drain)
+        if settle_dsn is not None:
+            settle(settle_dsn)
         before = _cpu_us(process.pid)
         server_before_s = 0.0 if postmaster is None else tree_cpu_s([postmaster])
         began_at = store.now()
@@ -140,7 +145,7 @@ def _drained(
         _wait_for_all(store, process)
         after = _cpu_us(process.pid)
         server_s = 0.0 if postmaster is None else tree_cpu_s([postmaster]) - server_before_s
-    check_history(store, jobs=drain.jobs, status=JobStatus.SUCCEEDED)
+    check_history(store, jobs=first_jobs + drain.jobs, status=JobStatus.SUCCEEDED)
     ended_at = max(each.job.updated_at for each in store.records(page_size=1000) if each.job)
     return Drained(
         jobs_per_s=drain.jobs / ((ended_at - began_at) / 1e6),
@@ -188,7 +193,8 @@ def _wait_until_up(store: Store, process: "subprocess.Popen[bytes]") -> None:
     while True:
         time.sleep(1.0)
         now = _cpu_us(process.pid)
-        if store.list_workers(DEFAULT_NAMESPACE) and sum(now) - sum(last) < 100_000:
+        is_known = store.list_workers(DEFAULT_NAMESPACE) and not store.list_jobs(UNFINISHED)
+        if is_known and sum(now) - sum(last) < 100_000:
             return
         last = now
         if process.poll() is not None or time.monotonic() >= give_up_at:
@@ -196,9 +202,8 @@ def _wait_until_up(store: Store, process: "subprocess.Popen[bytes]") -> None:
 
 
 def _wait_for_all(store: Store, process: "subprocess.Popen[bytes]") -> None:
-    unfinished = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=LIVE, limit=1)
     give_up_at = time.monotonic() + PATIENCE_S
-    while store.list_jobs(unfinished):
+    while store.list_jobs(UNFINISHED):
         if process.poll() is not None:
             raise BrokenHistory(f"the worker ended early, with exit code {process.returncode}")
         if time.monotonic() >= give_up_at:

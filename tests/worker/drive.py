@@ -51,6 +51,7 @@ class Network:
     def __init__(self) -> None:
         self.requests_arrive = True
         self.answers_return = True
+        self.claim_takes_s = 0.0
 
     def cut(self) -> None:
         self.requests_arrive = self.answers_return = False
@@ -201,6 +202,7 @@ class Drive:
     def _claim(self, action: SendClaim) -> None:
         if self.network.requests_arrive:
             answer = self.world.coordinator.claim(action.request)
+            self.world.clock.now += seconds(self.network.claim_takes_s)  # type: ignore[assignment]  # both count microseconds
             if self.network.answers_return:
                 self._events.append(ClaimAnswered(action.ticket, answer))
                 return

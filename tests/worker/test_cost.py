@@ -21,6 +21,7 @@ from tenure.core.vocabulary import Disposition, VerdictKind
 from tenure.handlers.registry import Isolation
 from tenure.worker import children
 from tenure.worker.claims import ClaimSettings
+from tenure.worker.keeper_client import KeeperClient
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -248,3 +249,19 @@ def test_a_job_costs_its_pool_as_much_beside_many_others_as_beside_few(
         assert actors.finished >= SHORT_JOBS
 
     assert spent[1] <= AT_MOST * spent[0]
+
+
+@pytest.mark.process
+def test_a_stream_of_short_jobs_hardly_ever_wakes_the_keeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[bytes] = []
+    actors = Actors(monkeypatch, Isolation.PROCESS, 2)
+    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+
+    actors.pass_through()
+
+    assert len(told) <= 1, "of a deadline, when the child begins its first job"
+    monkeypatch.undo()
+    actors.close()
+    assert actors.finished >= SHORT_JOBS

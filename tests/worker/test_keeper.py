@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 
 import pytest
 
 from tenure.clock import Boot, boot_now
+from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.worker import keeper_client
-from tenure.worker.keeper_client import KeeperClient
+from tenure.worker.keeper_client import TELL_WITHIN, KeeperClient
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
@@ -40,15 +42,17 @@ def group() -> Iterator[Callable[[], Group]]:
 
 
 @contextmanager
-def a_keeper() -> Iterator[tuple[KeeperClient, Callable[[], None]]]:
+def a_keeper(
+    clock: Callable[[], Boot] = boot_now,
+) -> Iterator[tuple[KeeperClient, Callable[[], None]]]:
     """A keeper, and a turn of the loop that it is part of."""
     selector = selectors.DefaultSelector()
-    keeper = KeeperClient(selector, boot_now)
+    keeper = KeeperClient(selector, clock)
 
     def turn() -> None:
         for key, _ in selector.select(0.05):
             key.data()
-        keeper.restart_if_due()
+        keeper.maintain()
 
     with closing(selector), closing(keeper):
         yield keeper, turn
@@ -104,8 +108,10 @@ def test_a_keeper_that_died_or_does_not_read_is_replaced_by_one_that_knows_all_g
         assert first is not None
         os.kill(first, number)
 
+        sooner = count(far(), -1)  # one that becomes later would be told later
+
         def is_replaced() -> bool:
-            keeper.kill_at(late.pid, far())
+            keeper.kill_at(late.pid, Boot(next(sooner)))
             turn()
             return keeper.pid not in (None, first)
 
@@ -126,3 +132,44 @@ def test_a_keeper_that_is_stopped_does_not_hold_up_its_supervisor(
         os.kill(keeper.pid, signal.SIGSTOP)
 
     assert keeper.pid is None
+
+
+@spec("WP18")
+def test_a_sooner_deadline_is_told_at_once_and_a_later_one_or_none_within_a_second(
+    group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bytes] = []
+    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    now, at = boot_now(), far()
+    a, b = group().pid, group().pid
+    with a_keeper(lambda: now) as (keeper, turn):
+        keeper.watch(a)
+        keeper.watch(b)
+        told.clear()
+
+        keeper.kill_each_at({a: at, b: at})
+        keeper.kill_each_at({a: Boot(at - 1), b: Boot(at + 1)})
+        for later in range(100):
+            keeper.kill_each_at({a: Boot(at + later), b: None})
+        assert told == [b"=%d %d\n=%d %d\n" % (a, at, b, at), b"=%d %d\n" % (a, at - 1)]
+        assert keeper.next_at == now + TELL_WITHIN
+
+        now = keeper.next_at
+        turn()
+
+        assert told[2:] == [b"=%d 0\n=%d %d\n" % (b, a, at + 99)]
+
+
+def test_a_later_deadline_is_told_at_once_if_the_known_one_is_near(
+    group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bytes] = []
+    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    with a_keeper() as (keeper, _):
+        pid = group().pid
+        keeper.watch(pid)
+        keeper.kill_at(pid, Boot(boot_now() + TELL_WITHIN))
+
+        keeper.kill_at(pid, None)
+
+        assert told[-1] == b"=%d 0\n" % pid

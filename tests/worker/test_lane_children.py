@@ -1,10 +1,11 @@
-"""Which child takes an attempt, and when another one is started."""
+"""Which child takes an attempt, when another one is started, how many attempts begin at once."""
 
 from typing import cast
 
+from tenure.clock import NEVER, Boot
 from tenure.handlers.registry import Isolation
 from tenure.worker.children import Child
-from tenure.worker.lane_children import LaneChildren
+from tenure.worker.lane_children import MOMENT, LaneChildren, RecentlyBegun
 
 
 def a_child() -> Child:
@@ -94,3 +95,27 @@ def test_a_child_that_left_is_not_given_back() -> None:
     assert not lane.has_free
     assert not lane.serving
     assert lane.missing == 1
+
+
+# --- how many begin at once --------------------------------------------------------------------
+
+
+def test_a_few_attempts_begin_at_once_and_another_one_when_one_of_them_has_ended() -> None:
+    recent = RecentlyBegun(most=2)
+    assert (recent.has_room(Boot(0)), recent.next_at) == (True, NEVER)
+
+    recent.begun(1, Boot(0))
+    recent.begun(2, Boot(10))
+    assert not recent.has_room(Boot(10))
+    recent.ended(1)
+
+    assert recent.has_room(Boot(10))
+    assert recent.next_at == 10 + MOMENT
+
+
+def test_an_attempt_that_has_run_for_a_moment_holds_up_no_other() -> None:
+    recent = RecentlyBegun(most=1)
+    recent.begun(1, Boot(0))
+
+    assert not recent.has_room(Boot(MOMENT - 1))
+    assert recent.has_room(Boot(MOMENT))

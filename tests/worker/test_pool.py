@@ -5,6 +5,9 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from tenure.clock import Boot, boot_now
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
+from tenure.worker import pool
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.messages import (
     AskToStop,
@@ -24,7 +28,7 @@ from tenure.worker.messages import (
 )
 from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Killed, Returned, Stopped
-from tenure.worker.pool import Pool
+from tenure.worker.pool import BEGUN_PER_CORE, Pool
 from tenure.worker.stats import Stats
 from tests.support.waiting import PATIENCE_S
 from tests.worker.sample import APP
@@ -35,18 +39,18 @@ pytestmark = pytest.mark.process
 class Loop:
     """A pool and the turning that a supervisor would do."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, children: int = 1, clock: Callable[[], Boot] = boot_now) -> None:
         self.events: list[Event] = []
         self.artifacts: list[ReceivedArtifact] = []
         self.selector = selectors.DefaultSelector()
         self.stats = Stats()
         self.pool = Pool(
             APP,
-            {Isolation.PROCESS: 1},
+            {Isolation.PROCESS: children},
             WorkerOptions(),
             environment=dict(os.environ),
             selector=self.selector,
-            clock=boot_now,
+            clock=clock,
             emit=self._emit,
             stats=self.stats,
             store_artifact=self.artifacts.append,
@@ -65,6 +69,13 @@ class Loop:
                 key.data()
             if boot_now() >= self.pool.next_at:
                 self.pool.maintain()
+
+    def begin(self, run: int, kind: str, payload: bytes = b"{}") -> None:
+        """An attempt that its claim has started."""
+        self.pool.prepare(run, Isolation.PROCESS, None, frame(run, kind, payload))
+
+    def wait_for_children(self, number: int) -> None:
+        self.turn_until(lambda: self.pool._lanes[Isolation.PROCESS].serving == number)
 
     def kill_children(self) -> None:
         for child in self.pool._children:
@@ -153,3 +164,61 @@ def test_messages_about_unknown_attempts_are_ignored(loop: Loop) -> None:
     loop.pool.run(frame(99, "add"))
 
     assert loop.events == []
+
+
+# --- several at once ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_cores", lambda: 1)
+
+
+@contextmanager
+def a_loop(**options: Any) -> Iterator[Loop]:
+    loop = Loop(**options)
+    loop.pool.start()
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+@pytest.mark.usefixtures("one_core")
+def test_short_jobs_that_come_at_once_run_one_after_the_other_in_a_few_children() -> None:
+    now = boot_now()
+    with a_loop(children=4, clock=lambda: now) as loop:
+        loop.wait_for_children(4)
+
+        for run in range(12):
+            loop.begin(run, "pid")
+        loop.turn_until(lambda: len(loop.events) == 12)
+
+        outcomes = [each.outcome for each in loop.events if isinstance(each, Finished)]
+        assert (
+            len({each.result for each in outcomes if isinstance(each, Returned)}) == BEGUN_PER_CORE
+        )
+
+
+@pytest.mark.usefixtures("one_core")
+def test_jobs_that_come_at_once_and_are_not_short_all_begin(tmp_path: Path) -> None:
+    with a_loop(children=4) as loop:
+        loop.wait_for_children(4)
+
+        for run in range(4):
+            loop.begin(run, "forever", b'{"file": "%s"}' % bytes(tmp_path / str(run)))
+
+        loop.turn_until(lambda: len(list(tmp_path.iterdir())) == 4)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_an_attempt_that_has_not_begun_is_killed_without_its_child() -> None:
+    now = boot_now()
+    with a_loop(children=4, clock=lambda: now) as loop:
+        loop.wait_for_children(4)
+        for run in range(BEGUN_PER_CORE + 1):
+            loop.begin(run, "add", b'{"a": 1, "b": 2}')
+
+        loop.pool.kill(BEGUN_PER_CORE)
+
+        assert loop.events == [Finished(BEGUN_PER_CORE, Killed())]

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.commands import Complete, Release, Start
+from tenure.core.commands import Release, Start
 from tenure.core.instants import seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
@@ -20,7 +20,7 @@ from tenure.worker.messages import (
     Send,
     SendClaim,
 )
-from tenure.worker.outbox import GATHER
+from tenure.worker.outbox import GATHER, LONGEST_GATHER
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
 
@@ -149,46 +149,68 @@ def test_a_started_grant_whose_answer_was_lost_runs_once() -> None:
 # --- a claim that waits a moment ---------------------------------------------------------------
 
 
-def with_short_jobs(concurrency: int) -> Drive:
-    """A worker whose slots are all taken, and whose jobs have been short so far."""
+def with_short_jobs(concurrency: int, *, long: int = 0, claim_takes_s: float = 0.0) -> Drive:
+    """A worker whose slots are all taken, the first ones by long jobs, and whose other jobs have
+    been short so far."""
     drive = a_drive(concurrency=concurrency, serving=1, lane=Isolation.ASYNC)
-    for _ in range(20 * concurrency):
+    for _ in range(40 * concurrency):
         drive.enqueue()
     drive.begin()
-    for _ in range(8):
-        for frame in frames(drive)[-concurrency:]:
+    drive.advance(0.1)
+    for number in range(30):
+        drive.network.claim_takes_s = claim_takes_s if number >= 8 else 0.0
+        for frame in frames(drive)[long - concurrency :]:
             drive.finish(frame.run)
-        drive.advance(0.01)
+        drive.advance(0.006)
     assert len(frames(drive)) - drive.stats.succeeded == concurrency
     return drive
 
 
-def test_claims_and_reports_of_short_jobs_wait_a_moment_for_a_good_part_of_the_slots() -> None:
-    drive = with_short_jobs(10)
-    running, jobs = zip(*((each.run, each.job_id) for each in frames(drive)[-10:]), strict=True)
+@pytest.mark.parametrize("long", [0, 3])
+def test_claims_and_reports_of_short_jobs_wait_a_moment_for_all_that_other_short_jobs_free(
+    long: int,
+) -> None:
+    drive = with_short_jobs(10, long=long)
+    *running, last = frames(drive)[long - 10 :]
     before = len(drive.wanted(SendClaim))
 
-    for run in running[:6]:
-        drive.finish(run)
+    for frame in running:
+        drive.finish(frame.run)
     assert len(drive.wanted(SendClaim)) == before
-    assert drive.commands(Complete)[-1].job_id not in jobs[:6]
+    assert drive.status(running[0].job_id) is JobStatus.RUNNING
 
-    drive.finish(running[6])
+    drive.finish(last.run)
 
-    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [7]
-    assert [each.job_id for each in drive.wanted(Send)[-1].commands] == list(jobs[:7])
+    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [10 - long]
+    reported = [each.job_id for each in drive.wanted(Send)[-1].commands]
+    assert reported == [each.job_id for each in (*running, last)]
 
 
-def test_claims_and_reports_of_short_jobs_wait_no_longer_than_a_few_milliseconds() -> None:
-    drive = with_short_jobs(10)
+@pytest.mark.parametrize("claim_takes_s", [0.0, 0.012, 5.0])
+def test_claims_and_reports_of_short_jobs_wait_as_long_as_a_claim_takes_within_bounds(
+    claim_takes_s: float,
+) -> None:
+    drive = with_short_jobs(10, claim_takes_s=claim_takes_s)
+    wait_s = min(max(claim_takes_s, GATHER / seconds(1)), LONGEST_GATHER / seconds(1))
     before = len(drive.wanted(SendClaim))
 
     drive.finish(frames(drive)[-1].run)
+    drive.advance(wait_s * 0.75)
     assert len(drive.wanted(SendClaim)) == before
     assert drive.status(frames(drive)[-1].job_id) is JobStatus.RUNNING
-    drive.advance(GATHER / seconds(1))
+    drive.advance(wait_s * 0.25)
 
     assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [1]
+
+
+def test_a_short_job_beside_long_ones_is_reported_at_once() -> None:
+    drive = with_short_jobs(3, long=2)
+    before = len(drive.wanted(SendClaim))
+
+    drive.finish(frames(drive)[-1].run)
+
+    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [1]
+    assert drive.stats.succeeded == len(frames(drive)) - 3
 
 
 def test_a_slot_that_a_long_job_frees_is_claimed_for_at_once() -> None:

@@ -114,6 +114,7 @@ class Attempt:
         self.start_sent_at: Boot | None = None
         self.began_at: Boot | None = None  # when its handler started
         self.ran_us: Duration | None = None
+        self.is_long = False  # whether its handler has run for longer than short jobs do
         self.asked_at: Boot | None = None  # when its handler was asked to stop
         self.is_cancelled = False  # asked to stop by a cancel, not by this worker's shutdown
         self.kill_at: Boot | None = None

@@ -2,7 +2,7 @@
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
-handlers (or to their event loop); a reader thread hears the supervisor.
+handlers (or to their event loop); a listener thread hears the supervisor while they run.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TextIO, assert_never
 
 from tenure.clock import boot_now
@@ -36,13 +36,16 @@ from tenure.worker.execution import Execution
 from tenure.worker.handler_transaction import Authority, Transactions
 from tenure.worker.messages import (
     ArtifactAnswer,
+    ArtifactEnd,
     AskToStop,
     Ended,
     EventsCounted,
     FollowUpAnswer,
+    FollowUpWanted,
     LeaseLent,
     LeaseLost,
     LeaseRenewed,
+    LeaseWanted,
     LoopBlocked,
     Printed,
     Ready,
@@ -61,6 +64,9 @@ LOOP_CHECK_S = 0.5
 LOOP_BLOCKED_AFTER = seconds(2)
 STACK_CHARACTERS = 4000
 PRINTED_CHARACTERS = 16 * 1024  # in one frame
+LISTEN_AFTER_S = 0.05
+"""How long a handler of the process lane runs, at least, before the supervisor is heard beside it.
+Nothing it says is that urgent, but for the answers to a handler's own questions."""
 
 
 def resident_bytes() -> int:
@@ -91,40 +97,51 @@ class Lane(ABC):
 
     @abstractmethod
     def start(self, executions: list[Execution]) -> None:
-        """Begin attempts; called in the reader's thread."""
+        """Begin attempts; called in the thread that reads."""
 
     @abstractmethod
     def retire(self) -> None:
-        """Let `serve` return once nothing runs; called in the reader's thread."""
+        """Let `serve` return once nothing runs; called in the thread that reads."""
 
-    def listen(self, received: list[ToChild]) -> None:
-        """The reader's thread: passes on what the supervisor says, first what was received before.
-        Ends the process when the supervisor is gone."""
+    def listen(self) -> None:
+        """The listener's thread: passes on what the supervisor says."""
         while True:
-            begun: list[Execution] = []
-            for message in received:
-                match message:
-                    case Run():
-                        begun.append(self._execution(message))
-                    case Retire():
-                        self.start(begun)
-                        begun = []
-                        self.retire()
-                    case Setup():
-                        pass
-                    case _:
-                        self._tell(message)
-            if begun:
-                self.start(begun)
-            received = self.channel.receive()
-            if not received:
-                os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
+            self.take(self._receive())
+
+    def _receive(self) -> list[ToChild]:
+        """What the supervisor says next. Ends the process when the supervisor is gone."""
+        received = self.channel.receive()
+        if not received:
+            os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
+        return received
+
+    def take(self, received: list[ToChild]) -> None:
+        """Pass on what the supervisor said."""
+        begun: list[Execution] = []
+        for message in received:
+            match message:
+                case Run():
+                    begun.append(self._execution(message))
+                case Retire():
+                    self.start(begun)
+                    begun = []
+                    self.retire()
+                case Setup():
+                    pass
+                case _:
+                    self._tell(message)
+        if begun:
+            self.start(begun)
+
+    def send(self, message: ToSupervisor) -> None:
+        """What an attempt tells the supervisor. Any thread."""
+        self.channel.send(message)
 
     def _execution(self, run: Run) -> Execution:
         execution = Execution(
             self._registry,
             run,
-            send=self.channel.send,
+            send=self.send,
             limits=self._limits,
             transactions=self.transactions,
         )
@@ -169,28 +186,93 @@ class Lane(ABC):
 
 
 class ProcessLane(Lane):
-    """One attempt at a time, in the main thread."""
+    """One attempt at a time, in the main thread.
+
+    Between two attempts the main thread reads itself: to wake another thread for each job costs
+    more than a short job does. While a handler runs, the listener reads in its place, once the
+    handler has run for a moment or waits for an answer, and until it has read the next job. Of the
+    two threads one reads at a time: `_main_reads` says which.
+    """
 
     def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
         super().__init__(channel, registry, limits)
         self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
+        self._calls: SimpleQueue[None] = SimpleQueue()  # wake the listener
+        self._lock = threading.Lock()  # for the attributes below
+        self._main_reads = True
+        self._begun = 0  # attempts
+        self._is_running = False
+        self._is_listener_idle = False
 
     def serve(self) -> None:
         """Run attempts in order of arrival."""
-        home = Path.cwd()
-        while (execution := self._inbox.get()) is not None:
+        home = str(Path.cwd())
+        while (execution := self._next()) is not None:
+            self._begins()
             outcome = execution.perform()
             reset_process(home)
+            with self._lock:
+                self._is_running = False
             self.end(execution, outcome)
 
+    def _next(self) -> Execution | None:
+        while True:
+            with self._lock:
+                reads = self._main_reads and self._inbox.empty()
+            if not reads:
+                return self._inbox.get()
+            self.take(self._receive())
+
+    def _begins(self) -> None:
+        with self._lock:
+            self._begun += 1
+            self._is_running = True
+            is_listener_idle, self._is_listener_idle = self._is_listener_idle, False
+        if is_listener_idle:
+            self._calls.put(None)
+
+    def listen(self) -> None:
+        """The listener's thread: sleeps while nothing runs, looks now and then whether the same
+        attempt still runs, and if so reads."""
+        seen = 0
+        while True:
+            is_called = self._is_called_within(LISTEN_AFTER_S)
+            with self._lock:
+                is_same = self._begun == seen
+                seen = self._begun
+                self._main_reads = not (self._is_running and (is_same or is_called))
+                self._is_listener_idle = is_same and not self._is_running
+            while not self._main_reads:
+                self.take(self._receive())
+            if self._is_listener_idle:
+                self._calls.get()
+
+    def _is_called_within(self, timeout_s: float) -> bool:
+        try:
+            self._calls.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+    def send(self, message: ToSupervisor) -> None:
+        """Whoever asks waits for an answer: somebody has to read it."""
+        super().send(message)
+        if self._main_reads and isinstance(message, ArtifactEnd | FollowUpWanted | LeaseWanted):
+            self._calls.put(None)
+
     def start(self, executions: list[Execution]) -> None:
-        """Hand them to the main thread."""
-        for execution in executions:
-            self._inbox.put(execution)
+        """Hand them to the main thread, which reads again after them."""
+        self._hand_over(*executions)
 
     def retire(self) -> None:
         """End after what is already in the queue."""
-        self._inbox.put(None)
+        self._hand_over(None)
+
+    def _hand_over(self, *executions: Execution | None) -> None:
+        with self._lock:
+            self._main_reads = True
+            for execution in executions:
+                self._inbox.put(execution)
 
 
 class ThreadLane(Lane):
@@ -397,9 +479,8 @@ def serve(descriptor: int, parent: int) -> None:
     lane.transactions = application.transactions
     lane.counts = application.counts
     lane.measures_memory = setup.measures_memory
-    threading.Thread(
-        target=lane.listen, args=(received,), name="tenure-reader", daemon=True
-    ).start()
+    lane.take(received)  # what came together with the setup
+    threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
     gc.freeze()  # what the imports made stays: collections need not look at it
     channel.send(Ready())
     try:

@@ -63,7 +63,7 @@ def _prefer_for_oom_kill() -> None:
         _OOM_FILE.write_text(str(OOM_SCORE))  # raising it needs no privilege, lowering it does
 
 
-def reset_process(home: Path) -> None:
+def reset_process(home: str) -> None:
     """Undo what a handler may have changed in its process and would hit the next one: timers,
     working directory, signal handlers."""
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

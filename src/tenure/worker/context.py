@@ -41,7 +41,7 @@ from tenure.worker.wire import LEASE_CHECK_S
 
 
 class AttemptContext(Context):
-    """Given to the handler; the child's reader thread tells it what the supervisor says."""
+    """Given to the handler; the child's listener tells it what the supervisor says."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class AttemptContext(Context):
         return self._reason is not None or not self.still_mine()
 
     def on_stop(self, callback: Callable[[], object] | None) -> None:
-        """Called, in the reader's thread, when the handler should stop."""
+        """Called, in the listener's thread, when the handler should stop."""
         self._on_stop = callback
         if callback is not None and (self._reason is not None or self._is_lost):
             callback()

@@ -2,6 +2,9 @@
 
 Never blocks. A keeper that died, or does not read, is replaced, and its successor is told
 everything: killing the keeper and then the supervisor must not leave a program running.
+
+A deadline that becomes sooner is told at once, one that becomes later or ends within a second:
+a child that runs many short jobs has a later deadline with each, and each line wakes a process.
 """
 
 import logging
@@ -10,7 +13,7 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +26,10 @@ READ_BYTES = 4096
 RESTART_AFTER = seconds(1)
 """Least time between two starts: a keeper that dies at once must not keep the worker busy."""
 
+TELL_WITHIN = seconds(1)
+"""How much later the keeper is told of a later deadline, if the one that it knows is at least twice
+as far away. A supervisor that is stopped for a whole lease loses so much of it."""
+
 _log = logging.getLogger("tenure.worker")
 
 
@@ -33,9 +40,11 @@ class KeeperClient:
         self._selector = selector
         self._clock = clock
         self._deadlines: dict[int, Boot | None] = {}  # by group
+        self._told: dict[int, Boot | None] = {}  # what the keeper knows of them
+        self._untold: dict[int, None] = {}  # groups of which it knows a sooner deadline
         self._started_at: Boot | None = None
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
-        self.next_at = NEVER
+        self._restart_at = self._tell_at = NEVER
         self._start()
 
     @property
@@ -43,15 +52,26 @@ class KeeperClient:
         """For tests; None while there is none."""
         return None if self._running is None else self._running[0].pid
 
+    @property
+    def next_at(self) -> Boot:
+        """When to call `maintain`."""
+        return min(self._restart_at, self._tell_at)
+
     def watch(self, group: int) -> None:
         """Kill this group with the supervisor."""
-        self._deadlines[group] = None
+        self._deadlines[group] = self._told[group] = None
         self._tell(b"+%d\n" % group)
 
     def forget(self, group: int) -> None:
         """It is gone; another process may get its id."""
-        self._deadlines.pop(group, None)
+        for known in (self._deadlines, self._told, self._untold):
+            known.pop(group, None)
         self._tell(b"-%d\n" % group)
+
+    def is_due(self, group: int) -> bool:
+        """Whether the deadline that the keeper knows has passed."""
+        told = self._told.get(group)
+        return told is not None and self._clock() >= told
 
     def kill_at(self, group: int, deadline: Boot | None) -> None:
         """Kill this group at the deadline, unless it is changed before; None: no deadline."""
@@ -59,23 +79,46 @@ class KeeperClient:
 
     def kill_each_at(self, deadlines: Mapping[int, Boot | None]) -> None:
         """The same for several groups at once."""
-        lines = b""
+        now = self._clock()
+        at_once: list[int] = []
         for group, deadline in deadlines.items():
-            if group in self._deadlines and self._deadlines[group] != deadline:
-                self._deadlines[group] = deadline
-                lines += b"=%d %d\n" % (group, deadline or 0)
+            if group not in self._deadlines:
+                continue
+            self._deadlines[group] = deadline
+            told = self._told[group]
+            if deadline == told:
+                self._untold.pop(group, None)
+            elif _may_wait(deadline, told, now):
+                self._untold[group] = None
+            else:
+                at_once.append(group)
+        self._tell_deadlines(at_once)
+        if self._untold and self._tell_at == NEVER:
+            self._tell_at = Boot(now + TELL_WITHIN)
+
+    def _tell_deadlines(self, groups: Iterable[int]) -> None:
+        lines = b""
+        for group in groups:
+            deadline = self._told[group] = self._deadlines[group]
+            self._untold.pop(group, None)
+            lines += b"=%d %d\n" % (group, deadline or 0)
         if lines:
             self._tell(lines)
 
-    def restart_if_due(self) -> None:
-        """Start another keeper if the last one died long enough ago."""
-        if self._running is None and self._clock() >= self.next_at:
+    def maintain(self) -> None:
+        """Tell it what has waited long enough; start another keeper if the last one died long
+        enough ago."""
+        now = self._clock()
+        if self._running is None and now >= self._restart_at:
             self._start()
+        if now >= self._tell_at:
+            self._tell_at = NEVER
+            self._tell_deadlines(list(self._untold))
 
     def close(self) -> None:
         """Close its input: it kills the groups it still watches, and exits. One that does not, as
         after SIGSTOP, is killed: it must not hold up the end of its worker."""
-        self.next_at = NEVER
+        self._restart_at = self._tell_at = NEVER
         if self._running is None:
             return
         process, ours = self._running
@@ -91,7 +134,7 @@ class KeeperClient:
     # --- the process ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self.next_at = NEVER
+        self._restart_at = NEVER
         self._started_at = self._clock()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -99,6 +142,8 @@ class KeeperClient:
             b"+%d\n=%d %d\n" % (group, group, deadline or 0)
             for group, deadline in self._deadlines.items()
         )
+        self._told = dict(self._deadlines)
+        self._untold.clear()
         # Before it starts: if this process is killed next, the keeper already knows every group.
         sent = ours.send(lines) if lines else 0
         with theirs:
@@ -113,7 +158,7 @@ class KeeperClient:
             except OSError as failure:  # no memory, or no more processes
                 ours.close()
                 _log.error("the keeper process could not be started: %s", failure)
-                self.next_at = Boot(self._started_at + RESTART_AFTER)
+                self._restart_at = Boot(self._started_at + RESTART_AFTER)
                 return
         self._running = process, ours
         self._selector.register(ours, selectors.EVENT_READ, self._heard)
@@ -150,8 +195,16 @@ class KeeperClient:
         process.wait()
         ours.close()
         _log.warning("the keeper process %s and is replaced", how)
-        self.next_at = Boot(self._started_at + RESTART_AFTER)
-        self.restart_if_due()
+        self._restart_at = Boot(self._started_at + RESTART_AFTER)
+        if self._clock() >= self._restart_at:
+            self._start()
+
+
+def _may_wait(deadline: Boot | None, told: Boot | None, now: Boot) -> bool:
+    """Whether the keeper knows a sooner deadline than this one, and not too soon a one."""
+    if told is None or told < now + 2 * TELL_WITHIN:
+        return False
+    return deadline is None or deadline > told
 
 
 def _environment() -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""The children of one lane by what they can do, the attempts that wait for one, and how many
-children are missing.
+"""The children of one lane by what they can do, the attempts that wait for one, how many children
+are missing, and how many attempts begin at once.
 
 Pure bookkeeping, and every answer takes the same time however many children there are. Starts and
 ends no process.
@@ -8,10 +8,54 @@ ends no process.
 from collections import deque
 from typing import TYPE_CHECKING
 
+from tenure.clock import NEVER, Boot
+from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 
 if TYPE_CHECKING:
     from tenure.worker.children import Child
+
+MOMENT = seconds(0.005)
+"""How long an attempt waits at most for a child that was used just now, while others are free."""
+
+
+class RecentlyBegun:
+    """Attempts that began a moment ago and have not ended: more than a few begin later.
+
+    Of many short jobs that come at once each would wake a process of its own, whose memory is no
+    longer in the processor's caches: a job that does nothing cost its child 300 µs of CPU in one of
+    32 processes, 130 µs in one of 4 that took turns. So a few begin, and the next one where one has
+    just ended. Jobs that have not ended after a moment are not short: then all begin.
+    """
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+        self._begun_at: dict[int, Boot] = {}  # by run, the oldest first
+
+    def begun(self, run: int, now: Boot) -> None:
+        """It begins."""
+        self._begun_at[run] = now
+
+    def ended(self, run: int) -> None:
+        """It has ended, or never began."""
+        self._begun_at.pop(run, None)
+
+    def forget(self) -> None:
+        """As if none of them had begun a moment ago."""
+        self._begun_at.clear()
+
+    def has_room(self, now: Boot) -> bool:
+        """Whether another one may begin now."""
+        while self._begun_at and now >= self.next_at:
+            del self._begun_at[next(iter(self._begun_at))]
+        return len(self._begun_at) < self._most
+
+    @property
+    def next_at(self) -> Boot:
+        """When the oldest of them has run for more than a moment."""
+        for begun_at in self._begun_at.values():
+            return Boot(begun_at + MOMENT)
+        return NEVER
 
 
 class LaneChildren:

@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.clock import NEVER, Boot
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
-from tenure.core.instants import seconds
+from tenure.core.instants import Duration, seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import trace_of_jobs
 from tenure.worker.attempts import Attempt
@@ -44,7 +44,9 @@ PATIENCE = seconds(0.02)
 """How long they gather at most for those under way: one that hangs must not hold up the others."""
 
 GATHER = seconds(0.005)
-"""How long reports of short jobs wait for more of them, and claims for more free slots."""
+LONGEST_GATHER = PATIENCE
+"""How long reports of short jobs wait for more of them, and claims for more free slots: as long as
+a claim takes, within these bounds."""
 
 _Batch = list[tuple[Attempt, WorkerCommand]]
 
@@ -69,6 +71,7 @@ class Outbox:
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
         self._under_way = 0  # calls with starts or reports
         self._tickets = 0
+        self._gather_us = GATHER
 
     def ticket(self) -> int:
         """A number for a request, by which its answer is recognised."""
@@ -84,9 +87,10 @@ class Outbox:
         self._waiting.append((attempt, command))
         self._has_starts |= isinstance(command, Start)
 
-    def flush(self, now: Boot, *, worthwhile: int = 1) -> list[Send]:
+    def flush(self, now: Boot, *, worthwhile: int = 1, gather_us: Duration = GATHER) -> list[Send]:
         """All first tries together, each retry alone; nothing while it is better to gather.
-        Reports alone wait for so many that are worthwhile."""
+        Reports alone wait for so many that are worthwhile, for `gather_us` at most."""
+        self._gather_us = gather_us
         if not self._waiting or not self._is_worth_sending(now, worthwhile):
             return []
         waiting, self._waiting = self._waiting, []
@@ -103,7 +107,7 @@ class Outbox:
     def _flush_at(self, *, is_enough: bool) -> Boot:
         if self._under_way >= UNDELAYED_CALLS:
             return Boot(self._waiting_since + PATIENCE)
-        return self._waiting_since if is_enough else Boot(self._waiting_since + GATHER)
+        return self._waiting_since if is_enough else Boot(self._waiting_since + self._gather_us)
 
     def renew(self, due: Iterable[Attempt], now: Boot) -> list[Send]:
         """A heartbeat for each of these leases, at once and in as few batches as possible."""

@@ -9,6 +9,7 @@ heaps. What children and keeper are told is written by `flush`, once per turn.
 """
 
 import logging
+import os
 import selectors
 import sys
 import time
@@ -27,7 +28,7 @@ from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
 from tenure.worker.follow_ups import FollowUpRequest
 from tenure.worker.keeper_client import KeeperClient
-from tenure.worker.lane_children import LaneChildren
+from tenure.worker.lane_children import LaneChildren, RecentlyBegun
 from tenure.worker.messages import (
     ArtifactAnswer,
     ArtifactEnd,
@@ -72,6 +73,8 @@ EXIT_WITHIN = seconds(1)
 EXIT_ALONE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
 EXIT_POLL_S = 0.01
+BEGUN_PER_CORE = 2
+"""So many attempts of the process lane begin at once, if they are short; others a moment later."""
 LAST_PART = 4
 """A successor is started at the earliest when a child has a quarter of its jobs left."""
 KEEPER_DELAY = seconds(0.1)
@@ -175,6 +178,7 @@ class Pool:
         self._child_timers = Timers()  # by number of the child: to be looked at
         self._stop_timers = Timers()  # by run: to have stopped
         self._output_timers = Timers()  # by run: to send its output
+        self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
         self._unflushed: dict[Child, None] = {}  # with frames or a deadline that nobody was told
         self._start_us = seconds(0)  # how long the last child took to start
         self._failed_starts = 0
@@ -197,8 +201,15 @@ class Pool:
             self._stop_timers.next_at,
             self._output_timers.next_at,
             self._spawn_at,
+            self._spread_at,
             NEVER if self._keeper is None else self._keeper.next_at,
         )
+
+    @property
+    def _spread_at(self) -> Boot:
+        """When those begin that waited for a child that was used just now."""
+        lane = self._lanes.get(Isolation.PROCESS)
+        return self._recent.next_at if lane and lane.waiting and lane.has_free else NEVER
 
     @property
     def is_up(self) -> bool:
@@ -341,7 +352,7 @@ class Pool:
     def _assign(self, slot: _Slot) -> None:
         if slot.child is None:
             lane = self._lanes[slot.lane]
-            slot.child = lane.take()
+            slot.child = lane.take() if self._may_begin(slot) else None
             if slot.child is None:
                 lane.waiting[slot.run] = None
                 return
@@ -353,9 +364,16 @@ class Pool:
         elif slot.frame is not None and not slot.is_sent:
             self._begin(slot, slot.child, slot.frame)
 
+    def _may_begin(self, slot: _Slot) -> bool:
+        """Whether it needs to wait for none of those that began just now."""
+        is_alone = slot.lane is Isolation.PROCESS and slot.frame is not None
+        return not is_alone or self._recent.has_room(self._clock())
+
     def _begin(self, slot: _Slot, child: Child, frame: Run) -> None:
         if child.lane is Isolation.PROCESS:
-            child.drain_output()
+            if not child.jobs_begun:
+                child.drain_output()  # of imports; later ones are read in every turn
+            self._recent.begun(slot.run, self._clock())
             child.output.take()  # of imports, or of threads between two jobs
         slot.is_sent = True
         child.ends.put(slot.run, frame.until)
@@ -382,6 +400,7 @@ class Pool:
         """Free the slot and tell the session how the attempt ended."""
         run, child = slot.run, slot.child
         del self._slots[run]
+        self._recent.ended(run)
         if child is not None:
             child.runs.discard(run)
             child.doomed.pop(run, None)
@@ -400,7 +419,19 @@ class Pool:
     def _assign_waiting(self, lane: Isolation) -> None:
         children = self._lanes[lane]
         while children.waiting and children.has_free:
-            self._assign(self._slots[next(iter(children.waiting))])
+            slot = self._slots[next(iter(children.waiting))]
+            self._assign(slot)
+            if slot.child is None:
+                return
+
+    def _spread(self, now: Boot) -> None:
+        """Those that began last have not ended soon, so the others wait no longer."""
+        if now < self._spread_at:
+            return
+        lane = self._lanes[Isolation.PROCESS]
+        while lane.waiting and lane.has_free:
+            self._recent.forget()
+            self._assign(self._slots[next(iter(lane.waiting))])
 
     # --- output --------------------------------------------------------------------------------
 
@@ -590,6 +621,7 @@ class Pool:
     def _reap(self, child: Child) -> None:
         for message in child.receive()[0]:
             self._heard(child, message)
+        was_due = self._keeper is not None and self._keeper.is_due(child.pid)
         if self._keeper is not None:
             self._keeper.forget(child.pid)
         how = child.reap()
@@ -613,7 +645,7 @@ class Pool:
                 self._finish(slot, Killed())
             elif child.was_killed:
                 self._finish(slot, Displaced())
-            elif child.is_sigkilled and self._has_lease_ended(slot):
+            elif child.is_sigkilled and (was_due or self._has_lease_ended(slot)):
                 self._finish(slot, Stopped())  # by the keeper
             else:
                 self._finish(slot, Died(how))
@@ -685,13 +717,14 @@ class Pool:
         """Start missing children, end overdue ones, send output."""
         now = self._clock()
         if self._keeper is not None:
-            self._keeper.restart_if_due()
+            self._keeper.maintain()
         for number in self._child_timers.due(now):
             self._maintain_child(self._by_number[number], now)
         for run in self._stop_timers.due(now):
             child = self._slots[run].child
             if child is not None and not child.was_killed and child.fault is None:
                 self._overdue(child, run)
+        self._spread(now)
         self._send_due_output(now)
         self._spawn_at = NEVER
         for lane in self._lanes:
@@ -735,6 +768,11 @@ class Pool:
         until = time.monotonic() + EXIT_ALONE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
             time.sleep(EXIT_POLL_S)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _deadline(child: Child) -> Boot | None:

@@ -9,7 +9,7 @@ as they fill and empty, and no turn walks through all attempts, except when ever
 concerned (a drain, a jump of the clock) and once a second for those that are polled.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -67,7 +67,7 @@ from tenure.worker.messages import (
     Ticked,
     Woken,
 )
-from tenure.worker.outbox import GATHER, LeasePolls, Outbox
+from tenure.worker.outbox import GATHER, LONGEST_GATHER, LeasePolls, Outbox
 from tenure.worker.outcomes import (
     Conflicted,
     Died,
@@ -172,6 +172,9 @@ class Session:
         self._serving: dict[Isolation, int] = {}  # children, as far as is known
         self._room_since: Boot | None = None  # since when slots become free for the next claim
         self._usual_run_us = 2 * SHORT_RUN
+        self._usual_claim_us = GATHER
+        self._young: deque[Attempt] = deque()  # began within SHORT_RUN, the oldest first
+        self._long = 0  # slots whose handlers have run for longer
         self._leases: set[LeaseId] = set()
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
@@ -210,8 +213,10 @@ class Session:
         self._now = now
         for event in events:
             self._dispatch(event)
+        self._count_long()
         self._do_what_is_due()
-        self._actions += self._outbox.flush(now, worthwhile=self._good_part())
+        good_part, gather_us = self._good_part(), self._gather_us()
+        self._actions += self._outbox.flush(now, worthwhile=good_part, gather_us=gather_us)
         self.next_at = self._earliest()
         actions, self._actions = self._actions, []
         return actions
@@ -340,17 +345,34 @@ class Session:
     def _good_part(self) -> int:
         """How many jobs a claim or a call with reports should be about at least. Short jobs end one
         soon after the other, and a transaction for one costs almost as much as one for many: while
-        more of them run, both wait a moment."""
-        is_quiet = self._occupied == 0 or self._drain is not None
+        more of them run, both wait a moment. Nobody waits for long ones."""
+        is_quiet = self._occupied <= self._long or self._drain is not None
         if is_quiet or self._usual_run_us > SHORT_RUN:
             return 1
-        return min(self._concurrency, MAX_PER_CLAIM) * 3 // 4 or 1
+        return min(self._concurrency - self._long, MAX_PER_CLAIM)
+
+    def _gather_us(self) -> Duration:
+        """How long both wait at most: a few milliseconds, or as long as a claim takes if jobs take
+        no longer than that. On a busy machine both take long."""
+        usual_us = max(GATHER, self._usual_claim_us)
+        return GATHER if self._usual_run_us > usual_us else usual_us
 
     def _gathers_until(self) -> Boot:
         free = self._concurrency - self._occupied
         if self._room_since is None or free >= self._good_part():
             return Boot(0)
-        return Boot(self._room_since + GATHER)
+        return Boot(self._room_since + self._gather_us())
+
+    def _count_long(self) -> None:
+        """Find the handlers that are no longer young."""
+        while self._young:
+            oldest = self._young[0]
+            assert oldest.began_at is not None
+            if self._now < oldest.began_at + SHORT_RUN:
+                return
+            self._young.popleft()
+            oldest.is_long = oldest.phase.has_handler
+            self._long += oldest.is_long
 
     def _ready(self, kinds: tuple[Kind, ...]) -> int:
         """How many attempts of any of these kinds could begin at once."""
@@ -401,7 +423,11 @@ class Session:
             worker = "another worker uses the same worker id"
             self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
-        self._claimer.heard(len(answer.grants), self._now, waited_us=self._now - sent_at)
+        took_us = self._now - sent_at
+        self._claimer.heard(len(answer.grants), self._now, waited_us=took_us)
+        if answer.grants:
+            took_us = min(took_us - min(answer.waited_us, took_us), LONGEST_GATHER)
+            self._usual_claim_us = Duration((3 * self._usual_claim_us + took_us) // 4)
         # While the coordinator held the claim, no lease had begun. [WP12]
         begun_at = Boot(sent_at + min(answer.waited_us, self._now - sent_at))
         for grant in answer.grants:
@@ -432,7 +458,6 @@ class Session:
         """Its claim has started it."""
         attempt.started_with_claim(begun_at, self._now)
         self._move(attempt, Phase.RUNNING)
-        attempt.began_at = self._now
         self.stats.started += 1
         frame = Run.of(attempt.run, attempt.grant, until=attempt.fence_at)
         self._actions.append(Prepare(attempt.run, attempt.grant, frame))
@@ -442,11 +467,14 @@ class Session:
         """Count the slots and remember who runs: the only place where a phase changes."""
         if phase is Phase.RUNNING:
             self._running[attempt.run] = attempt
+            self._young.append(attempt)
+            attempt.began_at = self._now
         elif attempt.phase is Phase.RUNNING:
             del self._running[attempt.run]
         if attempt.phase.has_handler and not phase.has_handler:
             kind = attempt.grant.job.kind
             self._occupied -= 1
+            self._long -= attempt.is_long
             self._occupied_by[kind] -= 1
             self._occupied_in[self._lanes.get(kind)] -= 1
             if self._room_since is None:
@@ -549,7 +577,6 @@ class Session:
         if isinstance(command, Start) and attempt.phase is Phase.STARTING:
             self.stats.started += 1
             self._move(attempt, Phase.RUNNING)
-            attempt.began_at = self._now
             attempt.tries = 0
             self._actions.append(Run.of(attempt.run, attempt.grant, until=attempt.fence_at))
             if self._drain is not None and self._now >= self._drain.ask_at:
