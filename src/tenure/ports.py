@@ -452,7 +452,8 @@ class SweepStore(Protocol):
     """What the sweeper needs of a store."""
 
     def due(self, *, limit: int) -> Loaded:
-        """Claimed and running jobs whose `due_at` has come, longest overdue first."""
+        """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by`
+        has come, longest overdue first. [W1] [EX2]"""
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""

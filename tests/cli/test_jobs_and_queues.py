@@ -124,6 +124,22 @@ def test_a_time_without_a_zone_or_with_a_delay_is_refused(
     assert said in refused.stderr
 
 
+@spec("EX1")
+def test_a_job_that_expires_is_shown_with_its_time(run: Run) -> None:
+    job_id = enqueued(run, "mail", "--expires", "10m")
+    patient = enqueued(run, "mail")
+
+    shown = json.loads(run("jobs", "show", job_id, "--json").stdout)["job"]
+    wrong = run("enqueue", "mail", "--expires", "0s")
+
+    assert shown["start_by"] > shown["enqueued_at"]
+    [line] = [li for li in run("jobs", "show", job_id).stdout.splitlines() if "expires" in li]
+    assert line.split()[1] == shown["start_by"]
+    assert "expires" not in run("jobs", "show", patient).stdout
+    assert wrong.exit_code == 2
+    assert "--expires: is 0" in wrong.stderr
+
+
 def test_cancelling_works_once_and_rerunning_makes_a_linked_job(run: Run) -> None:
     job_id = enqueued(run, "mail")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Conflict, Context, InvalidInput, Retry, ValidationError
+from tenure import Conflict, Context, InvalidInput, Job, Retry, ValidationError
 from tenure.client.app import Application
 from tenure.client.functions import CHUNK
 from tenure.conformance.spec import spec
@@ -177,6 +177,31 @@ def test_a_delay_is_reckoned_by_the_stores_clock(
     assert record.run_at == moment(Instant(scene.world.clock() + seconds(300)))
 
 
+@spec("EX1")
+def test_a_job_expires_as_its_kind_or_its_call_says(scene: Scene, app: Application) -> None:
+    @app.job(expires="10m")
+    def work() -> None: ...
+
+    @app.job
+    def patient() -> None: ...
+
+    def start_by(job: Job[None]) -> object:
+        return job.refresh().start_by
+
+    def after(amount_s: float) -> datetime:
+        return moment(Instant(scene.world.clock() + seconds(amount_s)))
+
+    assert start_by(work.enqueue()) == after(600)
+    assert start_by(work.using(expires="30s", delay=5).enqueue()) == after(35)
+    assert start_by(work.using(expires=None).enqueue()) == after(600), "as the kind says"
+    assert start_by(patient.using(expires=timedelta(minutes=1)).enqueue()) == after(60)
+    assert start_by(app.enqueue("patient", {}, expires=60)) == after(60)
+    assert start_by(patient.enqueue()) is None
+    for wrong in (0, "0s", -5, "later"):
+        with pytest.raises(InvalidInput, match="^expires="):
+            app.job(name=f"never-{wrong}", expires=wrong)(lambda: None)
+
+
 def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
     @app.job
     def work() -> None: ...
@@ -194,6 +219,9 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
         ({"delay": "soon"}, "^delay=…: .*5m, 2h"),
         ({"delay": True}, "^delay=…: bool"),
         ({"delay": float("nan")}, "delay"),
+        ({"expires": 0}, "^expires=…: is 0; omit expires"),
+        ({"expires": -1}, "^expires=…: -1 s is outside 0 to 366 days"),
+        ({"expires": "soon"}, "^expires=…: .*5m, 2h"),
         ({"delay": -1}, "^delay=…: -1 s is outside 0 to 366 days"),
         ({"lease": "400d"}, "^lease=…: 400 days is outside 0 to 366 days"),
         ({"run_at": datetime(2040, 1, 1)}, "time zone"),  # noqa: DTZ001 - naive is the point here

@@ -147,6 +147,7 @@ class Differential(RuleBasedStateMachine):
             payload=b'{"n":%d}' % number,
             priority=priority,
             delay_us=seconds(delay_s),
+            expires_us=seconds(20) if number % 5 == 4 else None,
             dedupe_key=key,
             correlation_id=f"c{number % 3}" if number % 2 else None,
             policy=POLICIES[how],

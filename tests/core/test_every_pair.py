@@ -61,10 +61,23 @@ def released_often(times: int, policy: Policy) -> Driver:
     return driver
 
 
+def unstarted_too_long(on_lost: OnLost = OnLost.REQUEUE) -> Driver:
+    """Due to be started within 10 s, and nobody has. Held for a reclaim, if that is asked for."""
+    driver = Driver(policy=Policy(on_lost=on_lost))
+    driver.do(replace(driver.enqueue(), expires_us=seconds(10)))
+    if on_lost is OnLost.RECLAIM:
+        driver.do(driver.claim())
+        driver.advance(60)
+        driver.do(driver.sweep())
+        return later(driver, 10)
+    return later(driver, 10)
+
+
 SITUATIONS: dict[str, Callable[[], Driver]] = {
     "no job": Driver,
     "queued": lives.queued,
     "queued, not ready": not_yet_ready,
+    "queued, expired": unstarted_too_long,
     "claimed": lives.claimed,
     "claimed, last attempt": lambda: lives.claimed(LAST),
     "claimed, last attempt, fails": lambda: lives.claimed(
@@ -116,6 +129,7 @@ SITUATIONS: dict[str, Callable[[], Driver]] = {
     "stalled, held": lives.held,
     "stalled, reclaim ready": lives.reclaimable,
     "stalled, reclaim waiting": lambda: lives.held(lives.RECLAIM),
+    "stalled, reclaim expired": lambda: unstarted_too_long(OnLost.RECLAIM),
     "succeeded": lives.succeeded,
     "failed": lives.failed,
     "cancelled": lives.cancelled,
@@ -208,6 +222,7 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     "T21": ("T21", "dead_lettered>dead_lettered", 0, 0),
     "T22": ("T22", "claimed>claimed", 1, 0),
     "T22+T3": ("T22", "claimed>claimed started>running", 1, 0),
+    "T31": ("T31", "cancelled>cancelled", 0, 0),
     "T27": ("T27", "enqueued>queued", 0, 0),  # of the new job; the old one stays
 }
 
@@ -297,6 +312,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "no job": {"enqueue": "T1", "enqueue, other body": "T1"},
     "queued": {"claim": "T2", "claim and start": "T2+T3", **cancels("T17"), "dead-letter": "T21"},
     "queued, not ready": {**cancels("T17"), "dead-letter": "T21"},
+    "queued, expired": {**cancels("T17"), "dead-letter": "T21", **sweeps("T31")},
     "claimed": OF_CLAIMED,
     "claimed, last attempt": OF_CLAIMED | retryable("T6+T9"),
     "claimed, last attempt, fails": OF_CLAIMED | retryable("T6+T9 fails"),
@@ -330,6 +346,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "stalled, held": OF_STALLED,
     "stalled, reclaim ready": OF_STALLED | {"claim": "T22", "claim and start": "T22+T3"},
     "stalled, reclaim waiting": OF_STALLED,
+    "stalled, reclaim expired": OF_STALLED | sweeps("T31"),
     "succeeded": OF_TERMINAL,
     "failed": OF_TERMINAL,
     "cancelled": OF_TERMINAL,

@@ -261,6 +261,11 @@ def every_life() -> list[Driver]:
         driver.do(driver.heartbeat())
         driver.do(driver.fail(JobError(error_class=ErrorClass.PERMANENT)))
         found.append(driver)
+    expiring = Driver()
+    expiring.do(replace(expiring.enqueue(), expires_us=seconds(10)))
+    expiring.do(expiring.claim(start=True))
+    expiring.do(expiring.fail())
+    found.append(expiring)
     for verb in ("cancel", "bury"):
         for driver in (lives.held(), lives.reclaimable(), lives.queued()):
             driver.do(command(driver, verb, JobError()))

@@ -436,6 +436,19 @@ def _is_start(_: int, event: Event) -> bool:
     return event.type is EventType.STARTED
 
 
+def _granted_after_its_time(record: Record, _: random.Random) -> Record | None:
+    if not any(event.type is EventType.CLAIMED for event in record.events):
+        return None
+    facts = replace(record.events[0].payload, start_by=record.events[0].ts)
+    return changed(record, 0, payload=facts)
+
+
+def _expired_after_a_start(record: Record, luck: random.Random) -> Record | None:
+    started = any(event.type is EventType.STARTED for event in record.events)
+    at = _position(record, luck, lambda _, event: event.type is EventType.CANCELLED)
+    return changed(record, at, cause=EventCause.EXPIRED) if started and at is not None else None
+
+
 def _is_transition(_: int, event: Event) -> bool:
     return event.type not in RENEWALS
 
@@ -493,6 +506,8 @@ CORRUPTIONS: dict[str, tuple[str, Corrupt]] = {
     },
     "a reason that is none": ("I24", _unknown_word("reason_code")),
     "a stage that is none": ("I24", _unknown_word("stage")),
+    "granted after its time to be started": ("I34", _granted_after_its_time),
+    "expired after a start": ("I34", _expired_after_a_start),
     "two owners": ("P1", _on(_is_running, _other_owner)),
     "runs without an owner": ("P1", _on(_is_claim, lambda r, at: changed(r, at, owner=None))),
     "leaves its end": ("P1", _resurrect),

@@ -168,6 +168,7 @@ class World:
                 actor=PRODUCER,
                 payload=b'{"n":%d}' % self.luck.randrange(100),
                 delay_us=seconds(self.luck.choice((0, 0, 0, 5))),
+                expires_us=self.luck.choice((None, None, None, seconds(20))),
                 dedupe_key=dedupe_key,
                 correlation_id=self.luck.choice((None, "c1")),
                 policy=policy or self.policy(),

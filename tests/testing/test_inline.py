@@ -47,6 +47,38 @@ def test_a_drained_job_has_its_result(app: Tenure, jobs: Inline) -> None:
     ]
 
 
+@spec("EX2", "EX3")
+def test_a_job_expires_in_virtual_time(app: Tenure, jobs: Inline) -> None:
+    ran: list[str] = []
+
+    @app.job(expires="10m", retry=Retry(initial="1h", max_attempts=2))
+    def remind(who: str) -> None:
+        ran.append(who)
+        if who == "bob":
+            raise OSError("engaged")
+
+    late = remind.enqueue("ada")
+    app.queues.pause("default")
+    jobs.advance("10m")
+    app.queues.resume("default")
+    retried = remind.enqueue("bob")
+    jobs.drain()
+
+    assert late.status == "cancelled"
+    assert late.events()[-1].cause == "expired"
+    assert (retried.status, retried.attempts) == ("dead_lettered", 2)
+    assert ran == ["bob", "bob"]
+
+
+@spec("EX2")
+def test_waiting_for_a_job_that_cannot_run_here_ends_when_it_expires(
+    app: Tenure, jobs: Inline
+) -> None:
+    job = app.enqueue("elsewhere", {}, expires="1h")
+
+    assert job.wait() == "cancelled"
+
+
 def test_waiting_for_a_result_runs_the_job(app: Tenure, jobs: Inline) -> None:
     @app.job
     async def add(a: int, b: int) -> int:

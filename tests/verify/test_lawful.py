@@ -125,7 +125,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         if rule.of_record is None and rule.of_acks is None and rule.of_store is None
     ]
 
-    assert ids == [*(f"I{n}" for n in range(1, 22)), "I23", "I24", "P1", "P2", "P3", "P4"]
+    assert ids == [*(f"I{n}" for n in range(1, 22)), "I23", "I24", "I34", "P1", "P2", "P3", "P4"]
     assert unchecked == ["I23"]  # of the metrics, which the store has not
 
 

@@ -61,6 +61,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None
     delay: Duration | None
     run_at: Instant | None
+    expires: Duration | None
     key: str | None
     concurrency_key: str | None
     concurrency_group: str | None
@@ -101,6 +102,12 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     callback=instant_value,
     help="Run it at this time at the earliest. Give the zone too, as in 2026-12-01T08:00+01:00 or"
     " 2026-12-01T07:00Z.",
+)
+@click.option(
+    "--expires",
+    callback=duration_value,
+    help="Cancel it if it was not started after this long, as in 10m. [default: the kind's with"
+    " --app, then never]",
 )
 @click.option(
     "--priority",
@@ -174,6 +181,7 @@ _FLAGS = {
     "concurrency_group": "--concurrency-group",
     "delay": "--delay",
     "run_at": "--run-at",
+    "expires": "--expires",
     "correlation_id": "--correlation-id",
     "job_id": "--id",
     "kind": "KIND",
@@ -265,6 +273,7 @@ def _command(serving: Coordination, options: EnqueueOptions, app: "Application |
         priority=options.priority or 0,
         delay_us=options.delay or Duration(0),
         run_at=options.run_at,
+        expires_us=options.expires,
         dedupe_key=options.key,
         concurrency_key=options.concurrency_key,
         concurrency_group=options.concurrency_group,
@@ -284,6 +293,7 @@ def _of_application(options: EnqueueOptions, app: "Application") -> Enqueue:
         "job_id": options.job_id,
         "run_at": options.run_at,
         "delay": None if options.delay is None else options.delay / MICROSECONDS_PER_SECOND,
+        "expires": None if options.expires is None else options.expires / MICROSECONDS_PER_SECOND,
     }
     given: Any = {name: value for name, value in settings.items() if value is not None}
     payload = msgspec.json.decode(options.payload)

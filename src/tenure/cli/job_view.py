@@ -30,6 +30,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("attempts", f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"),
         ("enqueued", exact_and_ago(job.enqueued_at, now)),
         ("runs at", exact_and_ago(job.run_at, now)),
+        ("expires", None if job.status.is_terminal else exact_and_ago(job.start_by, now)),
         ("worker", shown_worker(job)),
         _lease_fact(job, now),
         ("progress", done),

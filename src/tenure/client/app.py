@@ -57,6 +57,7 @@ from tenure.handlers.options import (
     naming_options,
     plain,
     policy_from,
+    positive_duration,
     queue_name,
 )
 from tenure.handlers.registry import Isolation, Registry, make_handler
@@ -170,6 +171,8 @@ class Application:
         with naming_options():
             queue = queue_name(options.get("queue", DEFAULT_QUEUE))
             policy = policy_from(options, Policy())
+            expires = options.get("expires")
+            expires_us = None if expires is None else positive_duration("expires", expires)
         handler = make_handler(
             function,
             kind=plain(options.get("name")),
@@ -180,6 +183,7 @@ class Application:
             concurrency=_concurrency(options),
             concurrency_key=options.get("concurrency_key"),
             concurrency_group=options.get("concurrency_group"),
+            expires_us=expires_us,
             local_names=local_names,
         )
         if options.get("name") is None and handler.kind == "<lambda>":

@@ -54,6 +54,7 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     trace_id: str | None
     origin_id: JobId | None
     origin_cause: EventCause | None
+    start_by: datetime | None
     enqueued_at: datetime
     status: JobStatus
     rev: int

@@ -16,7 +16,7 @@ from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import JobId
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.lateness import is_overdue
+from tenure.core.lateness import needs_sweep
 from tenure.ports import JobFilter, Store
 from tenure.telemetry.failure_log import FailureLog
 
@@ -62,14 +62,14 @@ class _SweepingReads:
     def _read(self, read: Callable[[], _Jobs]) -> _Jobs:
         found = read()
         jobs = found.values() if isinstance(found, dict) else found
-        leased = [job for job in jobs if job.due_at is not None]
-        if leased and self._has_swept(leased, self._coordinator.estimated_now()):
+        timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
+        if timed and self._has_swept(timed, self._coordinator.estimated_now()):
             found = read()
         return found
 
     def _has_swept(self, jobs: Iterable[Job], now: Instant) -> bool:
         """Whether some were overdue and could be swept, by this process or another."""
-        overdue = [job.id for job in jobs if is_overdue(job, now)]
+        overdue = [job.id for job in jobs if needs_sweep(job, now)]
         if not overdue or boot_now() < self._retries_at:
             return False
         try:

@@ -25,7 +25,7 @@ from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.core.lateness import is_overdue
+from tenure.core.lateness import needs_sweep
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
@@ -305,8 +305,8 @@ class Sweeper:
         if not jobs:
             return 0
         # A time-out may count from the claim, which is before every renewal.
-        since = min(job.claimed_at for job in jobs.values() if job.claimed_at is not None)
-        outages = tuple(self._store.outages(since=since))
+        claimed_at = [job.claimed_at for job in jobs.values() if job.claimed_at is not None]
+        outages = tuple(self._store.outages(since=min(claimed_at))) if claimed_at else ()
         # One call each, coalesced anyway: a job that cannot be swept must not stop the others.
         calls = [
             (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
@@ -318,7 +318,7 @@ class Sweeper:
     def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         now = self._store.load([]).now
         rows = self._store.load_without_bodies(ids)
-        return {job_id: job for job_id, job in rows.items() if is_overdue(job, now)}
+        return {job_id: job for job_id, job in rows.items() if needs_sweep(job, now)}
 
 
 def _overdue(due: Loaded) -> Iterator[int]:

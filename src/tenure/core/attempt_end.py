@@ -22,7 +22,7 @@ from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.lateness import revocation, time_limit_of
+from tenure.core.lateness import is_expired, revocation, time_limit_of
 from tenure.core.leases import (
     CLAIMED,
     LeaseJudgement,
@@ -60,6 +60,7 @@ from tenure.core.vocabulary import (
 
 MAX_OUTAGE_CREDITS = 3  # so that a poison job cannot hide behind a flapping store [O3]
 OBSERVED_BODY_BYTES = 4096
+EXPIRED_REASON = "expired: no attempt was started in time"
 
 
 def settle(job: Job | None, command: Settle, at: Moment, history: History | None) -> Outcome:
@@ -417,7 +418,11 @@ def _released_to(job: Job, command: Release, at: Moment) -> Instant:
 
 def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
-    if job is None or not job.status.is_leased or at.is_settling:  # [A10]
+    if job is None or at.is_settling:  # [A10]
+        return Replayed(answer=Reply(job=job))
+    if is_expired(job, at.now):
+        return _expire(job, command, at)
+    if not job.status.is_leased:
         return Replayed(answer=Reply(job=job))
     cause = revocation(job, at.now)
     if cause is None:
@@ -439,6 +444,17 @@ def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Out
         cause = EventCause.OUTAGE  # an excused time-out stays one: its worker hears `timed_out`
     drafts = _lose(job, cause, at, is_free=has_credit or is_of_earlier_epoch)
     return _swept("T12" if is_expiry else "T13", job, drafts, origin, at)
+
+
+def _expire(job: Job, command: Sweep, at: Moment) -> Applied:
+    """Cancel a job that should have been started before now. [T31] [EX2]"""
+    draft = Draft(
+        type=EventType.CANCELLED,
+        to=JobStatus.CANCELLED,
+        cause=EventCause.EXPIRED,
+        facts=Facts(reason=EXPIRED_REASON),
+    )
+    return _swept("T31", job, [draft], Origin(actor=command.actor, request_id=None), at)
 
 
 def _swept(rule: str, job: Job, drafts: list[Draft], origin: Origin, at: Moment) -> Applied:

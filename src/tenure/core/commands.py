@@ -51,6 +51,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: int = 0
     delay_us: Duration = Duration(0)
     run_at: Instant | None = None
+    expires_us: Duration | None = None
     dedupe_key: str | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
@@ -297,6 +298,9 @@ def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerpr
 
 
 def _without_context(command: Enqueue) -> Enqueue:
+    if command.expires_us is None:
+        # Left out: enqueues that were recorded before this field replay.
+        command = msgspec.structs.replace(command, expires_us=msgspec.UNSET)
     if isinstance(command, FollowUp):
         parent = ParentAttempt(job_id=command.parent.job_id, lease_id=LeaseId(""))
         command = msgspec.structs.replace(command, parent=parent)

@@ -71,6 +71,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     concurrency_group: str | None = None
     origin_id: JobId | None = None
     run_at: Instant | None = None
+    start_by: Instant | None = None
     sha256: str | None = None
     checkpoint_sha256: str | None = None
     size: int | None = None
@@ -102,6 +103,7 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "concurrency_group",
         "origin_id",
         "run_at",
+        "start_by",
         "sha256",
         "size",
     ),

@@ -60,6 +60,7 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
     EventType.STALLED: (
         *_ATTEMPT_END,
         "started_at",
+        "start_by",
         "progress",
         "last_error",
         "failures",
@@ -125,6 +126,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         trace_id=event.trace_id,
         origin_id=facts.origin_id,
         origin_cause=event.cause,
+        start_by=facts.start_by,
         enqueued_at=event.ts,
         status=_QUEUED,
         rev=event.seq,
@@ -269,6 +271,7 @@ def _stalled(job: Job, event: Event, _: bytes | None) -> Job:
     return replace(
         _ended(job, event),
         started_at=None,
+        start_by=job.start_by if job.started_at is None else None,  # a retry does not expire [EX3]
         run_at=facts.run_at,
         not_before=not_before(facts.run_at, queued_at=event.ts),
         stall_cause=event.cause,

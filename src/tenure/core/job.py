@@ -95,6 +95,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     trace_id: str | None
     origin_id: JobId | None
     origin_cause: EventCause | None
+    start_by: Instant | None  # it is not granted from then on; None once an attempt has started
     enqueued_at: Instant
 
     status: JobStatus

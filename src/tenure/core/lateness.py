@@ -87,6 +87,19 @@ def is_overdue(job: Job, now: Instant) -> bool:
     return job.due_at is not None and later(now, job.updated_at) >= job.due_at
 
 
+def is_expired(job: Job, now: Instant) -> bool:
+    """Whether a job that waits should have been started before now: it is granted to nobody, and
+    the next sweep cancels it. [EX2]"""
+    if job.start_by is None or job.not_before is None:
+        return False
+    return later(now, job.updated_at) >= job.start_by
+
+
+def needs_sweep(job: Job, now: Instant) -> bool:
+    """Whether time has ended the job's lease or its wait, and nobody has recorded it yet. [W5]"""
+    return is_overdue(job, now) or is_expired(job, now)
+
+
 def is_suspect(job: Job, now: Instant) -> bool:
     """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
     if job.lease_expires_at is None:

@@ -36,6 +36,7 @@ from tenure.core.events import Facts, digest
 from tenure.core.ids import epoch_of, fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
+from tenure.core.lateness import is_expired
 from tenure.core.leases import (
     CLAIMED,
     LeaseJudgement,
@@ -75,6 +76,8 @@ def decide(
 def is_ready(job: Job, now: Instant) -> bool:
     """Whether a job may be granted now, its queue permitting. [T2] [T22] [Z6] [Y5]"""
     if job.not_before is None or job.not_before > now or job.cancel_requested_at is not None:
+        return False
+    if job.start_by is not None and is_expired(job, now):  # [EX2]
         return False
     if has_unknown_word(job):  # left to processes of the version that wrote it [Y5]
         return False

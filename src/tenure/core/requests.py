@@ -19,6 +19,7 @@ from tenure.core.changes import (
     attempt_summary,
     origin_of,
 )
+from tenure.core.checks import MAX_INSTANT
 from tenure.core.commands import (
     Cancel,
     DeadLetter,
@@ -33,7 +34,7 @@ from tenure.core.commands import (
 )
 from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import JobId, RequestId, derived_job_id
-from tenure.core.instants import Instant, later
+from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, JobError, needs_compensation
 from tenure.core.lateness import why_not_held
 from tenure.core.outcomes import (
@@ -75,6 +76,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
     if parent is not None and parent.job is not None:  # [OB4]
         correlation_id = parent.job.correlated_by if correlation_id is None else correlation_id
         trace_id = parent.job.trace_id if trace_id is None else trace_id
+    run_at = Instant(at.now + command.delay_us) if command.run_at is None else command.run_at
     facts = Facts(
         namespace=command.namespace,
         queue=command.queue,
@@ -85,7 +87,8 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         concurrency_key=command.concurrency_key,
         concurrency_group=command.concurrency_group,
         origin_id=None if parent is None else parent.job_id,
-        run_at=Instant(at.now + command.delay_us) if command.run_at is None else command.run_at,
+        run_at=run_at,
+        start_by=_start_by(command.expires_us, later(at.now, run_at)),
         sha256=digest(command.payload),
         size=len(command.payload),
     )
@@ -107,6 +110,14 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         correlation_id=correlation_id,
         trace_id=trace_id,
     )
+
+
+def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | None:
+    """From when on a job that nobody has started is expired. It counts from the time that the job
+    could have been started: a delay longer than this is no mistake. [EX1]"""
+    if expires_us is None:
+        return None
+    return Instant(min(waits_from + expires_us, MAX_INSTANT))
 
 
 def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause | None:

@@ -254,6 +254,14 @@ TABLE: tuple[Transition, ...] = (
         actors=_WORKER,
         grants=True,
     ),
+    Transition(
+        id="T31",
+        sources=(Q, S),
+        operation="expire unstarted",
+        guard="start_by reached, no attempt has started",
+        paths=((_CANCELLED,),),
+        actors=_SYSTEM,
+    ),
     # The rows below leave the job as it is: a redrive is T1 of another job, `compensated` is an
     # observation, T25 refuses, and a purge takes row and events away together.
     Transition(

@@ -195,6 +195,10 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
         check_integer("run_at", command.run_at, low=0, high=MAX_INSTANT)
         if command.delay_us:
             raise InvalidInput("run_at", "given together with a delay", hint="give one of them")
+    if command.expires_us is not None:
+        check_duration("expires_us", command.expires_us)
+        if command.expires_us == 0:
+            raise InvalidInput("expires_us", "is 0: the job would expire at once")
     if command.dedupe_key is not None:
         check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
     if command.concurrency_key is not None:

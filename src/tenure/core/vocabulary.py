@@ -171,6 +171,7 @@ class EventCause(Word):
     SOFT = "soft"
     ACKNOWLEDGED = "acknowledged"
     OPERATOR = "operator"
+    EXPIRED = "expired"
 
 
 class VerdictKind(StrEnum):

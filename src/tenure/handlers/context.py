@@ -30,6 +30,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     delay_us: Duration = Duration(0)
     run_at: Instant | None = None
+    expires_us: Duration | None = None
     dedupe_key: str | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None

@@ -54,6 +54,7 @@ class PolicyOptions(TypedDict, total=False):
     grace: Span
     retry: Retry
     on_lost: Literal["requeue", "hold", "reclaim"] | OnLost
+    expires: Span | None
 
 
 class EnqueueOptions(PolicyOptions, total=False):
@@ -101,6 +102,14 @@ def bounded_duration(field: str, value: object) -> Duration:
     """A duration within the limits of policies and commands."""
     found = duration(field, value)
     check_duration(field, found)
+    return found
+
+
+def positive_duration(field: str, value: object) -> Duration:
+    """A duration that is not zero, within the limits of policies and commands."""
+    found = bounded_duration(field, value)
+    if found == 0:
+        raise InvalidInput(field, "is 0", hint=f"omit {field}, or give a time such as 10m")
     return found
 
 
@@ -221,6 +230,7 @@ _OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "concurrency_group": ("concurrency_group", plain),
     "delay": ("delay_us", partial(bounded_duration, "delay")),
     "run_at": ("run_at", partial(instant, "run_at")),
+    "expires": ("expires_us", partial(positive_duration, "expires")),
     "correlation_id": ("correlation_id", plain),
     "trace_id": ("trace_id", plain),
 }

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName
+from tenure.core.instants import Duration
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.concurrency import KeyRule, key_rule
@@ -42,6 +43,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     concurrency: int | None = None
     key_rule: KeyRule | None = None
+    expires_us: Duration | None = None
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
@@ -51,6 +53,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             queue=self.queue,
             payload=payload,
             priority=self.priority,
+            expires_us=self.expires_us,
             policy=policy,
             concurrency_key=key,
             concurrency_group=None if key is None else self.concurrency_group,
@@ -148,6 +151,7 @@ def make_handler(
     concurrency: int | None = None,
     concurrency_key: object = None,
     concurrency_group: object = None,
+    expires_us: Duration | None = None,
     local_names: Mapping[str, Any] | None = None,
 ) -> Handler:
     """A handler for `function`; its kind is the function's own name unless one is given."""
@@ -174,6 +178,7 @@ def make_handler(
         key_rule=None
         if concurrency_key is None and concurrency_group is None
         else key_rule(name, signature.all_parameters, concurrency_key, concurrency_group),
+        expires_us=expires_us,
     )
 
 

@@ -284,13 +284,18 @@ class Inline:
     # --- time ----------------------------------------------------------------------------------
 
     def _next_instant(self) -> Instant | None:
-        """When something happens next: a job becomes ready, or a lease ends without a report."""
+        """When something happens next: a job becomes ready, a lease ends without a report, or a job
+        that cannot run here expires."""
         kinds = self._app.registry.kinds()
         paused = {each.name for each in self.store.list_queues(self._app.namespace) if each.paused}
+        jobs = [(job, job.kind in kinds and job.queue not in paused) for job in self._stored()]
         instants = [
-            job.run_at if job.due_at is None else job.due_at
-            for job in self._stored()
-            if job.kind in kinds and job.queue not in paused
+            job.run_at if job.due_at is None else job.due_at for job, can_run in jobs if can_run
+        ]
+        instants += [
+            job.start_by
+            for job, can_run in jobs
+            if not can_run and job.not_before is not None and job.start_by is not None
         ]
         return min((each for each in instants if each is not None), default=None)
 

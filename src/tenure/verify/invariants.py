@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tenure.ports import Record, RecordSource
-from tenure.verify import ack_rules, leases, order, projections, rows, shared_keys
+from tenure.verify import ack_rules, expiry, leases, order, projections, rows, shared_keys
 from tenure.verify.acks import Ack
 from tenure.verify.violations import Violation
 
@@ -120,6 +120,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I24",
         title="every stored word and document can be read",
         of_record=rows.everything_can_be_read,
+    ),
+    Invariant(
+        id="I34",
+        title="a job that has expired never starts",
+        of_record=expiry.expired_jobs_never_start,
     ),
     Invariant(
         id="P1",

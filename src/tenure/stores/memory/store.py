@@ -382,6 +382,8 @@ class MemoryStore(
         ]
         allowed = sorted(filter(room.has_room_for, ready), key=claim_order)
         eligible = with_room(allowed, self._concurrency_keys(scope.namespace))
+        # After its turn was found: one that has expired keeps it until the next sweep.
+        eligible = [job for job in eligible if job.start_by is None or job.start_by > now]
         return first_with_room(eligible, room, wanted=wanted)
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
@@ -393,14 +395,16 @@ class MemoryStore(
         return replace(state, live=live)
 
     def due(self, *, limit: int) -> Loaded:
-        """Leased jobs whose lease has ended, longest overdue first."""
+        """Jobs whose lease, or whose time to be started, is over; longest overdue first."""
         with self._lock:
             self._open()
             now = self._clock()
             overdue = [
-                (job.due_at, job.id)
+                (since, job.id)
                 for job in self._jobs.values()
-                if job.due_at is not None and job.due_at <= now
+                if (since := job.start_by if job.due_at is None else job.due_at) is not None
+                and since <= now
+                and (job.due_at is not None or job.not_before is not None)
             ]
             found = {job_id: self._jobs[job_id] for _, job_id in sorted(overdue)[:limit]}
             return Loaded(now, self._epoch, found)

@@ -23,10 +23,13 @@ MAX_ARMS = 64
 MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
 
-_READY = "j.not_before = 0 AND j.kind = :kind_{n} AND {keyless}"
+_IN_TIME = " AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))"
+"""Jobs that have expired must not lie in the way of a claim until the next sweep. [EX2]"""
+_READY = "j.not_before = 0 AND j.kind = :kind_{n} AND {keyless}" + _IN_TIME
 _OF_LEVEL = (
     "j.not_before > 0 AND j.kind = :kind_{n} AND {keyless}"
     " AND j.priority = CAST(:priority_{n} AS {smallint}) AND j.run_at <= (SELECT {t}clock())"
+    + _IN_TIME
 )
 _BELOW_LEVEL = _OF_LEVEL.replace("j.priority =", "j.priority <")
 _ARM = (

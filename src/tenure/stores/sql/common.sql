@@ -154,6 +154,7 @@ SELECT {job_columns_of_j} FROM {t}key_turn AS f
  CROSS JOIN {t}job AS j
  WHERE f.namespace = :namespace AND f.queue = :queue AND f.kind = :kind
    AND j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
+   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
  ORDER BY f.priority DESC, f.run_at, f.job_id
  LIMIT :wanted {skip_locked_jobs};
 
@@ -203,9 +204,19 @@ SELECT r.kind FROM ready AS r WHERE r.kind IS NOT NULL
 SELECT d.kind FROM delayed AS d WHERE d.kind IS NOT NULL;
 
 -- name: due
-SELECT {job_columns} FROM {t}job AS j
- WHERE j.lease_id IS NOT NULL AND j.due_at <= (SELECT {t}clock())
- ORDER BY j.due_at, j.id
+-- Leases that are over, and jobs that should have been started by now: an index each.
+SELECT {job_columns} FROM (
+    SELECT l.id AS due_id, l.due_at AS since FROM {t}job AS l
+     WHERE l.lease_id IS NOT NULL AND l.due_at <= (SELECT {t}clock())
+     UNION ALL
+    SELECT due_id, since FROM (
+        SELECT w.id AS due_id, w.start_by AS since FROM {t}job AS w
+         WHERE w.start_by IS NOT NULL AND w.not_before IS NOT NULL
+           AND w.start_by <= (SELECT {t}clock())
+         ORDER BY w.start_by LIMIT :limit) AS waited) AS found
+ CROSS JOIN {t}job AS j
+ WHERE j.id = found.due_id
+ ORDER BY found.since, found.due_id
  LIMIT :limit;
 
 -- name: register_queue

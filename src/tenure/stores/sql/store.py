@@ -585,7 +585,7 @@ class SqlStore(
         )
 
     def due(self, *, limit: int) -> Loaded:
-        """Leased jobs whose lease has ended, longest overdue first."""
+        """Jobs whose lease, or whose time to be started, is over; longest overdue first."""
         return self._loaded(self._query("due", limit=limit))
 
     # --- queues, ticks, outages, epoch ---------------------------------------------------------

@@ -85,6 +85,7 @@ CREATE TABLE {t}job (
     claimed_run_at        bigint,
     started_at            bigint,
     finished_at           bigint,
+    start_by              bigint,
     cancel_requested_at   bigint,
     cancel_deadline       bigint,
     last_lease_expires_at bigint,
@@ -204,6 +205,9 @@ CREATE INDEX job_leased
 CREATE UNIQUE INDEX job_dedupe
     ON {t}job (namespace, kind, dedupe_key)
  WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
+-- Jobs that expire unless they are started in time, while they wait. Both columns are in its condition,
+-- so that other jobs have no entry, and a claim's update, which is no HOT update anyway, takes it away.
+CREATE INDEX job_start_by ON {t}job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
 CREATE INDEX job_finished ON {t}job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_correlation
     ON {t}job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;

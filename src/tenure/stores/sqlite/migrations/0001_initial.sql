@@ -58,6 +58,7 @@ CREATE TABLE tenure_job (
     last_owner            TEXT,
     last_lease_expires_at INTEGER,
     finished_at           INTEGER,
+    start_by              INTEGER,
     reason_code           TEXT,
     stage                 TEXT,
     dedupe_key            TEXT,
@@ -154,6 +155,9 @@ CREATE INDEX tenure_job_delayed_by_key
 CREATE INDEX tenure_job_leased_by_key
     ON tenure_job (namespace, concurrency_group, concurrency_key)
  WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
+-- Jobs that expire unless they are started in time, while they wait; other jobs have no entry.
+CREATE INDEX tenure_job_start_by
+    ON tenure_job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 CREATE UNIQUE INDEX tenure_job_dedupe
