@@ -198,7 +198,7 @@ def test_a_job_expires_as_its_kind_or_its_call_says(scene: Scene, app: Applicati
     assert start_by(app.enqueue("patient", {}, expires=60)) == after(60)
     assert start_by(patient.enqueue()) is None
     for wrong in (0, "0s", -5, "later"):
-        with pytest.raises(InvalidInput, match="^expires="):
+        with pytest.raises(InvalidInput, match=r"^expires="):
             app.job(name=f"never-{wrong}", expires=wrong)(lambda: None)
 
 
