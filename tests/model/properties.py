@@ -58,6 +58,16 @@ def ended_by(job: Job, now: Instant) -> Cause | None:
     return Cause.LEASE_EXPIRED if now >= job.lease_expires_at else None
 
 
+def is_expired(state: State) -> bool:
+    """Whether the job waits although it should have been started before now, by its log. [EX2]"""
+    start_by = state.log[0].payload.start_by
+    was_started = any(event.type is EventType.STARTED for event in state.log)
+    waits = state.job.status is JobStatus.QUEUED or (
+        state.job.status is JobStatus.STALLED and state.job.policy.on_lost is OnLost.RECLAIM
+    )
+    return start_by is not None and waits and state.now >= start_by and not was_started
+
+
 def is_valid(state: State, grip: Grip) -> bool:
     """Whether a lease carries authority, from everything the outside knows."""
     return (
@@ -235,7 +245,7 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
         case "soft cancel":
             is_running = job.status is JobStatus.RUNNING
             return JobStatus.RUNNING if is_running else JobStatus.CANCELLED
-        case _ if is_asked_to_stop:
+        case _ if is_asked_to_stop or (action.startswith("sweep") and is_expired(state)):
             return JobStatus.CANCELLED
         case "fail" if exhausts:
             may_fail = job.policy.on_exhausted is OnExhausted.FAIL and job.compensates is None
@@ -255,7 +265,7 @@ def expected_cost(state: State, action: str, *, has_outage: bool) -> int:
         return int(job.cancel_requested_at is None)
     if action == "release":
         return int(job.cancel_requested_at is None and job.releases >= job.policy.max_releases)
-    if not action.startswith("sweep"):
+    if not action.startswith("sweep") or is_expired(state):
         return 0
     ended = ended_by(job, state.now)
     if ended is Cause.JOB_CANCELLED:
@@ -334,6 +344,8 @@ def _grant(state: State, outcome: Applied) -> Iterator[Violation]:
     )
     if not may or job.run_at is None or job.run_at > state.now:  # here no clock is set back
         yield Violation("grant", f"granted while {job.status}, run_at {job.run_at}")
+    if is_expired(state):
+        yield Violation("expired", "granted after its time to be started [EX2]")
     if state.cancel_heard or job.cancel_requested_at is not None:
         yield Violation("cancel", "granted after its cancellation was acknowledged [I14]")
     lease_id = outcome.change.job.lease_id
@@ -446,5 +458,6 @@ def judge_redrive(state: State, outcome: Outcome) -> Iterator[Violation]:
 def judge_sweep(state: State, outcome: Outcome) -> Iterator[Violation]:
     """A sweep records a deadline exactly when one has passed. [W1]"""
     is_due = state.job.status.is_leased and ended_by(state.job, state.now) is not None
+    is_due = is_due or is_expired(state)
     if isinstance(outcome, Applied) != is_due or not isinstance(outcome, Applied | Replayed):
         yield Violation("sweep", f"due: {is_due}, outcome {type(outcome).__name__}")

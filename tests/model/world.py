@@ -124,6 +124,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int = 0
     is_compensation: bool = False
     claims_start: bool = False
+    expires: int | None = None
 
     @property
     def is_bounded(self) -> bool:
@@ -230,6 +231,7 @@ def key_of(state: State) -> bytes:
         job.reason_code,
         job.last_error is None,
         _left(job.not_before, now),
+        _left(job.start_by, now),
         _left(job.lease_expires_at, now),
         _left(job.cancel_deadline, now),
         start_limit,
@@ -303,6 +305,7 @@ def birth(bounds: Bounds) -> tuple[State, Applied]:
         kind=Kind("work"),
         actor=CLIENT,
         policy=bounds.policy,
+        expires_us=None if bounds.expires is None else Duration(bounds.expires),
     )
     at = Moment(now=BIRTH, epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
     outcome = lifecycle.decide(None, enqueue, at)
