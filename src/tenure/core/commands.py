@@ -297,10 +297,14 @@ def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerpr
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())
 
 
+_ADDED_TO_ENQUEUE = ("expires_us", "concurrency_key", "concurrency_group")
+"""Left out where they are not given: enqueues that were recorded before these fields replay."""
+
+
 def _without_context(command: Enqueue) -> Enqueue:
-    if command.expires_us is None:
-        # Left out: enqueues that were recorded before this field replay.
-        command = msgspec.structs.replace(command, expires_us=msgspec.UNSET)
+    absent = {name: msgspec.UNSET for name in _ADDED_TO_ENQUEUE if getattr(command, name) is None}
+    if absent:
+        command = msgspec.structs.replace(command, **absent)
     if isinstance(command, FollowUp):
         parent = ParentAttempt(job_id=command.parent.job_id, lease_id=LeaseId(""))
         command = msgspec.structs.replace(command, parent=parent)

@@ -110,7 +110,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Ten positional arguments: see `changes._event`.
+    # Eleven positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -122,7 +122,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.dedupe_key,
         facts.concurrency_key,
         _group(facts),
-        correlation_id=event.correlation_id,
+        event.correlation_id,
         trace_id=event.trace_id,
         origin_id=facts.origin_id,
         origin_cause=event.cause,
