@@ -270,7 +270,7 @@ def _without_rev(command: Settle) -> dict[str, object]:
     return asked
 
 
-_ADDED_TO_ENQUEUE = ("concurrency_key", "concurrency_group")
+_ADDED_TO_ENQUEUE = ("concurrency_key", "concurrency_group", "expires_us")
 
 
 def _enqueue_as_asked(command: Enqueue) -> dict[str, object]:
@@ -297,14 +297,7 @@ def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerpr
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())
 
 
-_ADDED_TO_ENQUEUE = ("expires_us", "concurrency_key", "concurrency_group")
-"""Left out where they are not given: enqueues that were recorded before these fields replay."""
-
-
 def _without_context(command: Enqueue) -> Enqueue:
-    absent = {name: msgspec.UNSET for name in _ADDED_TO_ENQUEUE if getattr(command, name) is None}
-    if absent:
-        command = msgspec.structs.replace(command, **absent)
     if isinstance(command, FollowUp):
         parent = ParentAttempt(job_id=command.parent.job_id, lease_id=LeaseId(""))
         command = msgspec.structs.replace(command, parent=parent)

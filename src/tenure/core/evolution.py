@@ -110,7 +110,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Eleven positional arguments: see `changes._event`.
+    # Twelve positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -123,7 +123,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.concurrency_key,
         _group(facts),
         event.correlation_id,
-        trace_id=event.trace_id,
+        event.trace_id,
         origin_id=facts.origin_id,
         origin_cause=event.cause,
         start_by=facts.start_by,
