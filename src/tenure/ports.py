@@ -42,7 +42,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
-from tenure.core.rates import Rate
+from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.verdicts import Answer
@@ -314,6 +314,10 @@ class JobStore(Protocol):
         """Set what holds for a kind; with `only_new`, only if the store has no settings of it.
         Returns what the store has then. When this returns no claim that ignores it can commit.
         [RL5] [RL6]"""
+
+    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+        """The rates that jobs of this kind in this queue are under: the queue's, then the kind's.
+        Decides nothing. [RL10]"""
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""

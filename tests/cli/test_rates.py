@@ -1,11 +1,13 @@
 """Rates of queues and kinds from the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tenure.conformance.spec import spec
-from tests.cli.harness import Run
+from tenure.coordinator.service import Coordinator
+from tests.cli.harness import Run, claimed
 
 
 def enqueued(run: Run, *words: str) -> str:
@@ -74,3 +76,58 @@ def test_what_is_no_rate_is_refused_and_nothing_is_written(
     assert said in refused.stderr
     assert json.loads(run("kinds", "ls", "--json").stdout) == []
     assert json.loads(run("queues", "ls", "--json").stdout)[0]["rate"] is None
+
+
+APPLICATION = """
+from tenure import Tenure
+app = Tenure()
+
+@app.job(rate="10/s", burst=3)
+def letter() -> None: ...
+
+@app.job
+def plain() -> None: ...
+"""
+
+
+@spec("RL6")
+def test_sync_writes_what_the_application_declares(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "declared_rates.py").write_text(APPLICATION)
+    monkeypatch.syspath_prepend(tmp_path)
+    enqueued(run, "letter")
+    run("kinds", "limit", "letter", "--rate", "1/h")
+    run("kinds", "limit", "plain", "--rate", "5/m")
+    run("kinds", "limit", "foreign", "--rate", "2/s")
+
+    first = run("kinds", "sync", "declared_rates:app")
+    again = run("kinds", "sync", "declared_rates:app")
+    pruned = run("kinds", "sync", "declared_rates:app", "--prune")
+    found = json.loads(run("kinds", "ls", "--json").stdout)
+
+    assert first.stdout == "letter: rate 10/s, burst 3 (was rate 1/h, burst 1)\n"
+    assert again.stdout == "letter: rate 10/s, burst 3, as before\n"
+    assert "plain: no rate (was rate 5/m, burst 1)\n" in pruned.stdout
+    assert [(each["kind"], each["rate"]) for each in found] == [
+        ("foreign", "2/s"),
+        ("letter", "10/s"),
+        ("plain", None),
+    ]
+
+
+@spec("RL10")
+def test_show_names_the_rate_that_a_job_waits_for(run: Run, serving: Coordinator) -> None:
+    *_, waiting = [enqueued(run, "mail") for _ in range(3)]
+    run("queues", "limit", "default", "--rate", "1/h", "--burst", "2")
+    claimed(serving)
+    run("kinds", "limit", "mail", "--rate", "2/m")
+    claimed(serving, claim_seq=2)
+
+    of_queue = run("jobs", "show", waiting).stdout
+    run("queues", "limit", "default", "--rate", "none")
+    of_kind = run("jobs", "show", waiting).stdout
+
+    said = "it waits for the rate limit {}, which has room for the next job in about"
+    assert said.format("1/h of queue default") in of_queue
+    assert said.format("2/m of kind mail") in of_kind

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -82,6 +83,53 @@ def test_a_refused_claim_does_not_wait(stage: Stage) -> None:
 
     assert (answer.status, answer.json["verdict"]) == (200, "REJECTED")
     assert answer.json["cause"] == "stale_claim"
+
+
+@spec("RL9")
+def test_a_line_that_a_rate_holds_back_asks_when_there_is_room(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        stage.enqueue(number)
+    stage.call("limit", {"rate": "5/s"}, role=O, queue="q")
+    assert len(stage.claim()) == 1
+    asked: list[float] = []
+    submit = stage.coordinator.submit_claim
+
+    def count(request: Any) -> Any:
+        asked.append(asyncio.get_running_loop().time())
+        return submit(request)
+
+    monkeypatch.setattr(stage.coordinator, "submit_claim", count)
+
+    async def scenario() -> Answer:
+        message = stage.claim_message(wait_s=60)
+        claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
+        await auntil(lambda: len(asked) >= 5)
+        stage.clock.advance(1)
+        return await claim
+
+    answer = stage.run(scenario())
+
+    assert len(answer.json["grants"]) == 1
+    # The store's clock stands still, so the rate has room "in 0.2 s" each time it is asked. The
+    # first two are the claim itself and its place in the line; a hint of the enqueue may add one.
+    assert all(later - before > 0.15 for before, later in pairwise(asked[2:]))
+
+
+@spec("RL9")
+def test_a_claim_is_told_that_a_rate_holds_back_what_it_asked_for(stage: Stage) -> None:
+    for number in (1, 2):
+        stage.enqueue(number)
+    stage.call("set-kind", {"rate": "1/m"}, role=O, kind="k")
+    stage.claim()
+
+    some = stage.ask("POST", "/v1/claim", stage.claim_message(), token=stage.of(W))
+    of_kind = stage.claim_message(kinds=["k"])
+    everything = stage.ask("POST", "/v1/claim", of_kind, token=stage.of(W))
+
+    assert (some.json["held_s"], some.json["all_held"]) == (60.0, False)
+    assert (everything.json["held_s"], everything.json["all_held"]) == (60.0, True)
 
 
 def test_only_one_of_many_waiting_claims_asks_the_store(

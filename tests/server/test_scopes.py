@@ -26,7 +26,7 @@ NAMED_BY_HAND = {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up"),
-        *("pause", "resume", "limit", "drain"),
+        *("pause", "resume", "limit", "drain", "rates"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },
@@ -35,7 +35,7 @@ NAMED_BY_HAND = {
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
-        *("drain", "set-kind", "declare-kind"),
+        *("drain", "set-kind", "declare-kind", "rates"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
     },
@@ -71,6 +71,8 @@ def ask(stage: Stage, route: Route, word: str, *, token: str) -> Answer:
     """The route's example, about the queue `q` and the kind `k`."""
     if route.name == "claim":
         return stage.ask("POST", route.path, stage.claim_message(kinds=["k"]), token=token)
+    if route.name == "rates":
+        return stage.ask("GET", f"{route.path}?queue=q&kind=k", token=token)
     if route.method == "GET" and not route.path_fields:
         value = {"queue": "q", "kind": "k"}[word]
         return stage.ask("GET", f"{route.path}?{word}={value}", token=token)

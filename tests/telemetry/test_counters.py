@@ -29,6 +29,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Compensation, Policy
+from tenure.core.rates import parse_rate
 from tenure.core.vocabulary import OnLost, ReasonCode, ReleaseKind
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.ports import Measures, QueueMeasure
@@ -186,6 +187,18 @@ def test_a_lost_compare_and_swap_is_a_lost_race_and_what_follows_is_counted_once
 def conflicts(kit: Observed) -> dict[str, float]:
     found = samples(kit.metrics.text()).get("tenure_claim_conflicts_total", {})
     return {dict(labels)["conflict"]: number for labels, number in found.items()}
+
+
+@spec("OB27")
+def test_a_claim_that_a_rate_held_back_is_counted(kit: Observed) -> None:
+    kit.enqueue()
+    kit.enqueue()
+    kit.rate(parse_rate("rate", "1/m"))
+
+    for _ in range(3):
+        kit.claim()
+
+    assert conflicts(kit)["held"] == 2
 
 
 @spec("OB27")

@@ -1,14 +1,17 @@
 """Inline jobs: the real lifecycle in this process, in virtual time."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tenure import (
     Cancelled,
     Context,
+    InvalidInput,
     JobCancelled,
     JobDeadLettered,
     JobFailed,
@@ -445,3 +448,56 @@ def test_a_handlers_own_transaction_is_fenced(
 
     assert post.enqueue(40).result() == 2
     assert entries(till) == [40]
+
+
+@spec("RL1", "RL9")
+def test_rates_hold_in_virtual_time(app: Tenure, jobs: Inline) -> None:
+    @app.job(rate="1/m", burst=2)
+    def letter(number: int) -> int:
+        return number
+
+    @app.job
+    def other() -> None: ...
+
+    began = jobs.clock()
+    letters = [letter.enqueue(number) for number in range(4)]
+    free = other.enqueue()
+
+    assert jobs.run_ready() == [*letters[:2], free]
+    assert jobs.run_ready() == []
+    assert jobs.advance("59s") == []
+    assert jobs.advance("1s") == [letters[2]]
+    assert letters[3].result() == 3
+    assert jobs.clock() - began == seconds(120)
+
+
+@spec("RL6")
+def test_a_rate_that_was_set_by_hand_stays(app: Tenure, jobs: Inline) -> None:
+    app.kinds.limit("letter", rate="1/d")
+
+    @app.job(rate="10/s")
+    def letter() -> None: ...
+
+    for _ in range(3):
+        letter.enqueue()
+
+    assert len(jobs.run_ready()) == 1
+    assert jobs.advance("1h") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rate": "0/s"}, "rate: 0/s is not from 1"),
+        ({"rate": "10 per s"}, "rate: '10 per s' is not a rate"),
+        ({"rate": 10}, "rate: '10' is not a rate"),
+        ({"rate": "10/s", "burst": 0}, "burst: 0 is not from 1"),
+        ({"burst": 3}, "burst: belongs to a rate"),
+    ],
+)
+@spec("RL4")
+def test_what_is_no_rate_of_a_kind_is_refused_where_it_is_declared(
+    app: Tenure, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(said)):
+        app.job(**options)(lambda: None)

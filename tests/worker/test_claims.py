@@ -6,10 +6,11 @@ import pytest
 
 from tenure.clock import Boot
 from tenure.conformance.spec import spec
+from tenure.core.claims import Held
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.retry import delay_us
-from tenure.worker.claims import MAX_CLAIM_TRIES, RETRY, Claimer, ClaimSettings
+from tenure.worker.claims import LONGEST_HOLD, MAX_CLAIM_TRIES, RETRY, Claimer, ClaimSettings
 
 HIGH, LOW = QueueName("high"), QueueName("low")
 PLAIN, SCARCE = Kind("plain"), Kind("scarce")
@@ -151,3 +152,47 @@ def test_a_claim_that_is_answered_starts_the_count_anew() -> None:
     answered(each)
 
     assert [unanswered(each) for _ in range(MAX_CLAIM_TRIES)] == ["claim-2"] * MAX_CLAIM_TRIES
+
+
+@spec("RL9")
+def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> None:
+    each = claimer()
+    answered(each, grants=0)
+    each.ask(free=1, running=Counter())
+    each.heard(0, Boot(0), held=Held(seconds(20), is_all=True))
+
+    assert each.next_at == Boot(seconds(20))
+
+    each.ask(free=1, running=Counter())
+    each.heard(0, Boot(0), held=Held(seconds(3600), is_all=True))
+
+    assert each.next_at == Boot(LONGEST_HOLD)
+
+
+@spec("RL9")
+def test_a_worker_asks_when_a_rate_has_room_and_polls_for_the_rest_meanwhile() -> None:
+    each = claimer()
+    each.ask(free=1, running=Counter())
+    each.heard(0, Boot(0), held=Held(seconds(0.01), is_all=False))
+    soon = each.next_at
+    each.ask(free=1, running=Counter())
+    each.heard(0, Boot(0), held=Held(seconds(20), is_all=False))
+
+    assert soon == Boot(seconds(0.01))
+    assert each.next_at < seconds(0.75)
+
+
+@spec("RL9")
+def test_one_group_of_kinds_that_is_not_held_is_polled_for() -> None:
+    each = claimer(kinds={PLAIN: None, SCARCE: 2})
+    for held in (None, Held(seconds(20), is_all=True)):
+        each.ask(free=1, running=Counter())
+        each.heard(0, Boot(0), held=held)
+
+    assert each.next_at < seconds(0.75)
+
+    for held in (Held(seconds(20), is_all=True), Held(seconds(7), is_all=True)):
+        each.ask(free=1, running=Counter())
+        each.heard(0, Boot(0), held=held)
+
+    assert each.next_at == Boot(seconds(7))

@@ -1,55 +1,23 @@
 """`tenure kinds …`: list what is set for kinds, and set it."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
-from tenure.cli.common import coordination, json_option, namespace_option, url_option
-from tenure.cli.output import print_json, print_table, printable
+from tenure.cli.application import app_value, load_app, token_for, url_for
+from tenure.cli.common import (
+    app_url_option,
+    coordination,
+    json_option,
+    namespace_option,
+    url_option,
+)
+from tenure.cli.output import print_json, print_table, printable, say
+from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
 from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindSettings
-from tenure.core.rates import Rate, parse_rate
-from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, kind_record
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def rate_options(function: _F) -> _F:
-    """`--rate` and `--burst`."""
-    burst = click.option(
-        "--burst",
-        type=int,
-        help="How many jobs may begin at once after a pause; with --rate. Without it, what the rate"
-        " gives in a tenth of a second, and 1 at least.",
-    )
-    rate = click.option(
-        "--rate",
-        metavar="RATE",
-        help="At most so many jobs begin per second, minute, hour or day: 10/s, 100/m, 5/h, 1000/d;"
-        " or none.",
-    )
-    return rate(burst(function))
-
-
-def given_rate(rate: str | None, burst: int | None) -> Rate | UnsetType | None:
-    """What the options ask for: UNSET leaves the rate as it is, None removes it."""
-    if rate is not None and rate.strip().lower() != "none":
-        try:
-            return parse_rate("--rate", rate, burst)
-        except InvalidInput as wrong:
-            raise click.UsageError(str(wrong)) from wrong
-    if burst is not None:
-        raise click.UsageError("--burst belongs to a rate: give --rate too")
-    return UNSET if rate is None else None
-
-
-def rate_in_words(rate: Rate) -> str:
-    """A rate as a sentence has it."""
-    return f"at most {rate}, up to {rate.burst} at once"
+from tenure.worker.declared_kinds import settings_of
 
 
 @click.group()
@@ -73,6 +41,40 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
         ["KIND", "RATE", "BURST"],
         [(each.kind, each.rate, None if each.rate is None else each.rate.burst) for each in found],
     )
+
+
+@kinds.command(name="sync")
+@app_url_option
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Also remove what is set for kinds of the application that declare nothing.",
+)
+@click.argument("app", metavar="MODULE:APP", required=False, callback=app_value)
+def sync_kinds(url: str | None, prune: bool, app: str) -> None:
+    """Write what the application declares for its kinds: a step of a deploy.
+
+    A worker writes only what the store has never seen. Kinds that already have what is declared
+    stay as they are.
+    """
+    found = load_app(app)
+    declared = {each.kind: each for each in settings_of(found.registry)}
+    chosen = url_for(found, url, tell=say)
+    with coordination(chosen, create=True, token=token_for(found, url)) as serving:
+        stored = {each.kind: each for each in serving.store.list_kinds(found.namespace)}
+        if prune:
+            bare = [kind for kind in found.registry.kinds() if kind in stored]
+            declared = {kind: KindSettings(kind=kind) for kind in bare} | declared
+        for kind, wanted in sorted(declared.items()):
+            before = stored.get(kind)
+            if before is not None and before.is_declared_as(wanted):
+                click.echo(f"{kind}: {wanted}, as before")
+                continue
+            kept = serving.store.put_kind(found.namespace, wanted)
+            was = "" if before is None else f" (was {before})"
+            click.echo(f"{kind}: {kept}{was}")
+    if not declared:
+        click.echo("the application declares nothing for its kinds", err=True)
 
 
 @kinds.command(name="limit")

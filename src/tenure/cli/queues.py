@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenure.cli.common import coordination, json_option, namespace_option, refuse, url_option
-from tenure.cli.kinds import given_rate, rate_in_words, rate_options
 from tenure.cli.output import in_words, print_json, print_table, printable
+from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.coordinator.service import Coordinator
 from tenure.core.checks import check_name
 from tenure.core.claims import QueueState

@@ -43,6 +43,7 @@ from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Complete, Enqueue
 from tenure.core.ids import DEFAULT_QUEUE, JobId, Kind, Namespace
 from tenure.core.policy import Policy
+from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
@@ -77,6 +78,8 @@ class JobOptions(PolicyOptions, total=False):
     concurrency: int
     concurrency_key: KeySource
     concurrency_group: str
+    rate: str
+    burst: int
     compensate: str | JobFunction[..., Any, Any]
 
 
@@ -184,6 +187,7 @@ class Application:
             concurrency_key=options.get("concurrency_key"),
             concurrency_group=options.get("concurrency_group"),
             expires_us=expires_us,
+            rate=_rate(options),
             local_names=local_names,
         )
         if options.get("name") is None and handler.kind == "<lambda>":
@@ -430,6 +434,14 @@ def _concurrency(options: JobOptions) -> int | None:
     if most is not None and (type(most) is not int or most < 1):
         raise InvalidInput("concurrency", f"{str(most)[:40]!a} is not a number of jobs from 1 up")
     return most
+
+
+def _rate(options: JobOptions) -> Rate | None:
+    if "rate" not in options:
+        if "burst" in options:
+            raise InvalidInput("burst", "belongs to a rate", hint='give rate="10/s" too')
+        return None
+    return parse_rate("rate", plain(options["rate"]), options.get("burst"))
 
 
 def _compensate(options: JobOptions) -> str | JobFunction[..., Any, Any] | None:

@@ -631,10 +631,12 @@ class Coordinator:
         if self.observer is None:
             return
         refused = sum(answer.cause is not None for answer in planned.answers)
+        held = sum(answer.held is not None for answer in planned.answers)
         for conflict, number in (
             (ClaimConflict.REFUSED, refused),
             (ClaimConflict.RESTARTED, planned.restarts),
             (ClaimConflict.LOST, tries - 1),
+            (ClaimConflict.HELD, held),
         ):
             if number:
                 self.observer.contended(conflict, number)

@@ -39,7 +39,7 @@ from tenure.core.outcomes import (
     Outcome,
     Refused,
 )
-from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope
+from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope, RateStanding
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, EventType, VerdictKind
 
@@ -132,6 +132,14 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
         return not self.paused and self.limit is None and self.rate is None
 
 
+class Held(msgspec.Struct, frozen=True):
+    """Rates have no room for jobs that a claim asked for: the first has some after `wait_us`. If
+    they hold all that the claim could receive, it need not come again before that. [RL9]"""
+
+    wait_us: Duration
+    is_all: bool
+
+
 class GrantRoom:
     """How many grants each queue and each kind may still have at one instant. Stores ask it how
     much to read, the planner how much to grant."""
@@ -148,6 +156,7 @@ class GrantRoom:
         self._leases = {name: state.room for name, state in queues.items()}
         self._rates = rates_in_force(queues, kinds)
         self._states = dict(rate_states)
+        self._kinds = tuple(kinds)
         # As nearly always: then nothing is looked up job by job.
         self._is_endless = not self._rates and all(left is None for left in self._leases.values())
         self.changed = self._too_far_ahead()
@@ -190,6 +199,25 @@ class GrantRoom:
                 tat = rate.after(self._states.get(meter, NOTHING_GRANTED), self._now)
                 self._states[meter] = self.changed[meter] = tat
 
+    def held(self, request: ClaimRequest) -> Held | None:
+        """Which rates have no room for what this claim asks for."""
+        if self._is_endless:
+            return None
+        kinds = self._kinds if request.kinds is None else request.kinds
+        of_queues = [self._rate_wait(queue_meter(name)) for name in request.queues]
+        of_kinds = [self._rate_wait(kind_meter(kind)) for kind in kinds]
+        waits = [wait for wait in (*of_queues, *of_kinds) if wait]
+        if not waits:
+            return None
+        is_all = all(of_queues) or (request.kinds is not None and all(of_kinds))
+        return Held(min(waits), is_all)
+
+    def _rate_wait(self, meter: Meter) -> Duration:
+        rate = self._rates.get(meter)
+        if rate is None:
+            return Duration(0)
+        return rate.wait_us(self._states.get(meter, NOTHING_GRANTED), self._now)
+
     def _rate_room(self, meter: Meter) -> int | None:
         rate = self._rates.get(meter)
         if rate is None:
@@ -214,6 +242,26 @@ def rates_in_force(
     found = {queue_meter(name): state.rate for name, state in queues.items()}
     found |= {kind_meter(kind): settings.rate for kind, settings in kinds.items()}
     return {meter: rate for meter, rate in found.items() if rate is not None}
+
+
+def rates_of(queue: QueueState | None, settings: KindSettings | None) -> dict[Meter, Rate]:
+    """The rates that jobs of one queue and one kind are under."""
+    return rates_in_force(
+        {} if queue is None else {queue.name: queue},
+        {} if settings is None else {settings.kind: settings},
+    )
+
+
+def standings(
+    rates: Mapping[Meter, Rate], states: Mapping[Meter, Instant | None], now: Instant
+) -> list[RateStanding]:
+    """How long each rate has no room."""
+    return [
+        RateStanding(
+            meter=meter, rate=rate, wait_us=rate.wait_us(states.get(meter) or NOTHING_GRANTED, now)
+        )
+        for meter, rate in rates.items()
+    ]
 
 
 def _least(one: int | None, other: int | None) -> int | None:
@@ -260,6 +308,8 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     is_repeat: bool = False
     waited_us: Duration = Duration(0)
+    held: Held | None = None
+    """Whether rates held jobs back, if there are no grants."""
 
 
 class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +329,7 @@ class ClaimConflict(StrEnum):
     REFUSED = "refused"  # another claim of its session came first
     RESTARTED = "restarted"  # the settings of its queues changed
     LOST = "lost"  # the database gave its transaction up for another one
+    HELD = "held"  # it received nothing, and a rate held jobs back that it asked for
 
 
 class Admission(Enum):
@@ -360,7 +411,8 @@ def plan_claims(
                 answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
             case Admission.FRESH:
                 grants = pool.take(request)
-                answers.append(ClaimAnswer(grants=grants))
+                held = None if grants else pool.room.held(request)
+                answers.append(ClaimAnswer(grants=grants, held=held))
                 if grants:  # empty answers are not remembered [Q3]
                     session = _remember(request, view.now)
                     sessions[session.key] = changed[session.key] = session

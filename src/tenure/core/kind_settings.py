@@ -19,6 +19,12 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     rate_since: Instant | None = None
 
+    def __str__(self) -> str:
+        """For people, such as "rate 10/s, burst 5"."""
+        if self.rate is None:
+            return "no rate"
+        return f"rate {self.rate}, burst {self.rate.burst}"
+
     def is_declared_as(self, other: "KindSettings") -> bool:
         """Whether both say the same, whenever they were set."""
         return msgspec.structs.replace(self, rate_since=other.rate_since) == other

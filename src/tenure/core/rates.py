@@ -99,6 +99,14 @@ class Meter(msgspec.Struct, frozen=True):
     key: str = ""
 
 
+class RateStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate that jobs are under, and how long until it has room for the next one."""
+
+    meter: Meter
+    rate: Rate
+    wait_us: Duration
+
+
 def parse_rate(field: str, text: object, burst: object = None) -> Rate:
     """`"100/m"` as a rate; `InvalidInput` names the field that is wrong. [RL4]"""
     found = _RATE_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None

@@ -14,7 +14,9 @@ import msgspec
 
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName
 from tenure.core.instants import Duration
+from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
+from tenure.core.rates import Rate
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.concurrency import KeyRule, key_rule
 from tenure.handlers.context import JobSpec
@@ -44,6 +46,14 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     key_rule: KeyRule | None = None
     expires_us: Duration | None = None
+    rate: Rate | None = None
+
+    @property
+    def settings(self) -> KindSettings | None:
+        """What is declared for all jobs of this kind, if anything is. [RL6]"""
+        if self.rate is None:
+            return None
+        return KindSettings(kind=self.kind, rate=self.rate)
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
@@ -152,6 +162,7 @@ def make_handler(
     concurrency_key: object = None,
     concurrency_group: object = None,
     expires_us: Duration | None = None,
+    rate: Rate | None = None,
     local_names: Mapping[str, Any] | None = None,
 ) -> Handler:
     """A handler for `function`; its kind is the function's own name unless one is given."""
@@ -179,6 +190,7 @@ def make_handler(
         if concurrency_key is None and concurrency_group is None
         else key_rule(name, signature.all_parameters, concurrency_key, concurrency_group),
         expires_us=expires_us,
+        rate=rate,
     )
 
 

@@ -25,13 +25,13 @@ from tenure.core.ids import (
     given_correlation_id,
     shown_lease,
 )
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import HIDDEN, Job, JobError, not_before
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lateness import is_suspect
 from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
-from tenure.core.rates import Rate, parse_rate
+from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import (
     ErrorClass,
@@ -43,7 +43,7 @@ from tenure.core.vocabulary import (
     WorkerState,
 )
 from tenure.core.workers import WorkerSeen
-from tenure.protocol.fields import optional_instant, optional_moment
+from tenure.protocol.fields import in_seconds, optional_instant, optional_moment
 from tenure.protocol.translation import derived, to_core, to_wire
 
 
@@ -386,6 +386,37 @@ class KindRecord(Record, frozen=True, kw_only=True):
     rate: str | None = None
     burst: int | None = None
     rate_since: datetime | None = None
+
+
+class RateRecord(Record, frozen=True, kw_only=True):
+    """A rate that jobs are under, of a `queue` or a `kind`, and how long until it has room for the
+    next one. [RL10]"""
+
+    scope: RateScope
+    name: str
+    rate: str
+    burst: int
+    wait_s: float
+
+
+def rate_record(standing: RateStanding) -> RateRecord:
+    """A rate as it is shown."""
+    return RateRecord(
+        scope=standing.meter.scope,
+        name=standing.meter.name,
+        rate=str(standing.rate),
+        burst=standing.rate.burst,
+        wait_s=in_seconds(standing.wait_us),
+    )
+
+
+def standing_of(record: RateRecord) -> RateStanding:
+    """A rate, as a client reads it back."""
+    return RateStanding(
+        meter=Meter(record.scope, record.name),
+        rate=parse_rate("rate", record.rate, record.burst),
+        wait_us=seconds(record.wait_s),
+    )
 
 
 def queue_record(state: QueueState) -> QueueRecord:

@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
-from tenure.core.claims import ClaimAnswer
+from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
 from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName, given_correlation_id
 from tenure.core.instants import Instant, seconds
@@ -28,6 +28,7 @@ from tenure.protocol.records import (
     KindRecord,
     ObservationRecord,
     QueueRecord,
+    RateRecord,
     Record,
     ResolutionRecord,
     WorkerRecord,
@@ -104,13 +105,18 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     """Grants, perhaps none; or REJECTED and why. `repeated`: these were granted before. [Q1]
 
     `waited_s`: so long was the claim held before these were granted; their leases count from
-    the sending of the claim and that. [WP12]"""
+    the sending of the claim and that. [WP12]
+
+    `held_s`: nothing was granted, and rates held jobs back; the first of them has room after so
+    long. With `all_held` nothing can be granted before that. [RL9]"""
 
     verdict: VerdictKind
     grants: tuple[GrantRecord, ...] = ()
     cause: Cause | None = None
     repeated: bool = False
     waited_s: float = 0.0
+    held_s: float | None = None
+    all_held: bool = False
 
 
 _GRANTED = {"ttl_us": "lease_ttl_s", "status": "job_status"}
@@ -144,6 +150,8 @@ def claim_reply(answer: ClaimAnswer) -> ClaimReply:
         cause=answer.cause,
         repeated=answer.is_repeat,
         waited_s=in_seconds(answer.waited_us),
+        held_s=None if answer.held is None else in_seconds(answer.held.wait_us),
+        all_held=answer.held is not None and answer.held.is_all,
     )
 
 
@@ -154,6 +162,7 @@ def claim_answer(reply: ClaimReply) -> ClaimAnswer:
         cause=reply.cause,
         is_repeat=reply.repeated,
         waited_us=seconds(reply.waited_s),
+        held=None if reply.held_s is None else Held(seconds(reply.held_s), reply.all_held),
     )
 
 
@@ -251,6 +260,12 @@ class KindsReply(Record, frozen=True, kw_only=True):
     """Every kind that something was set for, by name."""
 
     kinds: tuple[KindRecord, ...]
+
+
+class RatesReply(Record, frozen=True, kw_only=True):
+    """The rates that jobs of one kind in one queue are under: the queue's, then the kind's."""
+
+    rates: tuple[RateRecord, ...]
 
 
 class WorkersReply(Record, frozen=True, kw_only=True):

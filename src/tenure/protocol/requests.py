@@ -375,6 +375,14 @@ class LimitMessage(Request, frozen=True, kw_only=True):
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
+class RatesQuery(Request, frozen=True, kw_only=True):
+    """Which jobs the rates are asked for. [RL10]"""
+
+    queue: QueueField
+    kind: KindField
+    namespace: NamespaceField | None = None
+
+
 class KindMessage(Request, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`; null or missing means none. [RL4]"""
 

@@ -14,13 +14,13 @@ from tenure.core.claims import QueueState
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.events import Event
-from tenure.core.ids import Actor, JobId, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
-from tenure.core.rates import Rate
+from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import WorkerProcess, WorkerSeen
@@ -39,6 +39,7 @@ from tenure.protocol.records import (
     observation_of,
     queue_of,
     resolution_of,
+    standing_of,
     worker_of,
 )
 from tenure.protocol.replies import (
@@ -55,6 +56,7 @@ from tenure.protocol.replies import (
     ObservationsReply,
     PeekLeasesReply,
     QueuesReply,
+    RatesReply,
     StagingReply,
     StatsReply,
     TimeReply,
@@ -72,6 +74,7 @@ from tenure.protocol.requests import (
     LogQuery,
     LookupMessage,
     NamespaceQuery,
+    RatesQuery,
     StatsQuery,
     alive_message,
     output_message,
@@ -303,6 +306,12 @@ class RemoteStore:
         """What is set for the kinds within the token's scope."""
         call = Call(name="kinds", query=NamespaceQuery(namespace=namespace))
         return [kind_of(record) for record in self._caller.ask(call, KindsReply).kinds]
+
+    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+        """The rates that such jobs are under."""
+        query = RatesQuery(queue=queue, kind=kind, namespace=namespace)
+        found = self._caller.ask(Call(name="rates", query=query), RatesReply)
+        return [standing_of(record) for record in found.rates]
 
     def put_kind(
         self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False

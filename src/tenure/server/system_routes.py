@@ -17,18 +17,25 @@ from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.records import event_record, kind_record, queue_record, worker_record
+from tenure.protocol.records import (
+    event_record,
+    kind_record,
+    queue_record,
+    rate_record,
+    worker_record,
+)
 from tenure.protocol.replies import (
     DrainReply,
     HealthReply,
     KindsReply,
     LogReply,
     QueuesReply,
+    RatesReply,
     StatsReply,
     TimeReply,
     WorkersReply,
 )
-from tenure.protocol.requests import KindMessage, LimitMessage, LogQuery, StatsQuery
+from tenure.protocol.requests import KindMessage, LimitMessage, LogQuery, RatesQuery, StatsQuery
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
@@ -80,6 +87,17 @@ def _rate(rate: str | None, burst: int | None) -> Rate | None:
     if burst is not None:
         raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
     return None
+
+
+async def rates(call: Call) -> Response:
+    """The rates that jobs of a kind in a queue are under."""
+    query, namespace = call.query(RatesQuery), call.namespace()
+    call.principal.check_queues([query.queue])
+    call.principal.check_kinds([query.kind])
+    found = await call.services.blocking(
+        lambda: call.store.list_rates(namespace, query.queue, query.kind)
+    )
+    return answer(RatesReply(rates=tuple(map(rate_record, found))))
 
 
 async def kinds(call: Call) -> Response:
@@ -234,6 +252,7 @@ HANDLERS: dict[str, Handler] = {
     "pause": put_queue,
     "resume": put_queue,
     "limit": put_queue,
+    "rates": rates,
     "kinds": kinds,
     "set-kind": put_kind,
     "declare-kind": put_kind,

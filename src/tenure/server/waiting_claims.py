@@ -14,10 +14,10 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope
+from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, Held
 from tenure.core.commands import Release
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
-from tenure.core.instants import seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import TenureError
@@ -26,6 +26,9 @@ from tenure.server.problems import shutting_down
 from tenure.server.settings import ServerSettings
 
 _log = logging.getLogger("tenure.server")
+
+LONGEST_HOLD_S = 30.0
+"""A rate may be changed through another process: after so long the store is asked anyway."""
 
 
 class Waiter:
@@ -76,6 +79,8 @@ class _Line:
         self._every_s = every_s
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._held_until = 0.0  # by the loop's clock: until then polling is in vain
+        self._release: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -95,21 +100,35 @@ class _Line:
         self._waiters.remove(waiter)
         if passes_on or waiter.wake.is_set():
             self.nudge()
-        if not self._waiters and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if not self._waiters:
+            for timer in (self._timer, self._release):
+                if timer is not None:
+                    timer.cancel()
+            self._timer = self._release = None
 
     def nudge(self) -> None:
         """Let the first in line ask."""
         if self._waiters:
             self._waiters[0].wake.set()
 
+    def hold(self, held: Held) -> None:
+        """Let the first in line ask when a rate has room again; nobody polls before that if rates
+        hold back everything. [RL9]"""
+        loop = asyncio.get_running_loop()
+        wait_s = min(held.wait_us / MICROSECONDS_PER_SECOND, LONGEST_HOLD_S)
+        if held.is_all:  # and a tick more: its turn is the timer's, not the next poll's
+            self._held_until = loop.time() + wait_s + self._every_s()
+        if self._release is not None:
+            self._release.cancel()
+        self._release = loop.call_later(wait_s, self.nudge)
+
     def wake_all(self) -> None:
         for waiter in self._waiters:
             waiter.wake.set()
 
     def _tick(self) -> None:
-        self.nudge()
+        if asyncio.get_running_loop().time() >= self._held_until:
+            self.nudge()
         self._timer = asyncio.get_running_loop().call_later(self._every_s(), self._tick)
 
 
@@ -211,6 +230,8 @@ class WaitingClaims:
                 answer = await self._claim(request, waiter, claimer)
                 if _is_final(answer):
                     break
+                if answer.held is not None:
+                    line.hold(answer.held)
         finally:
             # There may be more jobs where one was found; an unused turn goes to the next waiter.
             line.drop(waiter, passes_on=bool(answer.grants) or is_my_turn)

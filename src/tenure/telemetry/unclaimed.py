@@ -9,6 +9,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
+from tenure.core.rates import RateStanding
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.errors import RequestRefused
 from tenure.ports import JobFilter, JobStore
@@ -40,6 +41,9 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
                 f"waits for another job with the key {job.concurrency_key} (limit {len(holders)}):"
                 f" {', '.join(holders)}"
             )
+        for standing in store.list_rates(job.namespace, job.queue, job.kind):
+            if standing.wait_us > 0:
+                return _waits_for(standing)
         if not _takers(store, job):
             return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
     except RequestRefused:  # a client's token sees neither queues nor workers
@@ -65,6 +69,17 @@ def _holders(store: JobStore, job: Job) -> list[JobId]:
         for each in store.list_jobs(leased)
         if (each.concurrency_group, each.concurrency_key) == wanted
     ]
+
+
+def _waits_for(standing: RateStanding) -> str:
+    """Which rate holds a job back, and until when it holds back all of them. [RL10]"""
+    wait_s = standing.wait_us / MICROSECONDS_PER_SECOND
+    about = f"{wait_s:.0f} s" if wait_s >= 1 else "a second"
+    meter = standing.meter
+    return (
+        f"it waits for the rate limit {standing.rate} of {meter.scope.value} {meter.name}, which"
+        f" has room for the next job in about {about}"
+    )
 
 
 def _silence(job: Job, now: Instant) -> str | None:

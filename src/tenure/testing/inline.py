@@ -6,7 +6,7 @@ waits for a job, ready jobs are run, and the clock jumps to the next instant at 
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import count
@@ -17,9 +17,9 @@ from tenure.client.jobs import Job
 from tenure.client.records import JobRecord, record_of
 from tenure.clock import NEVER, Boot
 from tenure.coordinator.service import Coordinator
-from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest
+from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest, Held
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
-from tenure.core.ids import RequestId, WorkerId, worker_actor
+from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job as StoredJob
 from tenure.core.validation import Limits
@@ -32,6 +32,7 @@ from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
 from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
+from tenure.worker.declared_kinds import declare_kinds
 from tenure.worker.execution import Execution
 from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
 from tenure.worker.handler_transaction import Authority
@@ -132,6 +133,8 @@ class Inline:
         self._coordinator = coordinator
         self._max_attempts = max_attempts
         self._claims = count(1)
+        self._declared: set[Kind] = set()
+        self._held_until: Instant | None = None
 
     @property
     def enqueued(self) -> list[JobRecord]:
@@ -186,8 +189,10 @@ class Inline:
     def _claim(self) -> Grant | None:
         kinds = self._app.registry.kinds()
         queues = [state.name for state in self.store.list_queues(self._app.namespace)]
+        self._held_until = None
         if not kinds or not queues:
             return None
+        self._declare(kinds)
         for start in range(0, len(queues), MAX_CLAIM_QUEUES):
             number = next(self._claims)
             answer = self._coordinator.claim(
@@ -204,7 +209,20 @@ class Inline:
             )
             if answer.grants:
                 return answer.grants[0]
+            self._note(answer.held)
         return None
+
+    def _declare(self, kinds: Sequence[Kind]) -> None:
+        """As a worker does when it starts; here, also for functions that are decorated later."""
+        if not self._declared.issuperset(kinds):
+            self._declared.update(kinds)
+            list(declare_kinds(self.store, self._app.namespace, self._app.registry))
+
+    def _note(self, held: Held | None) -> None:
+        """When a rate that holds jobs back has room again."""
+        if held is not None:
+            until = Instant(self.clock() + held.wait_us)
+            self._held_until = min(until, self._held_until or until)
 
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
@@ -297,7 +315,12 @@ class Inline:
             for job, can_run in jobs
             if not can_run and job.not_before is not None and job.start_by is not None
         ]
-        return min((each for each in instants if each is not None), default=None)
+        # A job that is due and waits for a rate needs the clock to move on to where that has room.
+        waiting = [each for each in instants if each is not None]
+        if self._held_until is not None and waiting:
+            now = self.clock()
+            waiting = [each for each in waiting if each > now] + [self._held_until]
+        return min(waiting, default=None)
 
     def _sweep(self) -> None:
         overdue = self.store.due(limit=MAX_SHOWN).jobs

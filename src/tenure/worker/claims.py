@@ -6,12 +6,12 @@ of tries a new claim takes its place. [WP20]
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from tenure.clock import Boot
-from tenure.core.claims import ClaimRequest
+from tenure.core.claims import ClaimRequest, Held
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, seconds
 from tenure.core.policy import Backoff
@@ -23,6 +23,10 @@ MAX_PER_CLAIM = 200
 MAX_CLAIM_TRIES = 20
 """How often one claim is sent. With the pauses of `RETRY` that takes most of a minute at least: a
 usual lease is over by then, and its jobs are in other hands or ready again. [WP20]"""
+
+LONGEST_HOLD = seconds(30)
+"""How long a worker waits at most for a rate before it asks again: the rate may have been changed,
+and the hint that says so may be missing."""
 
 RETRY = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.0)
 """Between two tries of a request that got no answer: claims, starts and reports."""
@@ -94,6 +98,7 @@ class Claimer:
         self.next_at = Boot(0)
         self.unanswered: ClaimRequest | None = None
         self._was_woken = False  # while a claim was unanswered: it may have come too early
+        self._held: list[Held | None] = []  # what the empty answers in a row say of rates
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -158,9 +163,12 @@ class Claimer:
 
     # --- hearing -------------------------------------------------------------------------------
 
-    def heard(self, granted: int, now: Boot, *, waited_us: int = 0) -> None:
+    def heard(
+        self, granted: int, now: Boot, *, waited_us: int = 0, held: Held | None = None
+    ) -> None:
         """An answer came. Ask again at once unless everything was empty in a row; if the
-        coordinator waited for work in our place, that was the pause."""
+        coordinator waited for work in our place, that was the pause. Where a rate holds jobs back,
+        ask again when it has room. [RL9]"""
         has_waited = 0 < self.wait_us <= 2 * waited_us
         asked, self.unanswered = self.unanswered, None
         assert asked is not None
@@ -177,15 +185,28 @@ class Claimer:
             self.next_at = now  # only the favoured queue was empty: claim from all of them
             return
         self._empty_in_a_row += 1
+        self._held.append(held)
         if self._empty_in_a_row < len(self._groups):
             self.next_at = now
             return
+        holds, self._held = self._held, []
         self._empty_in_a_row = 0
         if has_waited:
             self.next_at = now
             return
-        self.next_at = Boot(now + self._idle_us // 2 + jittered(self._idle_us, self._random))
+        self.next_at = Boot(now + self._pause_us(holds))
         self._idle_us = Duration(min(2 * self._idle_us, self._settings.longest_poll_us))
+
+    def _pause_us(self, holds: Sequence[Held | None]) -> int:
+        """Until the next claim after one of everything that received nothing. If rates hold back
+        all that could be granted, nothing is asked before the first of them has room."""
+        pause_us = self._idle_us // 2 + jittered(self._idle_us, self._random)
+        waits = [held.wait_us for held in holds if held is not None]
+        if not waits:
+            return pause_us
+        if all(held is not None and held.is_all for held in holds):
+            return min(min(waits), LONGEST_HOLD)
+        return min(pause_us, min(waits))
 
     def failed(self, now: Boot, *, retry_after_us: Duration = AT_ONCE) -> None:
         """No answer came. After the last try the claim is given up; the next one keeps its pace."""
@@ -210,4 +231,5 @@ class Claimer:
             return  # what got no answer has its own pace
         self._idle_us = self._settings.shortest_poll_us
         self._empty_in_a_row = 0
+        self._held = []
         self.next_at = now

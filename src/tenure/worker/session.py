@@ -424,7 +424,7 @@ class Session:
             self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
         took_us = self._now - sent_at
-        self._claimer.heard(len(answer.grants), self._now, waited_us=took_us)
+        self._claimer.heard(len(answer.grants), self._now, waited_us=took_us, held=answer.held)
         if answer.grants:
             took_us = min(took_us - min(answer.waited_us, took_us), LONGEST_GATHER)
             self._usual_claim_us = Duration((3 * self._usual_claim_us + took_us) // 4)

@@ -24,6 +24,7 @@ from tenure.worker.application import load_registry
 from tenure.worker.background import BackgroundTasks
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.confinement import hide_from_other_processes
+from tenure.worker.declared_kinds import declare_and_warn
 from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
 from tenure.worker.messages import FollowUpAnswer
 from tenure.worker.options import WorkerOptions
@@ -121,6 +122,7 @@ class Worker:
             self._options.concurrency,
         )
         self._tell_of_other_queues()
+        declare_and_warn(self._coordination.store, self._options.namespace, self._registry)
         self._background.start()
         code = 1
         try:

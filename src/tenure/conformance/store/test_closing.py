@@ -93,6 +93,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "next_ready_in": lambda store: store.next_ready_in(DEFAULT_NAMESPACE, [QUEUE]),
     "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
     "list_kinds": lambda store: store.list_kinds(DEFAULT_NAMESPACE),
+    "list_rates": lambda store: store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND),
     "put_kind": lambda store: store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=KIND)),
     "tick": lambda store: store.tick(),
     "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),

@@ -268,3 +268,43 @@ def test_a_queue_that_waits_for_its_rate_does_not_hide_the_jobs_of_another(kit: 
 
     assert len(granted) == 3
     assert ids(granted[1:]) == ids(other)
+
+
+@spec("RL9")
+def test_a_claim_that_rates_hold_back_is_told_when_there_is_room(kit: Kit) -> None:
+    for _ in range(3):
+        kit.enqueue()
+    kit.rate_of_kind(rate("1/m", 1))
+    granted = kit.claim(limit=3)
+
+    of_kind = kit.claim(limit=3, kinds=(KIND,))
+    of_any = kit.claim(limit=3)
+    of_both = kit.claim(limit=3, kinds=(KIND, OTHER_KIND))
+    of_other = kit.claim(limit=3, kinds=(OTHER_KIND,))
+
+    assert granted.held is None
+    assert of_kind.held is not None
+    assert 0 < of_kind.held.wait_us <= 60_000_000
+    assert [each.held is not None and each.held.is_all for each in (of_kind, of_any, of_both)] == [
+        True,
+        False,
+        False,
+    ]
+    assert of_any.held is not None
+    assert of_both.held is not None
+    assert of_other.held is None
+
+
+@spec("RL10")
+def test_the_rates_of_a_queue_and_a_kind_are_listed_with_their_waits(kit: Kit) -> None:
+    kit.enqueue()
+    assert kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND) == []
+    kit.rate(rate("1/m", 2))
+    kit.rate_of_kind(rate("1/m", 1))
+    kit.claimed()
+
+    of_queue, of_kind = kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND)
+
+    assert (of_queue.meter.name, of_queue.rate, of_queue.wait_us) == (QUEUE, rate("1/m", 2), 0)
+    assert (of_kind.meter.name, of_kind.rate) == (KIND, rate("1/m", 1))
+    assert 0 < of_kind.wait_us <= 60_000_000

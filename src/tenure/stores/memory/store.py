@@ -23,6 +23,8 @@ from tenure.core.claims import (
     SessionKey,
     claim_order,
     first_with_room,
+    rates_of,
+    standings,
 )
 from tenure.core.commands import Outage
 from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of, with_room
@@ -40,7 +42,7 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
-from tenure.core.rates import Meter, Rate
+from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
@@ -440,6 +442,16 @@ class MemoryStore(
             self._open()
             found = [each for (space, _), each in self._kinds.items() if space == namespace]
             return sorted(found, key=lambda each: each.kind)
+
+    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+        """The rates that such jobs are under."""
+        with self._lock:
+            self._open()
+            rates = rates_of(
+                self._queues.get((namespace, queue)), self._kinds.get((namespace, kind))
+            )
+            states = {meter: self._rate_states.get((namespace, meter)) for meter in rates}
+            return standings(rates, states, self._clock())
 
     def put_kind(
         self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tenure.core.claims import QueueState
+from tenure.core.claims import QueueState, rates_of, standings
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindSettings, put_over
-from tenure.core.rates import Meter, Rate, RateScope, RateUnit
+from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -57,6 +57,25 @@ class SqlLimits(Transactional):
         """Every kind that has settings."""
         rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
         return [kind_settings_from(row) for row in rows]
+
+    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+        """The rates that such jobs are under."""
+
+        def read(tx: Transaction) -> list[RateStanding]:
+            queues, kinds, [(now, _)] = tx.fetch(
+                self._query("load_queue_settings", namespace=namespace, queues=self._pack([queue])),
+                self._query("load_kind", namespace=namespace, kind=kind),
+                self._query("moment"),
+            )
+            rates = rates_of(
+                queue_state_from(queues[0]) if queues else None,
+                kind_settings_from(kinds[0]) if kinds else None,
+            )
+            rows = tx.fetch(*self._rate_queries(namespace, rates), last=True)
+            states = rate_states_from(row for each in rows for row in each)
+            return standings(rates, states, Instant(now))
+
+        return self._read(read)
 
     def put_kind(
         self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False

@@ -1,0 +1,65 @@
+"""What an application declares for its kinds, and what the store has.
+
+A worker that starts writes only what the store has never seen: while two versions of the code run
+side by side, each would overwrite the other's settings. `tenure kinds sync` writes all of it. [RL6]
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from tenure.core.ids import Namespace
+from tenure.core.kind_settings import KindSettings
+from tenure.errors import RequestRefused
+from tenure.handlers.registry import Handler
+from tenure.ports import JobStore
+
+_log = logging.getLogger("tenure.worker")
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A kind for which the application and the store say different things."""
+
+    declared: KindSettings
+    stored: KindSettings
+
+    def __str__(self) -> str:
+        return (
+            f"kind {self.declared.kind} is declared with {self.declared},"
+            f" the store has {self.stored}"
+        )
+
+
+def declare_kinds(
+    store: JobStore, namespace: Namespace, handlers: Iterable[Handler]
+) -> Iterator[Difference]:
+    """Write what is declared for kinds that the store has never seen; yields the kinds for which it
+    has something else."""
+    declared = list(settings_of(handlers))
+    if not declared:
+        return
+    stored = {each.kind: each for each in store.list_kinds(namespace)}
+    for wanted in declared:
+        kept = stored.get(wanted.kind)
+        if kept is None:
+            kept = store.put_kind(namespace, wanted, only_new=True)
+        if not kept.is_declared_as(wanted):
+            yield Difference(wanted, kept)
+
+
+def declare_and_warn(store: JobStore, namespace: Namespace, handlers: Iterable[Handler]) -> None:
+    """What a starting worker does. Where the store has something else, perhaps an operator changed
+    it, perhaps this code is old."""
+    try:
+        for found in declare_kinds(store, namespace, handlers):
+            _log.warning("%s; `tenure kinds sync` writes what is declared", found)
+    except RequestRefused as refusal:
+        _log.warning("the settings of kinds were not written: %s", refusal)
+
+
+def settings_of(handlers: Iterable[Handler]) -> Iterator[KindSettings]:
+    """What is declared, for each kind for which something is."""
+    for handler in handlers:
+        if handler.settings is not None:
+            yield handler.settings

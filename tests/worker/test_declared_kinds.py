@@ -1,0 +1,63 @@
+"""What an application declares for its kinds, and what the store keeps of it."""
+
+import logging
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind
+from tenure.core.kind_settings import KindSettings
+from tenure.core.rates import Rate, parse_rate
+from tenure.handlers.registry import Registry, make_handler
+from tenure.stores.memory.store import MemoryStore
+from tenure.worker.declared_kinds import declare_and_warn, declare_kinds
+
+LETTER = Kind("letter")
+
+
+def nothing() -> None: ...
+
+
+def registry(rate: str | None) -> Registry:
+    """An application with one kind that has a rate, and one that has none."""
+    made = Registry()
+    limit = None if rate is None else parse_rate("rate", rate)
+    made.add(make_handler(nothing, kind=LETTER, rate=limit))
+    made.add(make_handler(nothing, kind="plain"))
+    return made
+
+
+def rates(store: MemoryStore) -> dict[Kind, Rate | None]:
+    return {each.kind: each.rate for each in store.list_kinds(DEFAULT_NAMESPACE)}
+
+
+@spec("RL6")
+def test_only_what_the_store_has_never_seen_is_written() -> None:
+    store = MemoryStore()
+
+    first = list(declare_kinds(store, DEFAULT_NAMESPACE, registry("10/s")))
+    second = list(declare_kinds(store, DEFAULT_NAMESPACE, registry("99/s")))
+    nothing = list(declare_kinds(store, DEFAULT_NAMESPACE, registry(None)))
+
+    assert (first, nothing) == ([], [])
+    assert [str(each) for each in second] == [
+        "kind letter is declared with rate 99/s, burst 9, the store has rate 10/s, burst 1"
+    ]
+    assert rates(store) == {LETTER: parse_rate("rate", "10/s")}
+
+
+@spec("RL6")
+def test_a_starting_worker_says_that_it_declares_something_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=LETTER))
+    caplog.set_level(logging.WARNING, logger="tenure.worker")
+
+    declare_and_warn(store, DEFAULT_NAMESPACE, registry("10/s"))
+
+    assert caplog.messages == [
+        "kind letter is declared with rate 10/s, burst 1, the store has no rate;"
+        " `tenure kinds sync` writes what is declared"
+    ]
+    assert rates(store) == {LETTER: None}
