@@ -48,6 +48,7 @@ CORRELATION_ID = {
         "others see the job's own id where none was given",
     ),
     "src/tenure/core/changes.py": "each event of a job has it",
+    "src/tenure/core/flows.py": "each event of a job has it",
     "src/tenure/verify/rows.py": "each event of a job has it",
     **dict.fromkeys(
         (

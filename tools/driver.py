@@ -16,14 +16,19 @@ from tenure.core.commands import (
     Complete,
     DeadLetter,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     Heartbeat,
     Outage,
+    Parent,
+    ParentEnd,
     Redrive,
     Release,
     Requeue,
     Start,
     Sweep,
+    Unblock,
 )
 from tenure.core.events import Event
 from tenure.core.evolution import digested, fold
@@ -34,6 +39,7 @@ from tenure.core.ids import (
     Actor,
     Epoch,
     Fingerprint,
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -83,6 +89,8 @@ def entropy(number: int) -> bytes:
 
 
 JOB_ID = new_job_id(BEGINNING, entropy(0))
+PARENT_ID = JobId("01977420-dc00-7000-8000-0000000000aa")
+FLOW_ID = FlowId("01977420-dc00-7000-8000-0000000000f1")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +241,24 @@ class Driver:
             trace_id=trace_id,
             policy=self.policy,
         )
+
+    def flow(self, *, payload: bytes = b'{"order":7}') -> EnqueueFlow:
+        """A flow of two: the driver's job, which waits for the other one."""
+        other = self.enqueue(job_id=PARENT_ID)
+        after = (Parent(job_id=PARENT_ID, step="first"),)
+        return EnqueueFlow(
+            flow_id=FLOW_ID,
+            name="orders",
+            members=(
+                FlowMember(job=self.enqueue(payload=payload), step="second", after=after),
+                FlowMember(job=other, step="first"),
+            ),
+        )
+
+    def unblock(self, ended: JobStatus | None = None) -> Unblock:
+        """The parent has succeeded, or has ended so."""
+        otherwise = None if ended is None else ParentEnd(job_id=PARENT_ID, status=ended)
+        return Unblock(job_id=self._id, ended_otherwise=otherwise)
 
     def claim(
         self,

@@ -20,6 +20,7 @@ from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
     EventCause,
+    JobStatus,
     OnExhausted,
     ReasonCode,
     ReleaseKind,
@@ -75,6 +76,30 @@ def _succeeds() -> Driver:
     driver.do(driver.start())
     _work(driver)
     driver.do(driver.complete(result=b'{"sent":true}'))
+    return driver
+
+
+def _waits() -> Driver:
+    driver = Driver(policy=_as_first_written(Policy()))
+    driver.do(driver.flow())
+    return driver
+
+
+def _ready() -> Driver:
+    driver = _waits()
+    driver.advance(5)
+    driver.do(driver.unblock())
+    driver.advance(1)
+    driver.do(driver.claim())
+    driver.advance(1)
+    driver.do(driver.complete())
+    return driver
+
+
+def _parent_failed() -> Driver:
+    driver = _waits()
+    driver.advance(5)
+    driver.do(driver.unblock(JobStatus.FAILED))
     return driver
 
 
@@ -298,6 +323,9 @@ def _clock_stepped_back() -> Driver:
 
 LIVES: dict[str, tuple[str, Callable[[], Driver]]] = {
     "succeeds": ("renewals, progress, a checkpoint, a result", _succeeds),
+    "waits": ("a job of a flow that waits for another one", _waits),
+    "ready": ("it waited, went on and was done", _ready),
+    "parent-failed": ("it waited for a job that failed", _parent_failed),
     "implicit-start": ("completed without a start", _implicit_start),
     "retries": ("a failure with a lower bound, then success by another worker", _retries),
     "exhausted-by-expiry": ("dead letter, dependency unavailable", _exhausted_by_expiry),

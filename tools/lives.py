@@ -23,6 +23,13 @@ PAST_THE_LEASE_S = 60
 PAST_THE_BACKOFF_S = 61
 
 
+def waiting(policy: Policy | None = None) -> Driver:
+    """Enqueued in a flow, waiting for another job."""
+    driver = Driver(policy=policy)
+    driver.do(driver.flow())
+    return driver
+
+
 def queued(policy: Policy | None = None) -> Driver:
     """Enqueued and ready."""
     driver = Driver(policy=policy)
@@ -126,6 +133,7 @@ def running_compensation(policy: Policy | None = None) -> Driver:
 
 
 IN_STATUS: dict[JobStatus, Callable[[], Driver]] = {
+    JobStatus.WAITING: waiting,
     JobStatus.QUEUED: queued,
     JobStatus.CLAIMED: claimed,
     JobStatus.RUNNING: running,

@@ -35,6 +35,7 @@ from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
+from tenure.core.flow_rows import Edge, EdgeCheck, UnblockedJobs
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
@@ -413,9 +414,12 @@ class DecisionStore(Protocol):
         `epoch`. [K1] [K2] A change with a resolution is applied only if its dead letter exists and
         has no resolution yet. [B17]
 
-        One transaction writes all changes, each with its row, events, observations and spawned
-        jobs; there is one change per job. [K3] `changes` may be an iterator that decides while the
-        store writes: the store reads it once, and the iterator never calls the store."""
+        One transaction writes all changes, each with its row, events, observations, spawned
+        jobs, flow and edges; there is one change per job. [K3] It marks the edges that lead from
+        jobs that it ends, and new edges whose parent has ended, with the parent's status. It notes
+        a check of each job that it ends and that has children, and of each new job with a parent
+        outside its flow. [FL4] [FL5] `changes` may be an iterator that decides while the store
+        writes: the store reads it once, and the iterator never calls the store."""
 
     def save_locked(
         self,
@@ -451,9 +455,21 @@ class DecisionStore(Protocol):
         locked jobs; queues with a limit or a rate, and kinds with a rate, serialise theirs.
         [Z1]–[Z4] [Q1] [RL1]"""
 
+    def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
+        """Of these jobs and their children, those that wait although they need not: no parent is
+        live, or one has ended otherwise than the job needs. Each once, at most `limit`; fewer do
+        not mean that there are no more. [FL5]"""
+
 
 class SweepStore(Protocol):
     """What the sweeper needs of a store."""
+
+    def edge_checks(self, *, limit: int) -> list[EdgeCheck]:
+        """Mark edges from parents outside their flow that have ended since. Returns the checks
+        that are noted. [FL5]"""
+
+    def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
+        """Forget these: somebody has looked."""
 
     def due(self, *, limit: int) -> Loaded:
         """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by`
@@ -513,6 +529,15 @@ class RecordSource(Protocol):
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; bounded memory however many there are."""
+
+    def edges(self) -> Iterator[Edge]:
+        """Every edge, by child and position; bounded memory however many there are."""
+
+    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+        """The edges of these jobs as they are now, by child and position."""
+
+    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
+        """Whether a check is noted for one of these. [FL5]"""
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""

@@ -11,11 +11,11 @@ from tenure.cli.main import main
 from tenure.conformance.spec import spec
 
 CHANGES = (
-    "UPDATE tenure_job SET rev = rev + 1, status = 'waiting', origin_cause = 'split',"
+    "UPDATE tenure_job SET rev = rev + 1, status = 'napping', origin_cause = 'split',"
     " run_at = NULL, not_before = NULL",
     "INSERT INTO tenure_job_event (job_id, seq, ts, attempt, version, type, from_status, to_status,"
     " actor, request_id, cause, payload, position) SELECT id, 2, updated_at, 0, 1, 'parked',"
-    " 'queued', 'waiting', 'client:me', 'r', 'weather', '{\"reason_code\": \"bankruptcy\"}', 99"
+    " 'queued', 'napping', 'client:me', 'r', 'weather', '{\"reason_code\": \"bankruptcy\"}', 99"
     " FROM tenure_job",
 )
 
@@ -40,11 +40,11 @@ def test_a_job_of_a_newer_version_is_shown_and_not_changed(tmp_path: Path) -> No
         run("jobs", "events", job_id),
     )
 
-    assert json.loads(run("jobs", "show", job_id, "--json"))["job"]["status"] == "waiting"
-    assert "waiting" in shown
-    assert "waiting" in listed
+    assert json.loads(run("jobs", "show", job_id, "--json"))["job"]["status"] == "napping"
+    assert "napping" in shown
+    assert "napping" in listed
     assert "parked" in log
     assert "weather" in log
     refused = run("jobs", "cancel", job_id)
-    assert "status is 'waiting', origin_cause is 'split'; upgrade this process" in refused
+    assert "status is 'napping', origin_cause is 'split'; upgrade this process" in refused
     assert json.loads(run("jobs", "show", job_id, "--json"))["job"]["rev"] == 2

@@ -179,7 +179,7 @@ def test_jobs_are_listed_newest_first_and_by_filters(scene: Scene, app: Applicat
 @pytest.mark.parametrize(
     ("filters", "match"),
     [
-        ({"status": "done"}, "status: 'done' is not one of queued"),
+        ({"status": "done"}, "status: 'done' is not one of waiting"),
         ({"limit": 0}, "limit: '0' is not a number from 1 to 500"),
         ({"before": "x"}, "before"),
         ({"queue": "no spaces"}, "queue"),

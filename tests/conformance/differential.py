@@ -22,9 +22,12 @@ from tenure.core.commands import (
     DeadLetter,
     Discard,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     Heartbeat,
     Outage,
+    Parent,
     Redrive,
     Release,
     Requeue,
@@ -33,6 +36,7 @@ from tenure.core.commands import (
 )
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
+    FlowId,
     JobId,
     Kind,
     QueueName,
@@ -182,6 +186,31 @@ class Differential(RuleBasedStateMachine):
         self.send(
             self.new(queue=queue, kind=kind, priority=priority, delay_s=delay_s, key=key, how=how)
         )
+
+    @rule(pick=picks, how=st.sampled_from(sorted(POLICIES)), ended=st.booleans(), out=st.booleans())
+    def flow(self, pick: int, how: str, ended: bool, out: bool) -> None:
+        """A join of two, one of which may wait for a job outside the flow."""
+        number = len(self.sent)
+        one, two, join = (
+            replace(
+                self.new(queue=0, kind=place % 2, priority=0, delay_s=0, key=None, how=how),
+                job_id=new_job_id(Instant(seconds(number)), bytes([number % 256] * 9 + [place])),
+            )
+            for place in (201, 202, 203)
+        )
+        needs = None if ended else JobStatus.SUCCEEDED
+        outside = (Parent(job_id=self.job(pick), step="outside"),) if out else ()
+        both = tuple(
+            Parent(job_id=each.job_id, step=f"{place}", needs=needs)
+            for place, each in enumerate((one, two))
+        )
+        members = (
+            FlowMember(job=one, step="0", after=outside),
+            FlowMember(job=two, step="1"),
+            FlowMember(job=join, step="join", after=both),
+        )
+        flow_id = FlowId(new_job_id(Instant(seconds(number)), bytes([number % 256] * 10)))
+        self.send(EnqueueFlow(flow_id=flow_id, name="join", members=members))
 
     @rule(pick=picks, hard=st.booleans(), reason=st.sampled_from(["", "why"]), rev=revs)
     def cancel(self, pick: int, hard: bool, reason: str, rev: int | None) -> None:
@@ -403,7 +432,18 @@ class Differential(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["look", "look", "tick", "prune", "prune", "expire", "step back", "purge", "epoch"]
+            [
+                "look",
+                "look",
+                "unblock",
+                "tick",
+                "prune",
+                "prune",
+                "expire",
+                "step back",
+                "purge",
+                "epoch",
+            ]
         )
     )
     def keep_house(self, what: str) -> None:
@@ -412,6 +452,8 @@ class Differential(RuleBasedStateMachine):
         match what:
             case "look":
                 worlds.compare_views()
+            case "unblock":
+                worlds.step(what, lambda world: world.unblock())
             case "tick":
                 worlds.step(what, lambda world: world.store.tick())
             case "prune":

@@ -57,6 +57,15 @@ def _reports(luck: Random) -> Arguments:
 # How often each rule comes, and what it is given.
 STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
     "enqueue": (6, _enqueue),
+    "flow": (
+        0.8,
+        lambda luck: {
+            "pick": luck.randint(0, 9),
+            "how": luck.choice(sorted(POLICIES)),
+            "ended": luck.random() < 0.4,
+            "out": luck.random() < 0.4,
+        },
+    ),
     "take": (
         5,
         lambda luck: {
@@ -119,8 +128,8 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
         1.5,
         lambda luck: {
             "what": luck.choices(
-                ["look", "tick", "prune", "expire", "step back", "purge", "epoch"],
-                weights=[5, 1, 3, 2, 1, 1.5, 0.5],
+                ["look", "unblock", "tick", "prune", "expire", "step back", "purge", "epoch"],
+                weights=[4, 3, 1, 3, 2, 1, 2.5, 0.5],
             )[0]
         },
     ),
@@ -148,7 +157,7 @@ def walk(
                 continue
             if name == "claim_again" and not machine.claims:
                 continue
-            if name == "enqueue" and live > MAX_LIVE_JOBS:
+            if name in ("enqueue", "flow") and live > MAX_LIVE_JOBS:
                 continue
             program.append(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})")
             getattr(machine, name)(**arguments)

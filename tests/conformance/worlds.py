@@ -4,15 +4,17 @@ Whatever is asked is asked of every world, and every world must answer and look 
 first world is the reference; a difference names the other one and what differs.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
 from tenure.coordinator.service import Coordinator
+from tenure.coordinator.unblocking import submit_unblocks
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Command
 from tenure.core.event_pages import EventFilter, full_page
-from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.observations import Observation
 from tenure.core.verdicts import Answer
@@ -22,6 +24,7 @@ from tenure.ports import JobFilter, Record, Store
 from tenure.verify import assert_holds
 
 PAGE_SIZE = 1000
+SETTLES_WITHIN_S = 30.0
 
 T = TypeVar("T")
 
@@ -59,6 +62,30 @@ class World:
             Record(record.job_id, record.job, list(record.events), _settled_order(record))
             for record in self.store.records(page_size=PAGE_SIZE)
         ]
+
+    def run(self, commands: Sequence[Command]) -> list[Answer]:
+        """The answers, once everything that follows from the commands is done."""
+        try:
+            return self.coordinator.submit_many(commands).result()
+        finally:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for what the coordinator does on its own after it has answered."""
+        until = time.monotonic() + SETTLES_WITHIN_S
+        while self.coordinator.is_busy:
+            assert time.monotonic() < until, f"{self.name} is still busy"
+            time.sleep(0.0005)
+
+    def unblock(self) -> list[JobId]:
+        """What a sweeper does for jobs that wait; the jobs that it looked at."""
+        checks = self.store.edge_checks(limit=PAGE_SIZE)
+        found = self.store.unblocked([check.job_id for check in checks], limit=PAGE_SIZE)
+        for call in submit_unblocks(self.coordinator.submit_many, found.jobs):
+            call.result()
+        self.settle()
+        self.store.delete_edge_checks(checks)
+        return sorted({check.job_id for check in checks})
 
     def close(self) -> None:
         """Stop, and remove what was stored."""
@@ -142,7 +169,7 @@ class Worlds:
         """One batch of commands; an error is an answer too."""
         return self.step(
             f"the answer to {commands}",
-            lambda world: _settled(lambda: world.coordinator.submit_many(commands).result()),
+            lambda world: _settled(lambda: world.run(commands)),
         )
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer | str:
@@ -168,6 +195,7 @@ class Worlds:
         self.same("list_events", lambda world: full_page(world.store.list_events, _ALL_EVENTS))
         jobs = [record.job_id for record in self.records]
         self.same("resolutions", lambda world: world.store.load_resolutions(jobs))
+        self.same("edges", lambda world: list(world.store.edges()))
         self.same("live_keys", lambda world: list(world.store.live_keys()))
         self.same("lease_holders", lambda world: list(world.store.lease_holders()))
         used = {record.job.queue for record in self.records if record.job is not None}

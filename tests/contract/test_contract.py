@@ -111,7 +111,7 @@ def test_a_row_is_checked_in_the_fields_that_it_has(
 def test_a_status_that_no_list_has_is_reported_with_the_words_that_are_expected() -> None:
     [complaint] = contract.check_row(ROW | {"status": "done"})
 
-    assert complaint.startswith("status is 'done', one of queued, claimed, running")
+    assert complaint.startswith("status is 'done', one of waiting, queued, claimed")
 
 
 @pytest.mark.parametrize("name", contract.ROW_FIELDS)

@@ -75,6 +75,7 @@ def unstarted_too_long(on_lost: OnLost = OnLost.REQUEUE) -> Driver:
 
 SITUATIONS: dict[str, Callable[[], Driver]] = {
     "no job": Driver,
+    "waiting": lives.waiting,
     "queued": lives.queued,
     "queued, not ready": not_yet_ready,
     "queued, expired": unstarted_too_long,
@@ -143,6 +144,9 @@ VALIDATION = JobError(error_class=ErrorClass.VALIDATION, message="no field 'id'"
 COMMANDS: dict[str, Callable[[Driver], Command]] = {
     "enqueue": lambda d: d.enqueue(),
     "enqueue, other body": lambda d: d.enqueue(payload=b"[]"),
+    "flow": lambda d: d.flow(),
+    "unblock": lambda d: d.unblock(),
+    "unblock, parent failed": lambda d: d.unblock(JobStatus.FAILED),
     "claim": lambda d: d.claim(),
     "claim and start": lambda d: d.claim(start=True),
     "start": lambda d: d.start(),
@@ -178,6 +182,7 @@ COMMANDS: dict[str, Callable[[Driver], Command]] = {
 EFFECTS: dict[str, tuple[str, str, int, int]] = {
     # code: (row, events and where they lead, attempt, failures)
     "T1": ("T1", "enqueued>queued", 0, 0),
+    "T1 waits": ("T1", "enqueued>waiting", 0, 0),
     "T2": ("T2", "claimed>claimed", 1, 0),
     "T2+T3": ("T2", "claimed>claimed started>running", 1, 0),
     "T3": ("T3", "started>running", 0, 0),
@@ -222,6 +227,8 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     "T21": ("T21", "dead_lettered>dead_lettered", 0, 0),
     "T22": ("T22", "claimed>claimed", 1, 0),
     "T22+T3": ("T22", "claimed>claimed started>running", 1, 0),
+    "T28": ("T28", "ready>queued", 0, 0),
+    "T29": ("T29", "cancelled>cancelled", 0, 0),
     "T31": ("T31", "cancelled>cancelled", 0, 0),
     "T27": ("T27", "enqueued>queued", 0, 0),  # of the new job; the old one stays
 }
@@ -309,7 +316,13 @@ OF_STALLED = {**cancels("T16"), "requeue": "T14", "dead-letter": "T21"}
 OF_TERMINAL = {"redrive": "T27", "rerun": "T27"}
 
 EXPECTED: dict[str, dict[str, str]] = {
-    "no job": {"enqueue": "T1", "enqueue, other body": "T1"},
+    "no job": {"enqueue": "T1", "enqueue, other body": "T1", "flow": "T1 waits"},
+    "waiting": {
+        "unblock": "T28",
+        "unblock, parent failed": "T29",
+        **cancels("T17"),
+        "dead-letter": "T21",
+    },
     "queued": {"claim": "T2", "claim and start": "T2+T3", **cancels("T17"), "dead-letter": "T21"},
     "queued, not ready": {**cancels("T17"), "dead-letter": "T21"},
     "queued, expired": {**cancels("T17"), "dead-letter": "T21", **sweeps("T31")},

@@ -48,6 +48,8 @@ BIRTH = {
     "trace_id",
     "origin_id",
     "origin_cause",
+    "flow_id",
+    "flow_step",
     "enqueued_at",
 }
 
@@ -232,6 +234,10 @@ def test_every_listed_field_is_really_changed_by_some_life() -> None:
 def every_life() -> list[Driver]:
     """Lives that between them change everything an event can change."""
     found = [build() for build in lives.IN_STATUS.values()]
+    ready = lives.waiting()
+    ready.advance(1)
+    ready.do(ready.unblock())
+    found.append(ready)
     for policy in (Policy(), lives.HOLD, lives.RECLAIM):
         for end in ("complete", "fail", "release", "sweep", "outage", "kill", "bury"):
             driver = lives.running(replace(policy, max_attempts=2))

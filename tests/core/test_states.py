@@ -40,6 +40,21 @@ def absent(job: Job, *names: str) -> bool:
 # --- A row in each status ------------------------------------------------------------------------
 
 
+@spec("S11")
+def test_a_waiting_row_has_neither_run_at_nor_lease_and_names_its_flow() -> None:
+    job = lives.waiting().job
+
+    assert (job.status, job.attempt) == (JobStatus.WAITING, 0)
+    assert present(job, "flow_id", "flow_step")
+    assert absent(job, *LEASE, "run_at", "not_before", "result", "error", "finished_at")
+
+
+@spec("S11")
+@pytest.mark.parametrize("fields", [{"attempt": 1}, {"flow_id": None}, {"run_at": SOON}])
+def test_a_waiting_row_with_anything_else_is_refused(fields: dict[str, object]) -> None:
+    assert row_violations(replace(lives.waiting().job, **fields))
+
+
 @spec("S1")
 def test_a_queued_row_has_run_at_and_no_lease() -> None:
     job = lives.queued().job

@@ -358,7 +358,7 @@ def test_a_priority_within_its_bounds_passes(value: int) -> None:
         ("heartbeat", {"progress": Progress(done=1, total=-1)}, "progress.total"),
         ("heartbeat", {"progress": Progress(done=1, note="\x00")}, "progress.note"),
         ("cancel", {"expected_rev": 0}, "expected_rev"),
-        ("cancel", {"expected_status": JobStatus("waiting")}, "expected_status"),
+        ("cancel", {"expected_status": JobStatus("napping")}, "expected_status"),
         ("enqueue", {"policy": Policy(on_lost=OnLost("weep"))}, "policy.on_lost"),
         ("fail", {"error": JobError(error_class=ErrorClass("overload"))}, "error.error_class"),
         ("start", {"expected_rev": 0}, "expected_rev"),

@@ -75,6 +75,7 @@ SMALL = (
         asked=("requeue 1",),
         **NARROW,
     ),
+    Bounds(name="waits for a parent", waits=True, asked=("soft cancel", "dead-letter"), **BARE),
     Bounds(name="1 in flight, 1 crash", in_flight=1, crashes=1, asked=(), **BARE),
     Bounds(name="claims that start", claims_start=True, asked=("soft cancel",), **CLAIMS_START),
     Bounds(
@@ -90,6 +91,7 @@ SMALL_AND_LATE = (Bounds(name="late writes", is_racy=True, asked=("soft cancel",
 
 FULL = (
     EVERYTHING,
+    Bounds(name="waits for a parent", waits=True, **NARROW),
     Bounds(name="hold", policy=tiny_policy(on_lost=OnLost.HOLD), asked=ASKED),
     Bounds(name="reclaim", policy=tiny_policy(on_lost=OnLost.RECLAIM), asked=ASKED),
     Bounds(

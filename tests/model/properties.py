@@ -228,6 +228,10 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
     )
     is_asked_to_stop = job.cancel_requested_at is not None
     match action:
+        case "parent succeeds":
+            return JobStatus.QUEUED
+        case "parent fails":
+            return JobStatus.CANCELLED
         case "claim":
             return JobStatus.CLAIMED
         case "start" | "start again" | "start as claimed":
@@ -453,6 +457,13 @@ def judge_redrive(state: State, outcome: Outcome) -> Iterator[Violation]:
         return
     if not isinstance(outcome, Applied) or outcome.change.job.id == state.job.id:
         yield Violation("redrive", f"a finished job's redrive heard {outcome}")
+
+
+def judge_unblock(state: State, outcome: Outcome) -> Iterator[Violation]:
+    """The end of a parent moves a job that waits, and no other. [T28] [T29]"""
+    waits = state.job.status is JobStatus.WAITING
+    if isinstance(outcome, Applied) != waits or not isinstance(outcome, Applied | Replayed):
+        yield Violation("unblock", f"{state.job.status}, outcome {type(outcome).__name__}")
 
 
 def judge_sweep(state: State, outcome: Outcome) -> Iterator[Violation]:

@@ -30,6 +30,7 @@ from tests.model.properties import (
     judge_reply,
     judge_stranger,
     judge_sweep,
+    judge_unblock,
     judge_verdict,
     stranger_to,
 )
@@ -51,6 +52,7 @@ from tests.model.world import (
 )
 
 MAX_SAVE_DELAY = 2  # ticks between a decision and its write in a racy configuration
+PARENT_ENDS = ("parent succeeds", "parent fails")
 HELPLESS = PEOPLE | {"crash"}
 
 _SECOND_HALF = {
@@ -124,6 +126,11 @@ class Stepper:
             yield from self._decided(
                 state, action, 0, command, outcome, list(judge_sweep(state, outcome))
             )
+        for action in PARENT_ENDS if self.bounds.waits else ():
+            command = asking(action, state.job.id)
+            outcome = ask(state, command)
+            wrong = list(judge_unblock(state, outcome))
+            yield from self._decided(state, action, 0, command, outcome, wrong)
         if state.epoch < self.bounds.epochs:
             yield self._step("raise epoch", replace(state, epoch=state.epoch + 1), [])
         if state.job.status.is_terminal:

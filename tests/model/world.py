@@ -21,14 +21,19 @@ from tenure.core.commands import (
     Complete,
     DeadLetter,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     Heartbeat,
     Outage,
+    Parent,
+    ParentEnd,
     Redrive,
     Release,
     Requeue,
     Start,
     Sweep,
+    Unblock,
     start_request_id,
 )
 from tenure.core.events import Event
@@ -39,6 +44,7 @@ from tenure.core.ids import (
     Actor,
     Epoch,
     Fingerprint,
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -60,6 +66,7 @@ from tenure.core.vocabulary import (
     Cause,
     ErrorClass,
     EventType,
+    JobStatus,
     OnExhausted,
     OnLost,
     ReasonCode,
@@ -69,6 +76,7 @@ from tenure.core.vocabulary import (
 
 BIRTH = Instant(1000)  # any positive instant; one tick is one microsecond
 JOB_ID = JobId("00000000-0000-7000-8000-000000000001")
+PARENT_ID = JobId("00000000-0000-7000-8000-000000000002")
 WORKERS = (worker_actor("ann"), worker_actor("bob"))
 CLIENT = client_actor("carl")
 OPERATOR = operator_actor("olga")
@@ -125,6 +133,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     is_compensation: bool = False
     claims_start: bool = False
     expires: int | None = None
+    waits: bool = False  # for a parent, which ends somehow at any time
 
     @property
     def is_bounded(self) -> bool:
@@ -298,7 +307,7 @@ def ask(state: State, command: Command) -> Outcome:
 
 def birth(bounds: Bounds) -> tuple[State, Applied]:
     """The job just enqueued, or the compensation that a failed one spawned."""
-    enqueue = Enqueue(
+    enqueue: Command = Enqueue(
         job_id=JOB_ID,
         namespace=DEFAULT_NAMESPACE,
         queue=QueueName("main"),
@@ -307,6 +316,8 @@ def birth(bounds: Bounds) -> tuple[State, Applied]:
         policy=bounds.policy,
         expires_us=None if bounds.expires is None else Duration(bounds.expires),
     )
+    if bounds.waits:
+        enqueue = _flow(bounds)
     at = Moment(now=BIRTH, epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
     outcome = lifecycle.decide(None, enqueue, at)
     assert isinstance(outcome, Applied)
@@ -318,6 +329,27 @@ def birth(bounds: Bounds) -> tuple[State, Applied]:
     return State(
         now=BIRTH, epoch=1, job=born.job, log=log, log_key=log_key, beliefs=workers
     ), outcome
+
+
+def _flow(bounds: Bounds) -> EnqueueFlow:
+    """The job, which waits for another one."""
+    job, parent = (
+        Enqueue(
+            job_id=job_id,
+            namespace=DEFAULT_NAMESPACE,
+            queue=QueueName("main"),
+            kind=Kind("work"),
+            actor=CLIENT,
+            policy=bounds.policy,
+        )
+        for job_id in (JOB_ID, PARENT_ID)
+    )
+    after = (Parent(job_id=PARENT_ID, step="first"),)
+    members = (
+        FlowMember(job=job, step="second", after=after),
+        FlowMember(job=parent, step="first"),
+    )
+    return EnqueueFlow(flow_id=FlowId(JOB_ID), name="flow", members=members)
 
 
 def _undone(job: Job, at: Moment) -> Change:
@@ -411,6 +443,11 @@ def asking(action: str, job_id: JobId) -> Command:
             return Requeue(job_id=job_id, actor=OPERATOR, request_id=_id(action))
         case "redrive":
             return Redrive(job_id=job_id, actor=OPERATOR, request_id=_id("again"))
+        case "parent succeeds":
+            return Unblock(job_id=job_id)
+        case "parent fails":
+            ended = ParentEnd(job_id=PARENT_ID, status=JobStatus.FAILED)
+            return Unblock(job_id=job_id, ended_otherwise=ended)
         case "sweep":
             return Sweep(job_id=job_id)
         case "sweep after an outage":

@@ -111,6 +111,7 @@ def test_no_record_of_a_job_or_event_carries_a_lease_that_could_be_used(log: Gol
 
 EVENT_NAMES = {
     "enqueued": "job_enqueued",
+    "ready": "job_ready",
     "claimed": "job_claimed",
     "started": "job_started",
     "lease_renewed": "job_lease_renewed",
@@ -125,6 +126,7 @@ EVENT_NAMES = {
 }
 OPERATIONS = {
     "enqueued": "enqueue",
+    "ready": "unblock",
     "claimed": "claim",
     "started": "start",
     "lease_renewed": "heartbeat",

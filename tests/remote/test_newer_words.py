@@ -40,7 +40,7 @@ def test_a_client_that_asks_about_such_a_job_hears_to_upgrade(kit: RemoteKit) ->
 @spec("Y4")
 def test_verdicts_and_refusals_of_a_newer_server_are_read() -> None:
     body = (
-        b'{"verdicts":[{"verdict":"COMMITTED","job_status":"waiting","disposition":"split"},'
+        b'{"verdicts":[{"verdict":"COMMITTED","job_status":"napping","disposition":"split"},'
         b'{"verdict":"CANCELLED","cause":"eclipse"}]}'
     )
 
@@ -48,6 +48,6 @@ def test_verdicts_and_refusals_of_a_newer_server_are_read() -> None:
     claim = decode(ClaimReply, b'{"verdict":"REJECTED","cause":"eclipse"}')
     reply = decode(JobReply, b'{"job":null,"cause":"eclipse"}')
 
-    assert (str(accepted.disposition), str(accepted.job_status)) == ("split", "waiting")
+    assert (str(accepted.disposition), str(accepted.job_status)) == ("split", "napping")
     assert (stopped.kind, str(stopped.cause)) == (VerdictKind.CANCELLED, "eclipse")
     assert str(claim.cause) == str(reply.cause) == "eclipse"

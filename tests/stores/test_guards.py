@@ -92,8 +92,8 @@ def _an_event(job: Job, type_: str) -> str:
         ("UPDATE {t}job SET rev = rev + 1, origin_cause = 'whim'", "origin_cause is 'whim'"),
         ("UPDATE {t}job SET rev = rev + 1, policy = '{}'", "policy is not the document"),
         (
-            "UPDATE {t}job SET rev = rev + 1, status = 'waiting', run_at = NULL, not_before = NULL",
-            "status is 'waiting'",
+            "UPDATE {t}job SET rev = rev + 1, status = 'napping', run_at = NULL, not_before = NULL",
+            "status is 'napping'",
         ),
         ("event", "an event's type is 'bogus'"),
         (
@@ -157,11 +157,11 @@ def test_words_of_tomorrow_are_shown_as_they_are(hand: ForeignHand) -> None:
 def test_a_status_of_tomorrow_is_shown_and_left_alone(hand: ForeignHand) -> None:
     [waiting, ready] = enqueue(hand.store, 2)
     hand.run(
-        "UPDATE {t}job SET rev = rev + 1, status = 'waiting', run_at = NULL, not_before = NULL"
+        "UPDATE {t}job SET rev = rev + 1, status = 'napping', run_at = NULL, not_before = NULL"
         f" WHERE id = '{waiting}'"
     )
 
-    assert hand.store.load_jobs([waiting])[waiting].status == "waiting"
+    assert hand.store.load_jobs([waiting])[waiting].status == "napping"
     assert [job.id for job in claim(hand.store, 5)] == [ready]
 
 
@@ -172,7 +172,7 @@ def test_an_unknown_status_is_accepted_only_for_a_live_job_that_cannot_be_claime
     job = _running(hand)
 
     with pytest.raises(Refused):
-        hand.run("UPDATE {t}job SET rev = rev + 1, status = 'waiting'")
+        hand.run("UPDATE {t}job SET rev = rev + 1, status = 'napping'")
 
     assert hand.store.load([job.id]).jobs == {job.id: job}
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, new_job_id
+from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, Kind, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import AT_ONCE, Job, row_violations
 from tenure.core.policy import Policy
@@ -71,7 +71,8 @@ def _accepted(hand: ForeignHand, guards: str) -> set[_Row]:
         f" SELECT present, status, policy FROM (SELECT present, status, policy,"
         f" {', '.join(columns)}, CASE WHEN present & {request} > 0 THEN 1 END AS cancel_deadline,"
         f" CASE WHEN present & {run_at} > 0 THEN {AT_ONCE} END AS not_before,"
-        f" 1 AS rev, 1 AS attempt, 0 AS failures, 0 AS releases, 0 AS outage_credits,"
+        f" 1 AS rev, CASE WHEN status = 'waiting' THEN 0 ELSE 1 END AS attempt, 'x' AS flow_id,"
+        f" 0 AS failures, 0 AS releases, 0 AS outage_credits,"
         f" 0 AS renewals, 0 AS priority, 0 AS was_started, CAST(NULL AS text) AS origin_cause"
         f" FROM n, s, p WHERE {lease} IN ({', '.join(map(str, _LEASES))})"
         f" AND ({lease} = 0 OR policy = '{_REQUEUE}')) AS rows WHERE {guards}"
@@ -86,7 +87,8 @@ def _literal(name: str) -> str:
 def _lawful() -> Iterator[_Row]:
     blank = Job(
         new_job_id(Instant(1), bytes(16)), DEFAULT_NAMESPACE, QueueName("q"), Kind("k"), 0,
-        b"null", Policy(), None, None, None, None, None, None, None, None, Instant(1),
+        b"null", Policy(), None, None, None, None, None, None, None, FlowId("x"), "step", None,
+        Instant(1),
         JobStatus.QUEUED, 1, Instant(1), None, None, attempt=1,
     )  # fmt: skip
     policies = {_REQUEUE: blank.policy, _RECLAIM: Policy(on_lost=OnLost.RECLAIM)}
@@ -96,7 +98,8 @@ def _lawful() -> Iterator[_Row]:
             there["cancel_deadline"] = 1
         if "run_at" in there:
             there["not_before"] = AT_ONCE
-        job = replace(blank, **there, status=status, policy=policies[policy])
+        attempt = 0 if status is JobStatus.WAITING else 1
+        job = replace(blank, **there, status=status, policy=policies[policy], attempt=attempt)
         if not row_violations(job):
             yield present, status, policy
 
@@ -115,7 +118,7 @@ def _agree(accepted: set[_Row]) -> None:
     assert waiting <= accepted
 
 
-@spec("I8", "S1", "S4", "S5", "S8")
+@spec("I8", "S1", "S4", "S8", "S11")
 def test_postgres_accepts_the_rows_that_the_core_does(postgres_hand: PostgresHand) -> None:
     [(guards,)] = postgres_hand.run(
         "SELECT string_agg(pg_get_expr(conbin, conrelid), ' AND ') FROM pg_constraint"
@@ -125,7 +128,7 @@ def test_postgres_accepts_the_rows_that_the_core_does(postgres_hand: PostgresHan
     _agree(_accepted(postgres_hand, f"({guards}) IS NOT FALSE"))
 
 
-@spec("I8", "S2", "S3", "S6", "S7")
+@spec("S2", "S3", "S5", "S6", "S7")
 def test_sqlite_accepts_the_rows_that_the_core_does(sqlite_hand: SqliteHand) -> None:
     [(table,)] = sqlite_hand.run("SELECT sql FROM sqlite_master WHERE name = '{t}job'")
     table = re.sub(r"--.*", "", str(table))

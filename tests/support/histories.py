@@ -19,22 +19,29 @@ from tenure.core.commands import (
     DeadLetter,
     Discard,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     Heartbeat,
     Outage,
+    Parent,
+    ParentEnd,
     Redrive,
     Release,
     Requeue,
     Start,
     Sweep,
+    Unblock,
 )
 from tenure.core.events import Event
+from tenure.core.flow_rows import Edge
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     SYSTEM,
     Actor,
     Epoch,
     Fingerprint,
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -59,6 +66,7 @@ from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
     EventCause,
+    JobStatus,
     OnExhausted,
     OnLost,
     ReasonCode,
@@ -66,7 +74,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure.ports import DedupeKey, Loaded, Record
-from tenure.verify import Ack, answer_line, grant_lines, request_line
+from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
 
 BEGINNING = Instant(1_700_000_000_000_000)
 QUEUE = QueueName("work")
@@ -87,6 +95,7 @@ class World:
         self.logs: dict[JobId, list[Event]] = {}
         self.observations: dict[JobId, list[Observation]] = {}
         self.acks: list[Ack] = []
+        self.edges: dict[JobId, list[Edge]] = {}
         self.leases: list[tuple[JobId, LeaseId, Actor]] = []
         self._lost_answers = lost_answers
         self._clock_steps = clock_steps
@@ -100,8 +109,13 @@ class World:
 
     def submit(self, command: Command) -> Answer:
         """Decide a command and write what follows from it."""
-        if isinstance(command, Claim | Sweep | Discard) or command.actor == SYSTEM:
+        if isinstance(command, Claim | Sweep | Unblock | Discard) or command.actor == SYSTEM:
             return self._decide(command)
+        if isinstance(command, EnqueueFlow):
+            made = self._decide(command)
+            assert isinstance(made, Reply)
+            self.acks += flow_lines(command, made, at=self.now)
+            return made
         self.acks.append(request_line(command, at=self.now))
         answer = self._decide(command)
         assert isinstance(answer, Verdict | Reply)
@@ -144,6 +158,11 @@ class World:
             self.observations.setdefault(observation.job_id, []).append(observation)
         for spawned in change.spawned:
             self._write(spawned)
+        for edge in change.edges:
+            self.edges.setdefault(edge.child_id, []).append(edge)
+        if change.ends_member:
+            for edges in self.edges.values():
+                edges[:] = [_marked(edge, change.job) for edge in edges]
 
     def request_id(self) -> RequestId:
         """A fresh one."""
@@ -177,6 +196,53 @@ class World:
         assert isinstance(answer, Reply)
         assert answer.job is not None
         return answer.job.id
+
+    def flow(self) -> None:
+        """Two jobs, one that waits for both, and one that runs whatever becomes of that."""
+        jobs = {step: self._new_job() for step in ("one", "two", "join", "last")}
+        needs = {"join": ("one", "two"), "last": ("join",)}
+        members = tuple(
+            FlowMember(
+                job=job,
+                step=step,
+                after=tuple(
+                    Parent(
+                        job_id=jobs[parent].job_id,
+                        step=parent,
+                        needs=None if step == "last" else JobStatus.SUCCEEDED,
+                    )
+                    for parent in needs.get(step, ())
+                ),
+            )
+            for step, job in jobs.items()
+        )
+        flow_id = FlowId(new_job_id(self.now, self.luck.randbytes(16)))
+        self.submit(EnqueueFlow(flow_id=flow_id, name="flow", members=members))
+
+    def _new_job(self) -> Enqueue:
+        return Enqueue(
+            job_id=new_job_id(self.now, self.luck.randbytes(16)),
+            namespace=DEFAULT_NAMESPACE,
+            queue=QUEUE,
+            kind=KIND,
+            actor=PRODUCER,
+            policy=self.policy(),
+        )
+
+    def unblock(self) -> None:
+        """Let those go on whose parents have ended."""
+        waiting = 0
+        while waiting != (waiting := self._number_waiting()):
+            for child, edges in sorted(self.edges.items()):
+                broken = next((edge for edge in edges if edge.is_broken), None)
+                if broken is not None and broken.outcome is not None:
+                    ended = ParentEnd(job_id=broken.parent_id, status=broken.outcome)
+                    self.submit(Unblock(job_id=child, ended_otherwise=ended))
+                elif all(edge.is_met for edge in edges):
+                    self.submit(Unblock(job_id=child))
+
+    def _number_waiting(self) -> int:
+        return sum(job.status is JobStatus.WAITING for job in self.rows.values())
 
     def policy(self) -> Policy:
         """A policy of small numbers, so that every limit is met."""
@@ -248,12 +314,16 @@ class World:
     def step(self) -> None:
         """One random thing."""
         kind = self.luck.choices(
-            ("enqueue", "claim", "work", "time", "sweep", "people", "rare"),
-            (2, 6, 14, 4, 3, 2, 1),
+            ("enqueue", "flow", "claim", "work", "time", "sweep", "unblock", "people", "rare"),
+            (2, 0.1, 6, 14, 4, 3, 1, 2, 1),
         )[0]
         match kind:
             case "enqueue":
                 self.enqueue(dedupe_key=self.luck.choice((None, "a", "b")))
+            case "flow":
+                self.flow()
+            case "unblock":
+                self.unblock()
             case "claim" if self.rows:
                 self.claim(self._some_job())
             case "work" if self.leases:
@@ -407,12 +477,26 @@ class World:
         return [ack for ack in self.acks if job_id in (ack.job_id, ack.target)]
 
 
+def _marked(edge: Edge, parent: Job) -> Edge:
+    is_its_own = edge.parent_id == parent.id and edge.outcome is None
+    return replace(edge, outcome=parent.status) if is_its_own else edge
+
+
 class RecordedStore:
     """Records as a store that can be verified, also where no real store would hold them."""
 
-    def __init__(self, records: Sequence[Record], *, now: Instant = BEGINNING) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        *,
+        now: Instant = BEGINNING,
+        edges: Sequence[Edge] = (),
+        noted: Sequence[JobId] = (),
+    ) -> None:
         self._records = records
         self._now = now
+        self._edges = sorted(edges, key=lambda edge: (edge.child_id, edge.position))
+        self._noted = noted
 
     def now(self) -> Instant:
         return self._now
@@ -426,6 +510,15 @@ class RecordedStore:
 
     def _jobs(self) -> Iterator[Job]:
         return (record.job for record in self._records if record.job is not None)
+
+    def edges(self) -> Iterator[Edge]:
+        return iter(self._edges)
+
+    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+        return [edge for edge in self._edges if edge.child_id in children]
+
+    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
+        return any(job_id in self._noted for job_id in ids)
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         held = [

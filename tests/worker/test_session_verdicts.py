@@ -65,7 +65,7 @@ def test_verdicts_with_words_of_a_newer_server_end_the_attempt_as_others_do() ->
     committed = Verdict(
         kind=VerdictKind.COMMITTED,
         disposition=Disposition("split"),
-        job_status=JobStatus("waiting"),
+        job_status=JobStatus("napping"),
     )
     cancelled = Verdict(kind=VerdictKind.CANCELLED, cause=Cause("eclipse"))
     for verdict in (committed, cancelled):

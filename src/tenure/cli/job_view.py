@@ -43,6 +43,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("key", job.dedupe_key),
         ("concurrency key", _concurrency(job)),
         ("correlation", job.correlated_by),
+        ("flow", None if job.flow_id is None else f"{job.flow_id} as {job.flow_step}"),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
         ("compensated by", job.compensated_by),
         ("finished", exact_and_ago(job.finished_at, now)),

@@ -286,7 +286,8 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
     facts = job_facts(job, now=now, bodies=bodies)
     if job.status is JobStatus.DEAD_LETTERED:
         facts += resolution_facts(resolution, now)
-    facts.append(("waiting" if job.status is JobStatus.QUEUED else "note", waiting))
+    is_unclaimed = job.status in (JobStatus.WAITING, JobStatus.QUEUED)
+    facts.append(("waiting" if is_unclaimed else "note", waiting))
     print_facts(facts)
     click.echo()
     print_timeline(events, seen, folded=True)
@@ -598,6 +599,8 @@ def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
         return f"`tenure jobs rerun --again {job.id}` makes another job of it"
     if reply.cause is not Cause.NOT_HELD or job is None:
         return None
+    if job.status is JobStatus.WAITING:
+        return why_waiting(serving.store, job)
     if job.status is not JobStatus.QUEUED:
         return (
             f"worker {job.owner} has it: wait for its end, or `tenure jobs cancel {job.id}` and"

@@ -19,6 +19,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.protocol.fields import iso
 
 COLOURS = {
+    "waiting": "blue",
     "queued": "blue",
     "claimed": "cyan",
     "running": "cyan",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job, Progress
 from tenure.core.vocabulary import EventCause, JobStatus, ReasonCode, Stage
@@ -54,6 +54,8 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     trace_id: str | None
     origin_id: JobId | None
     origin_cause: EventCause | None
+    flow_id: FlowId | None
+    flow_step: str | None
     start_by: datetime | None
     enqueued_at: datetime
     status: JobStatus

@@ -7,7 +7,8 @@ test `tenure.verify` checks the history; a violation fails the test.
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,19 +26,24 @@ from tenure.core.commands import (
     DeadLetter,
     Discard,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     Heartbeat,
     Outage,
+    Parent,
     Redrive,
     Release,
     Requeue,
     Start,
     Sweep,
+    Unblock,
 )
 from tenure.core.events import Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     ENTROPY_BYTES,
+    FlowId,
     JobId,
     Kind,
     QueueName,
@@ -58,10 +64,18 @@ from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.rates import Rate
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
-from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, ReasonCode
+from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, JobStatus, ReasonCode
 from tenure.errors import Closed
 from tenure.ports import Entropy, Store
-from tenure.verify import Ack, AckWriter, answer_line, assert_holds, grant_lines, verify
+from tenure.verify import (
+    Ack,
+    AckWriter,
+    answer_line,
+    assert_holds,
+    flow_lines,
+    grant_lines,
+    verify,
+)
 
 __all__ = [
     "BEGINNING",
@@ -95,6 +109,7 @@ WORKER_ID = WorkerId("kit-1")
 LIMITS = Limits(lease=LeaseBounds(shortest_us=seconds(1), longest_us=seconds(24 * 3600)))
 
 _RACE_TIMEOUT_S = 30.0
+_PAUSE_S = 0.001
 
 T = TypeVar("T")
 
@@ -289,7 +304,13 @@ class Kit:
     def ask(self, command: Command) -> Answer:
         """Execute a command and record the acknowledgement for `verify`."""
         answer = self.coordinator.execute(command)
-        if not isinstance(command, Sweep | Claim | Discard) and not isinstance(answer, Grant):
+        if isinstance(command, EnqueueFlow):
+            assert isinstance(answer, Reply)
+            self._acks += flow_lines(command, answer, at=self.store.now())
+            return answer
+        if not isinstance(command, Sweep | Unblock | Claim | Discard) and not isinstance(
+            answer, Grant
+        ):
             self._acks.append(answer_line(command, answer, at=self.store.now()))
         return answer
 
@@ -320,6 +341,55 @@ class Kit:
         assert reply.is_ok, reply
         assert reply.job is not None
         return reply.job
+
+    def new_flow(
+        self,
+        steps: Mapping[str, Sequence[str | Job]],
+        *,
+        ended: Collection[str] = (),
+        **fields: Any,
+    ) -> EnqueueFlow:
+        """The command that enqueues a flow: each step with the steps, or other jobs, that it waits
+        for. Those in `ended` run whatever became of them. The other fields are the jobs'."""
+        ids = {step: self.new_id() for step in steps}
+
+        def parent(step: str, after: str | Job) -> Parent:
+            needs = None if step in ended else JobStatus.SUCCEEDED
+            if isinstance(after, str):
+                return Parent(job_id=ids[after], step=after, needs=needs)
+            return Parent(job_id=after.id, step=f"job {after.id}", needs=needs)
+
+        members = tuple(
+            FlowMember(
+                job=self.new(**{"job_id": ids[step], **fields}),
+                step=step,
+                after=tuple(parent(step, each) for each in after),
+            )
+            for step, after in steps.items()
+        )
+        return EnqueueFlow(flow_id=FlowId(self.new_id()), name="kit", members=members)
+
+    def flow(
+        self,
+        steps: Mapping[str, Sequence[str | Job]],
+        *,
+        ended: Collection[str] = (),
+        **fields: Any,
+    ) -> dict[str, Job]:
+        """Enqueue a flow; its jobs by step."""
+        command = self.new_flow(steps, ended=ended, **fields)
+        reply = self.reply(command)
+        assert reply.is_ok, reply
+        self.settle()
+        found = self.store.load([member.job.job_id for member in command.members]).jobs
+        return {member.step: found[member.job.job_id] for member in command.members}
+
+    def settle(self) -> None:
+        """Wait for what the coordinator does on its own after it has answered."""
+        until = time.monotonic() + _RACE_TIMEOUT_S
+        while any(coordinator.is_busy for coordinator in self._coordinators):
+            assert time.monotonic() < until, "the coordinator is still busy"
+            time.sleep(_PAUSE_S)
 
     def cancel(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
         """Cancel a job: softly, unless `mode` is given."""

@@ -19,6 +19,7 @@ from tenure.core.commands import (
     Command,
     Discard,
     Enqueue,
+    EnqueueFlow,
     FollowUp,
     Redrive,
     Release,
@@ -65,13 +66,13 @@ LARGEST_REMEMBERED_BYTES = 16 * 1024
 
 _WORKER_COMMANDS = frozenset(get_args(WorkerCommand))
 _RESOLVING = frozenset({Redrive, Discard})
-_NEED_OTHER_ROWS = _RESOLVING | {FollowUp}  # besides that of their own job
+_NEED_OTHER_ROWS = _RESOLVING | {FollowUp, EnqueueFlow}  # besides that of their own job
 
 
 class PendingCommand:
     """One command on its way to an answer, or to an error of its own."""
 
-    __slots__ = ("_permit", "answer", "command", "error", "lost_races", "missed")
+    __slots__ = ("_permit", "answer", "command", "error", "lost_races", "may_unblock", "missed")
 
     def __init__(self, command: Command) -> None:
         self._permit = WritePermit()
@@ -80,6 +81,7 @@ class PendingCommand:
         self.error: Exception | None = None
         self.missed: Change | None = None  # the change that lost its race in the last round
         self.lost_races = 0
+        self.may_unblock: list[JobId] = []  # jobs that may be able to go on after its change [FL5]
 
     @property
     def is_open(self) -> bool:
@@ -247,6 +249,9 @@ class Executor:
                 # Not a FollowUp: it depends on its parent's row, too, and no compare-and-swap of
                 # the new job would prove that one current. [D10]
                 rows.jobs[command.job_id] = None
+            elif isinstance(command, EnqueueFlow):
+                if not command.outside_ids:
+                    rows.jobs[command.job_id] = None
             elif kind in _WORKER_COMMANDS and not pending.needs_lock:
                 job = self._last_written.get(command.job_id)
                 if job is not None and job.lease_id == cast(WorkerCommand, command).lease_id:
@@ -263,6 +268,8 @@ class Executor:
                 wanted += [compensation_id(pending.command.job_id), redriven_id(pending.command)]
             if isinstance(pending.command, FollowUp):
                 parents.append(pending.command.parent.job_id)
+            if isinstance(pending.command, EnqueueFlow):
+                parents += pending.command.outside_ids
             if pending.missed is not None:
                 wanted.append(pending.missed.job.id)
         sent_at = self._clock.monotonic()
@@ -470,6 +477,8 @@ class Executor:
             change = outcome.change
             if change.job.id in saved.applied:
                 pending.answer = outcome.answer
+                if change.job.flow_id is not None:
+                    pending.may_unblock = change.may_unblock
                 written.append(change)
             else:
                 pending.missed = change
@@ -538,6 +547,10 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
         elif isinstance(command, FollowUp):
             parent = replace(command.parent, job=rows.parents.get(command.parent.job_id))
             command = replace(command, parent=parent)
+        elif isinstance(command, EnqueueFlow):
+            found = {job_id: rows.parents.get(job_id) for job_id in command.outside_ids}
+            outside = {job_id: job for job_id, job in found.items() if job is not None}
+            command = replace(command, outside=outside)
     if takes_back(command):
         job = rows.jobs.get(command.job_id)
         key = session_of(job)

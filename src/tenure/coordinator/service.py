@@ -31,6 +31,7 @@ from tenure.coordinator.batches import (
 )
 from tenure.coordinator.outages import OutageWatch, Writability, watched
 from tenure.coordinator.store_clock import StoreClock
+from tenure.coordinator.unblocking import unblock_at_once
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimConflict,
@@ -360,6 +361,12 @@ class Coordinator:
         estimate = self._clock.estimate()
         return self.store.now() if estimate is None else estimate[0]
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything that was submitted, or follows from it, is still under way."""
+        with self._condition:
+            return bool(self._running or self._gathered or self._held_back)
+
     def close(self) -> None:
         """Finish what was submitted, then stop. The store stays open: it is its owner's. A thread
         that hangs with its store is left behind: it ends with the process."""
@@ -555,6 +562,9 @@ class Coordinator:
                 calls = self._put_back(calls)
         for call in calls:
             call.finish()
+        blocked = [job_id for pending in batch for job_id in pending.may_unblock]
+        if blocked:
+            unblock_at_once(self.store, self.submit_many, blocked)
 
     def _put_back(self, calls: list[_Commands]) -> list[_Commands]:
         """Called with the lock held. Commands that waited for an earlier one about their job go to

@@ -21,7 +21,9 @@ from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.outages import SHORTEST_OUTAGE
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.service import Coordinator
+from tenure.coordinator.unblocking import submit_unblocks
 from tenure.core.commands import Outage, Sweep
+from tenure.core.flows import MAX_FLOW_JOBS
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
@@ -180,7 +182,22 @@ class Sweeper:
                 break
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
+        is_behind |= self._unblock()
         return SweepReport(swept=swept, is_behind=is_behind, outage=report.outage)
+
+    def _unblock(self) -> bool:
+        """Let jobs go on whose parents have ended, where the process that ended the last one has
+        not done it. Returns whether there may be more. [FL5]"""
+        checks = self._store.edge_checks(limit=PAGE)
+        if not checks:
+            return False
+        ids = list(dict.fromkeys(check.job_id for check in checks))
+        found = self._store.unblocked(ids, limit=MAX_FLOW_JOBS)
+        calls = submit_unblocks(self._coordinator.submit_many, found.jobs)
+        have_worked = [_has_worked(call) for call in calls]
+        if not found.hit_limit and all(have_worked):  # else the rest needs these checks
+            self._store.delete_edge_checks(checks)
+        return len(checks) == PAGE or found.hit_limit
 
     def sweep_before_read(self, ids: Sequence[JobId]) -> None:
         """Sweep those of these jobs whose lease is over. [W5] Raises what the store raises.
@@ -324,6 +341,18 @@ class Sweeper:
 def _overdue(due: Loaded) -> Iterator[int]:
     """How late each of these is recorded."""
     return (due.now - job.due_at for job in due.jobs.values() if job.due_at is not None)
+
+
+def _has_worked(call: "Future[list[Answer]]") -> bool:
+    """Whether jobs that can go on do; one that cannot be read must not stop those of others."""
+    try:
+        call.result()
+    except (StoreUnavailable, Closed):
+        raise
+    except Exception:
+        _log.exception("jobs whose parents have ended could not go on")
+        return False
+    return True
 
 
 def _moved_on(job: Job, call: "Future[list[Answer]]") -> Job | None:

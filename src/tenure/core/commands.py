@@ -14,6 +14,7 @@ from tenure.core.ids import (
     SYSTEM,
     Actor,
     Fingerprint,
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -65,6 +66,67 @@ class FollowUp(Enqueue, frozen=True, kw_only=True, gc=False):
     step, so that an attempt that is repeated makes it once. [D8]"""
 
     parent: ParentAttempt
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job that another one waits for: under which name its result is found, and how it has to
+    end. [FL1]"""
+
+    job_id: JobId
+    step: str
+    needs: JobStatus | None = JobStatus.SUCCEEDED  # None: any end will do
+
+
+class FlowMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job of a flow, its name there, and the jobs that it waits for."""
+
+    job: Enqueue
+    step: str
+    after: tuple[Parent, ...] = ()
+
+
+class EnqueueFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Make jobs that wait for each other, all of them or none. [FL3]"""
+
+    flow_id: FlowId
+    name: str
+    members: tuple[FlowMember, ...]
+    outside: dict[JobId, Job] | None = None  # parents that are no members, as the service found
+
+    @property
+    def job_id(self) -> JobId:
+        """The first job: where it is, all of them are."""
+        return self.members[0].job.job_id
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks: the same for all jobs."""
+        return self.members[0].job.actor
+
+    @property
+    def outside_ids(self) -> list[JobId]:
+        """The parents that are no members."""
+        inside = {member.job.job_id for member in self.members}
+        named = (parent.job_id for member in self.members for parent in member.after)
+        return [job_id for job_id in dict.fromkeys(named) if job_id not in inside]
+
+
+class ParentEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a parent ended."""
+
+    job_id: JobId
+    status: JobStatus
+
+
+class Unblock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Let a job that waited go on: its parents have ended. [T28] [T29]
+
+    Edges never change once they are marked, so what the store found stays true until this is
+    decided."""
+
+    job_id: JobId
+    ended_otherwise: ParentEnd | None = None  # a parent that did not end as the job needs it
+    actor: Actor = SYSTEM
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -237,7 +299,17 @@ class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Settle: TypeAlias = Complete | Fail | Release
 WorkerCommand: TypeAlias = Start | Heartbeat | Complete | Fail | Release
 OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
-Command: TypeAlias = Enqueue | FollowUp | Claim | WorkerCommand | Sweep | OperatorCommand | Discard
+Command: TypeAlias = (
+    Enqueue
+    | FollowUp
+    | EnqueueFlow
+    | Claim
+    | WorkerCommand
+    | Sweep
+    | Unblock
+    | OperatorCommand
+    | Discard
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _REPORTS = frozenset(get_args(Settle))
@@ -260,6 +332,8 @@ def fingerprint(command: Command) -> Fingerprint:
         command = msgspec.structs.replace(command, resolution=None)
     elif isinstance(command, Enqueue):
         return _digest(kind, _enqueue_as_asked(_without_context(command)))
+    elif isinstance(command, EnqueueFlow):
+        return _digest(kind, _flow_as_asked(command))
     return _digest(kind, command)
 
 
@@ -295,6 +369,18 @@ def _redrive_as_asked(command: Redrive) -> dict[str, object]:
 def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerprint:
     body = kind.__name__.encode() + _encode(asked)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())
+
+
+def _flow_as_asked(command: EnqueueFlow) -> dict[str, object]:
+    """Each job as an enqueue of its own would be compared."""
+    return {
+        "flow_id": command.flow_id,
+        "name": command.name,
+        "members": [
+            (_enqueue_as_asked(_without_context(member.job)), member.step, member.after)
+            for member in command.members
+        ],
+    }
 
 
 def _without_context(command: Enqueue) -> Enqueue:

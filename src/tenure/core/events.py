@@ -11,6 +11,7 @@ import msgspec
 from tenure.core.ids import (
     Actor,
     Fingerprint,
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -70,6 +71,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     origin_id: JobId | None = None
+    flow_id: FlowId | None = None
+    flow_step: str | None = None
+    parents: int | None = None
     run_at: Instant | None = None
     start_by: Instant | None = None
     sha256: str | None = None
@@ -102,11 +106,15 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "concurrency_key",
         "concurrency_group",
         "origin_id",
+        "flow_id",
+        "flow_step",
+        "parents",
         "run_at",
         "start_by",
         "sha256",
         "size",
     ),
+    EventType.READY: ("run_at",),
     EventType.CLAIMED: (),
     EventType.STARTED: (),
     EventType.LEASE_RENEWED: ("hb_seq",),

@@ -29,6 +29,7 @@ _ATTEMPT_END = (
 )
 
 TOUCHES: dict[EventType, tuple[str, ...]] = {
+    EventType.READY: (*_ALWAYS, "run_at", "not_before"),
     EventType.CLAIMED: (*_ALWAYS, *LEASE_FIELDS, "attempt", "run_at", "not_before", "stall_cause"),
     EventType.STARTED: (*_ALWAYS, "started_at", "lease_expires_at", "due_at", "was_started"),
     EventType.LEASE_RENEWED: (
@@ -110,7 +111,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twelve positional arguments: see `changes._event`.
+    # Sixteen positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -124,11 +125,13 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         _group(facts),
         event.correlation_id,
         event.trace_id,
-        origin_id=facts.origin_id,
-        origin_cause=event.cause,
+        facts.origin_id,
+        event.cause,
+        facts.flow_id,
+        facts.flow_step,
         start_by=facts.start_by,
         enqueued_at=event.ts,
-        status=_QUEUED,
+        status=event.to_status,
         rev=event.seq,
         updated_at=event.ts,
         run_at=facts.run_at,
@@ -332,6 +335,7 @@ def _of_newer_version(job: Job, event: Event, _: bytes | None) -> Job:
 # A dictionary, not a `match`: this runs for every event of every job, and twelve comparisons
 # were a tenth of a decision.
 _EVOLVERS: dict[EventType, Callable[[Job, Event, bytes | None], Job]] = {
+    EventType.READY: _requeued,
     EventType.CLAIMED: _claimed,
     EventType.STARTED: _started,
     EventType.LEASE_RENEWED: _renewed,

@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.core.ids import (
     Actor,
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -95,6 +96,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     trace_id: str | None
     origin_id: JobId | None
     origin_cause: EventCause | None
+    flow_id: FlowId | None
+    flow_step: str | None  # its name within its flow
     start_by: Instant | None  # it is not granted from then on; None once an attempt has started
     enqueued_at: Instant
 
@@ -300,6 +303,7 @@ def _row(id_: str, *present: str, optional: tuple[str, ...] = ()) -> RowRule:
 _STARTED_AT = ("started_at",)  # a job that ended while an attempt was running keeps it [S10]
 
 ROW_TABLE: dict[JobStatus, RowRule] = {
+    JobStatus.WAITING: _row("S11"),
     JobStatus.QUEUED: _row("S1", "run_at"),
     JobStatus.CLAIMED: _row("S2", *LEASE_FIELDS),
     JobStatus.RUNNING: _row("S3", *LEASE_FIELDS, "started_at"),
@@ -330,6 +334,10 @@ def counter_violations(*, attempt: int, rev: int, failures: int) -> list[str]:
     return [f"counters: attempt {attempt}, rev {rev}, failures {failures}"]
 
 
+_NEVER_ASKED_TO_STOP = frozenset({JobStatus.WAITING, JobStatus.QUEUED})
+"""A cancel ends these at once."""
+
+
 def row_violations(job: Job) -> list[str]:
     """Every way in which a row breaks the per-status table. Empty for a lawful row. [I8]"""
     found = field_violations(job.status, msgspec.structs.asdict(job))
@@ -340,8 +348,10 @@ def row_violations(job: Job) -> list[str]:
         found.append(f"run_at is {job.run_at} while {job.status}")
     if job.not_before != not_before(job.run_at, queued_at=job.updated_at):
         found.append(f"not_before is {job.not_before}, run_at {job.run_at}")
-    if job.cancel_requested_at is not None and job.status is JobStatus.QUEUED:
-        found.append("queued although its cancellation was requested")
+    if job.cancel_requested_at is not None and job.status in _NEVER_ASKED_TO_STOP:
+        found.append(f"{job.status} although its cancellation was requested")
+    if job.status is JobStatus.WAITING and (job.attempt or job.flow_id is None):
+        found.append(f"waiting with attempt {job.attempt} and flow {job.flow_id}")
     if (job.cancel_requested_at is None) != (job.cancel_deadline is None):
         found.append("cancel_requested_at and cancel_deadline disagree")
     found += counter_violations(attempt=job.attempt, rev=job.rev, failures=job.failures)

@@ -150,7 +150,8 @@ def _remembered(
 
 def _cause_of_loss(job: Job, end: Event) -> Cause:
     match job.status:
-        case JobStatus.QUEUED | JobStatus.STALLED:
+        # A job that waits for its parents has had no lease; it is named so that none is missing.
+        case JobStatus.WAITING | JobStatus.QUEUED | JobStatus.STALLED:
             if end.cause in (EventCause.TIMEOUT, EventCause.START_TIMEOUT):
                 return Cause.TIMED_OUT
             if end.cause in (EventCause.LEASE_EXPIRED, EventCause.OUTAGE):

@@ -22,6 +22,7 @@ from tenure.core.commands import (
     DeadLetter,
     Discard,
     Enqueue,
+    EnqueueFlow,
     Fail,
     FollowUp,
     Heartbeat,
@@ -30,9 +31,11 @@ from tenure.core.commands import (
     Requeue,
     Start,
     Sweep,
+    Unblock,
     start_request_id,
 )
 from tenure.core.events import Facts, digest
+from tenure.core.flows import enqueue_flow, unblock
 from tenure.core.ids import epoch_of, fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
@@ -264,6 +267,8 @@ _DECISIONS: dict[type[Command], Callable[[Job | None, Any, Moment, History | Non
     Heartbeat: _heartbeat,
     Enqueue: enqueue,
     FollowUp: enqueue,
+    EnqueueFlow: enqueue_flow,
+    Unblock: unblock,
     Sweep: sweep,
     Cancel: cancel,
     Requeue: requeue,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from tenure.core.events import Event
+from tenure.core.flow_rows import Edge, Flow
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -45,6 +46,20 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observations: tuple[Observation, ...] = ()
     spawned: tuple["Change", ...] = ()
     resolution: Resolution | None = None  # of another job: the dead letter this one was made from
+    flow: Flow | None = None  # a new one: its first job is this one, the others are spawned
+    edges: tuple[Edge, ...] = ()  # of that flow
+
+    @property
+    def ends_member(self) -> bool:
+        """Whether a job of a flow ends here: the store marks the edges that lead from it. [FL4]"""
+        return self.job.flow_id is not None and self.job.finished_at is not None
+
+    @property
+    def may_unblock(self) -> list[JobId]:
+        """The jobs that may have become able to go on, or whose children may. [FL5]"""
+        if self.ends_member:
+            return [self.job.id]
+        return list(dict.fromkeys(edge.child_id for edge in self.edges if edge.is_outside))
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):

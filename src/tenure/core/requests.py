@@ -76,22 +76,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
     if parent is not None and parent.job is not None:  # [OB4]
         correlation_id = parent.job.correlated_by if correlation_id is None else correlation_id
         trace_id = parent.job.trace_id if trace_id is None else trace_id
-    run_at = Instant(at.now + command.delay_us) if command.run_at is None else command.run_at
-    facts = Facts(
-        namespace=command.namespace,
-        queue=command.queue,
-        kind=command.kind,
-        priority=command.priority or None,
-        policy=command.policy,
-        dedupe_key=command.dedupe_key,
-        concurrency_key=command.concurrency_key,
-        concurrency_group=command.concurrency_group,
-        origin_id=None if parent is None else parent.job_id,
-        run_at=run_at,
-        start_by=_start_by(command.expires_us, later(at.now, run_at)),
-        sha256=digest(command.payload),
-        size=len(command.payload),
-    )
+    facts = enqueued_facts(command, at, None if parent is None else parent.job_id)
     cause = None if parent is None else EventCause.FOLLOW_UP
     draft = Draft(type=_ENQUEUED, to=_QUEUED, cause=cause, facts=facts, body=command.payload)
     return apply(
@@ -109,6 +94,26 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         not_after=None if parent is None or parent.job is None else parent.job.due_at,
         correlation_id=correlation_id,
         trace_id=trace_id,
+    )
+
+
+def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None) -> Facts:
+    """What the `enqueued` event of a job says of it."""
+    run_at = Instant(at.now + command.delay_us) if command.run_at is None else command.run_at
+    return Facts(
+        namespace=command.namespace,
+        queue=command.queue,
+        kind=command.kind,
+        priority=command.priority or None,
+        policy=command.policy,
+        dedupe_key=command.dedupe_key,
+        concurrency_key=command.concurrency_key,
+        concurrency_group=command.concurrency_group,
+        origin_id=origin_id,
+        run_at=run_at,
+        start_by=_start_by(command.expires_us, later(at.now, run_at)),
+        sha256=digest(command.payload),
+        size=len(command.payload),
     )
 
 
@@ -262,6 +267,7 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
         )
         return _apply_request([draft], "T19", job, command, at)
     rules = {
+        JobStatus.WAITING: "T17",
         JobStatus.QUEUED: "T17",
         JobStatus.CLAIMED: "T18",
         JobStatus.RUNNING: "T20",

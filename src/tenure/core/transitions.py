@@ -9,10 +9,11 @@ import msgspec
 
 from tenure.core.vocabulary import RENEWALS, EventType, JobStatus
 
-Q, C, R, S = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING, JobStatus.STALLED
+W, Q, C = JobStatus.WAITING, JobStatus.QUEUED, JobStatus.CLAIMED
+R, S = JobStatus.RUNNING, JobStatus.STALLED
 OK, F = JobStatus.SUCCEEDED, JobStatus.FAILED
 X, D = JobStatus.CANCELLED, JobStatus.DEAD_LETTERED
-LIVE = (Q, C, R, S)
+LIVE = (W, Q, C, R, S)
 ENDED = (OK, F, X, D)
 
 Step = tuple[EventType, JobStatus]
@@ -52,7 +53,8 @@ TABLE: tuple[Transition, ...] = (
         sources=(None,),
         operation="enqueue",
         guard="size, dedupe key free",
-        paths=(((EventType.ENQUEUED, Q),),),
+        # A job of a flow that has parents waits for them. [FL1]
+        paths=(((EventType.ENQUEUED, Q),), ((EventType.ENQUEUED, W),)),
         actors=("client", "operator", "worker", "system"),
     ),
     Transition(
@@ -207,7 +209,7 @@ TABLE: tuple[Transition, ...] = (
     ),
     Transition(
         id="T17",
-        sources=(Q,),
+        sources=(W, Q),
         operation="cancel",
         guard="soft or hard",
         paths=((_CANCELLED,),),
@@ -253,6 +255,22 @@ TABLE: tuple[Transition, ...] = (
         paths=((_CLAIMED,), (_CLAIMED, _STARTED)),
         actors=_WORKER,
         grants=True,
+    ),
+    Transition(
+        id="T28",
+        sources=(W,),
+        operation="unblock",
+        guard="every parent has ended as the job needs it",
+        paths=(((EventType.READY, Q),),),
+        actors=_SYSTEM,
+    ),
+    Transition(
+        id="T29",
+        sources=(W,),
+        operation="unblock",
+        guard="a parent has ended otherwise than the job needs it",
+        paths=((_CANCELLED,),),
+        actors=_SYSTEM,
     ),
     Transition(
         id="T31",

@@ -48,7 +48,7 @@ def has_unknown_word(job: Job) -> bool:
 
 
 def unknown_in_job(job: Job) -> list[str]:
-    """Each of them, with its field: `status is 'waiting'`."""
+    """Each of them, with its field: `status is 'napping'`."""
     return [
         *_unless(job.status in _STATUSES, "status", job.status),
         *_unless(job.origin_cause in _CAUSES, "origin_cause", job.origin_cause),

@@ -40,7 +40,9 @@ from tenure.core.commands import (
     DeadLetter,
     Discard,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     FollowUp,
     Heartbeat,
     OperatorCommand,
@@ -50,8 +52,10 @@ from tenure.core.commands import (
     Requeue,
     Start,
     Sweep,
+    Unblock,
     WorkerCommand,
 )
+from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS, check_acyclic
 from tenure.core.ids import (
     DERIVED_VERSION,
     SYSTEM,
@@ -132,10 +136,12 @@ def check_command(command: Command, limits: Limits, before: Command | None = Non
             _check_worker_command(command, limits, before)
         case Cancel() | Requeue() | DeadLetter() | Redrive() | Discard():
             _check_operator_command(command, limits)
-        case Sweep():
+        case EnqueueFlow():
+            _check_flow(command, limits)
+        case Sweep() | Unblock():
             check_job_id("job_id", command.job_id)
             if command.actor != SYSTEM:
-                raise InvalidInput("actor", "only the system sweeps")
+                raise InvalidInput("actor", "only the system does this")
         case Claim():
             # A grant outside a claim would bypass pauses, limits and the session. [Z2] [Z3] [Q1]
             raise InvalidInput("command", "a claim is asked for as a claim, not as a command")
@@ -226,6 +232,70 @@ def _check_parent(parent: ParentAttempt, command: Enqueue) -> None:
         raise InvalidInput(
             "job_id", f"{command.job_id} does not follow from the parent, the kind and the step"
         )
+
+
+def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
+    """The jobs of a flow, what they wait for, and that all of it can end. [FL3]"""
+    check_job_id("flow_id", flow.flow_id)
+    check_label("name", flow.name, most=MAX_DEDUPE_KEY)
+    check_type("members", flow.members, tuple)
+    if not 1 <= len(flow.members) <= MAX_FLOW_JOBS:
+        raise InvalidInput(
+            "members", f"{len(flow.members)} jobs, a flow has 1 to {MAX_FLOW_JOBS} of them"
+        )
+    edges = sum(len(member.after) for member in flow.members)
+    if edges > MAX_FLOW_EDGES:
+        raise InvalidInput("after", f"{edges} are over the limit of {MAX_FLOW_EDGES} for a flow")
+    before: Enqueue | None = None
+    steps: set[str] = set()
+    ids: set[str] = set()
+    for member in flow.members:
+        _check_member(member, flow.members[0].job, limits, before)
+        if member.step in steps:
+            raise InvalidInput("name", f"two jobs of the flow are called {member.step}")
+        if member.job.job_id in ids:
+            raise InvalidInput("job_id", f"{member.job.job_id} is the id of two jobs")
+        steps.add(member.step)
+        ids.add(member.job.job_id)
+        before = member.job
+    check_acyclic(flow.members)
+
+
+def _check_member(
+    member: FlowMember, first: Enqueue, limits: Limits, before: Enqueue | None
+) -> None:
+    job = member.job
+    check_type("members", job, Enqueue)
+    _check_enqueue(job, limits, before)
+    check_label("name", member.step, most=MAX_DEDUPE_KEY)
+    check_type("after", member.after, tuple)
+    for parent in member.after:
+        check_job_id("after", parent.job_id)
+        check_label("after", parent.step, most=MAX_DEDUPE_KEY)
+        if parent.needs is not None and parent.needs is not JobStatus.SUCCEEDED:
+            raise InvalidInput(
+                "when", f"{shown(parent.needs)} is not allowed", hint="succeeded or ended"
+            )
+    if len({parent.job_id for parent in member.after}) < len(member.after):
+        raise InvalidInput("after", f"{member.step} waits for one job twice")
+    if len({parent.step for parent in member.after}) < len(member.after):
+        raise InvalidInput("after", f"{member.step} waits for two jobs of one name")
+    if job.dedupe_key is not None:
+        raise InvalidInput(
+            "dedupe_key",
+            f"{member.step} has one, and a job of a flow may not: another job could take its place",
+            hint="enqueue it outside the flow, or leave out the key",
+        )
+    if member.after and (job.run_at is not None or job.delay_us):
+        raise InvalidInput(
+            "delay_us", f"{member.step} waits for other jobs, so it cannot have a delay"
+        )
+    if member.after and job.expires_us is not None:
+        raise InvalidInput(
+            "expires_us", f"{member.step} waits for other jobs, so it cannot expire meanwhile"
+        )
+    if (job.namespace, job.actor) != (first.namespace, first.actor):
+        raise InvalidInput("namespace", "all jobs of a flow are of one namespace and caller")
 
 
 def _is_addressed_alike(one: Enqueue, other: Enqueue) -> bool:

@@ -39,8 +39,9 @@ class Word(StrEnum):
 
 
 class JobStatus(Word):
-    """The status of a job. The first four are live, the last four terminal and immutable."""
+    """The status of a job. The first five are live, the last four terminal and immutable."""
 
+    WAITING = "waiting"
     QUEUED = "queued"
     CLAIMED = "claimed"
     RUNNING = "running"
@@ -77,6 +78,7 @@ class EventType(Word):
     """What happened to a job."""
 
     ENQUEUED = "enqueued"
+    READY = "ready"
     CLAIMED = "claimed"
     STARTED = "started"
     LEASE_RENEWED = "lease_renewed"
@@ -99,6 +101,7 @@ class Operation(Word):
     """What is asked of a job, or done to it by the system."""
 
     ENQUEUE = "enqueue"
+    UNBLOCK = "unblock"
     CLAIM = "claim"
     START = "start"
     HEARTBEAT = "heartbeat"
@@ -112,6 +115,7 @@ class Operation(Word):
 
 OPERATION_OF = {
     EventType.ENQUEUED: Operation.ENQUEUE,
+    EventType.READY: Operation.UNBLOCK,
     EventType.CLAIMED: Operation.CLAIM,
     EventType.STARTED: Operation.START,
     EventType.LEASE_RENEWED: Operation.HEARTBEAT,
@@ -156,6 +160,7 @@ class EventCause(Word):
     RERUN = "rerun"
     COMPENSATION = "compensation"
     FOLLOW_UP = "follow_up"
+    PARENT_ENDED = "parent_ended"
     RECLAIM = "reclaim"
     IMPLICIT = "implicit"
     ATTEMPT_FAILED = "attempt_failed"

@@ -25,6 +25,8 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
     now = store.now()
     if job.lease_expires_at is not None:
         return _silence(job, now)
+    if job.status is JobStatus.WAITING:
+        return "it waits for other jobs of its flow"
     if job.status is not JobStatus.QUEUED:
         return None
     if job.not_before is not None and job.not_before > now:

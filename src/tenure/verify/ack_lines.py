@@ -14,6 +14,7 @@ from tenure.core.commands import (
     Complete,
     DeadLetter,
     Enqueue,
+    EnqueueFlow,
     Fail,
     FollowUp,
     Heartbeat,
@@ -81,6 +82,17 @@ def answer_line(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
         pending=answer.pending,
         cause=answer.cause,
     )
+
+
+def flow_lines(command: EnqueueFlow, answer: Reply, *, at: Instant) -> list[Ack]:
+    """The lines to write when a flow was answered: one for each of its jobs, or for the first if it
+    was refused."""
+    if not answer.is_ok:
+        return [answer_line(command.members[0].job, answer, at=at)]
+    return [
+        Ack(op=Op.ENQUEUE, job_id=member.job.job_id, at=at, answer=VerdictKind.OK, rev=1)
+        for member in command.members
+    ]
 
 
 def grant_lines(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:

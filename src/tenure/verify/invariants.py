@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tenure.ports import Record, RecordSource
-from tenure.verify import ack_rules, expiry, leases, order, projections, rows, shared_keys
+from tenure.verify import ack_rules, expiry, flows, leases, order, projections, rows, shared_keys
 from tenure.verify.acks import Ack
 from tenure.verify.violations import Violation
 
@@ -120,6 +120,16 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I24",
         title="every stored word and document can be read",
         of_record=rows.everything_can_be_read,
+    ),
+    Invariant(
+        id="I32",
+        title="no job of a flow goes on before its parents",
+        of_store=flows.children_follow_parents,
+    ),
+    Invariant(
+        id="I33",
+        title="no job waits for parents that have ended",
+        of_store=flows.nobody_waits_for_nothing,
     ),
     Invariant(
         id="I34",

@@ -12,6 +12,7 @@ from tenure.ports import Record
 from tenure.verify.violations import Violation, broken, rev_of
 
 RANK = {
+    JobStatus.WAITING: -1,
     JobStatus.QUEUED: 0,
     JobStatus.CLAIMED: 1,
     JobStatus.RUNNING: 2,
@@ -64,16 +65,13 @@ def seqs_are_complete(record: Record) -> Iterator[Violation]:
 
 
 def first_is_enqueued(record: Record) -> Iterator[Violation]:
-    """The first event is enqueued, from nothing to queued. [I2]"""
+    """The first event is enqueued, from nothing to queued, or to waiting for other jobs. [I2]"""
     if not record.events:
         yield broken("I2", record, 1, "the job has no events")
         return
     first = record.events[0]
-    if (first.type, first.from_status, first.to_status) != (
-        EventType.ENQUEUED,
-        None,
-        JobStatus.QUEUED,
-    ):
+    is_first = first.type is EventType.ENQUEUED and first.from_status is None
+    if not is_first or first.to_status not in (JobStatus.QUEUED, JobStatus.WAITING):
         what = f"begins with {first.type} from {first.from_status} to {first.to_status}"
         yield broken("I2", record, first.seq, what)
 

@@ -5,14 +5,30 @@ function per document translates the history into the document's words, and chec
 every step. [P1] to [P4] in docs/spec/invariants.md define the translations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from tenure.core.events import Event
 from tenure.core.ids import shown_lease
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, JobStatus
 from tenure.ports import Record
 from tenure.verify.violations import Violation, broken, rev_of
+
+
+def as_documents_see_it(events: Sequence[Event]) -> Sequence[Event]:
+    """The history from where the job is queued: none of the documents knows jobs that wait for
+    others. `ready` is their enqueue; a job that ended before it has an empty history. [P5]"""
+    if not events or events[0].to_status is not JobStatus.WAITING:
+        return events
+    left = [place for place, event in enumerate(events) if event.to_status is not JobStatus.WAITING]
+    since = events[left[0] :] if left else ()
+    if since and since[0].type is EventType.READY:
+        enqueued = replace(since[0], type=EventType.ENQUEUED, from_status=None)
+        return [enqueued, *since[1:]]
+    return since if len(since) > 1 else ()  # nothing may follow an end, so that is shown
+
 
 # --- A, the invariants: who owns a job -----------------------------------------------------------
 
@@ -28,6 +44,7 @@ class AState(StrEnum):
 
 
 A_STATE = {
+    JobStatus.WAITING: AState.QUEUED,  # only in a broken log: see `as_documents_see_it`
     JobStatus.QUEUED: AState.QUEUED,
     JobStatus.STALLED: AState.QUEUED,
     JobStatus.CLAIMED: AState.RUNNING,
@@ -46,7 +63,7 @@ def running_has_one_owner(record: Record) -> Iterator[Violation]:
     here: AState | None = None
     owner: str | None = None
     cancelled_while_queued = False
-    for event in record.events:
+    for event in as_documents_see_it(record.events):
         there = A_STATE[event.to_status]
         if there is AState.RUNNING:
             if cancelled_while_queued:
@@ -157,7 +174,7 @@ def attempts_move_forward(record: Record) -> Iterator[Violation]:
     """
     here: BState | None = None
     is_orphaned = False
-    for event in record.events:
+    for event in as_documents_see_it(record.events):
         if event.type is EventType.ENQUEUED and here is None:
             here = BState.QUEUED
             continue
@@ -219,7 +236,7 @@ def attempts_end_once(record: Record) -> Iterator[Violation]:
     attempts: dict[str, CState] = {}
     decided: set[tuple[str, str]] = set()
     leased: str | None = None
-    for event in record.events:
+    for event in as_documents_see_it(record.events):
         lease_id = event.lease_id
         if lease_id is None:
             continue
@@ -288,7 +305,7 @@ D_UNKNOWN = frozenset({JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 def steps_are_in_order(record: Record) -> Iterator[Violation]:
     """Every transition is one of D's, up to a cancel or a dead letter: D has neither. [P4]"""
     here: JobStatus | None = None
-    for event in record.events:
+    for event in as_documents_see_it(record.events):
         if event.to_status in D_UNKNOWN:
             return
         if event.type is EventType.CANCEL_REQUESTED and event.to_status is here:

@@ -14,6 +14,7 @@ from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
 from tenure.core.event_counts import EventSpan
 from tenure.core.event_pages import EventFilter
+from tenure.core.flow_rows import EdgeCheck
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -122,6 +123,12 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),
     "live_keys": lambda store: list(store.live_keys()),
+    "unblocked": lambda store: store.unblocked([JOB], limit=1),
+    "edge_checks": lambda store: store.edge_checks(limit=1),
+    "delete_edge_checks": lambda store: store.delete_edge_checks([EdgeCheck(JOB, BEGINNING)]),
+    "has_edge_check": lambda store: store.has_edge_check([JOB]),
+    "edges": lambda store: list(store.edges()),
+    "load_edges": lambda store: store.load_edges([JOB]),
     "lease_holders": lambda store: list(store.lease_holders()),
     "health": lambda store: store.health(),
     "measure": lambda store: store.measure(queues=1, jobs=1),

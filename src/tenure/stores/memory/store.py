@@ -69,6 +69,7 @@ from tenure.stores.hints import Watchers, hints_of
 from tenure.stores.host_clock import host_clock
 from tenure.stores.memory.artifacts import MemoryArtifacts
 from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
+from tenure.stores.memory.flows import MemoryFlows
 from tenure.stores.memory.measures import MemoryMeasures
 from tenure.stores.memory.resolutions import MemoryResolutions
 from tenure.stores.memory.tokens import MemoryTokens
@@ -84,6 +85,7 @@ class MemoryStore(
     MemoryWorkers,
     MemoryTokens,
     MemoryMeasures,
+    MemoryFlows,
 ):
     """Jobs in dictionaries, one lock for all of them."""
 
@@ -299,6 +301,8 @@ class MemoryStore(
             self._keep_resolution(change.resolution)
         for spawned in change.spawned:
             self._write(spawned)
+        if change.flow is not None or change.ends_member:
+            self._write_flow(change)
 
     def observe(self, observations: Sequence[Observation]) -> list[Observation]:
         """Keep refused results, at most ten per lease. Returns those that were kept."""
@@ -599,12 +603,11 @@ class MemoryStore(
             self._open()
             before = self._clock() - older_than_us
             compensated = {job.compensates for job in self._jobs.values()}  # [M4]
+            kept = compensated | self._kept_for_flows()
             finished = [
                 (job.finished_at, job.id)
                 for job in self._jobs.values()
-                if job.finished_at is not None
-                and job.finished_at < before
-                and job.id not in compensated
+                if job.finished_at is not None and job.finished_at < before and job.id not in kept
             ]
             gone = {job_id for _, job_id in sorted(finished)[:limit]}
             for job_id in gone:
@@ -612,6 +615,7 @@ class MemoryStore(
                 del self._events[job_id]
             self._tail = {at: each for at, each in self._tail.items() if each.job_id not in gone}
             self._observations = [seen for seen in self._observations if seen.job_id not in gone]
+            self._purge_flows(gone)
             self._purge_resolutions(gone)
             self._purge_artifacts(gone)
             self._purge_attempt_logs(gone)

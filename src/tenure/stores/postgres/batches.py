@@ -75,7 +75,9 @@ def _truths(values: Values) -> Values:
 
 _CONDITIONS = ("expected_rev", "not_after")
 _INTEGERS = _integer_fields(Job) | _integer_fields(Event) | set(_CONDITIONS)
-_TYPES = {"was_started": "boolean", "origin_id": "uuid"} | dict.fromkeys(_INTEGERS, "bigint")
+_TYPES = {"was_started": "boolean", "origin_id": "uuid", "flow_id": "uuid"} | dict.fromkeys(
+    _INTEGERS, "bigint"
+)
 _JOB_ENCODERS: Mapping[str, Encoder] = {**JOB_ENCODERS, "was_started": _truths}
 
 

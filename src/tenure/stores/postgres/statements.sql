@@ -174,6 +174,13 @@ SELECT judged.now, NULL
        LATERAL {t}veto(w.n, CAST(:epoch_lock AS bigint), CAST(:epoch AS bigint),
                        CAST(:first_end AS bigint)) AS judged;
 
+-- name: insert_edges
+-- Differs: see update_jobs.
+INSERT INTO {t}job_edge ({edge_columns})
+SELECT e.*, NULL FROM unnest(CAST(:children AS uuid[]), CAST(:positions AS integer[]),
+                             CAST(:parents AS uuid[]), CAST(:steps AS text[]),
+                             CAST(:needed AS text[]), CAST(:are_outside AS boolean[])) AS e;
+
 -- name: rows_to_lock
 -- Differs: part of update_jobs, for a statement that is alone in its transaction.
 locked AS MATERIALIZED (

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, Session, SessionKey
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.failover import Server, newest
+from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
@@ -63,6 +64,7 @@ from tenure.stores.postgres.schema import (
 from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
+from tenure.stores.sql.flows import ended_members
 from tenure.stores.sql.resolutions import letters_of
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
@@ -112,6 +114,7 @@ WORDS = COLUMN_WORDS | {
     " unnest(CAST(:groups AS text[]), CAST(:keys AS text[]))"
     " AS k(concurrency_group, concurrency_key)",
     "smallint": "smallint",
+    "is_outside": "e.is_outside",
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
     **{
         f"among_{name}": f"= ANY(CAST(:{name} AS text[]))"
@@ -680,6 +683,17 @@ class PostgresStore(SqlStore):
     def _key(self, *parts: str) -> int:
         return _lock_key(self._schema, *parts)
 
+    def _edge_insertion(self, edges: Sequence[Edge]) -> Query:
+        return self._query(
+            "insert_edges",
+            children=texts([edge.child_id for edge in edges]),
+            positions=integers([edge.position for edge in edges]),
+            parents=texts([edge.parent_id for edge in edges]),
+            steps=texts([edge.step for edge in edges]),
+            needed=texts([edge.needs for edge in edges]),
+            are_outside=truths([edge.is_outside for edge in edges]),
+        )
+
     # --- saving --------------------------------------------------------------------------------
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
@@ -781,8 +795,12 @@ class PostgresStore(SqlStore):
         queries: Sequence[Query],
         epoch: Epoch,
     ) -> Saved:
-        with_more = [change for group in groups for change in group.changes if _has_more(change)]
-        answers = tx.fetch(*queries, last=not with_more)[-len(groups) :]
+        changes = [change for group in groups for change in group.changes]
+        with_more = [change for change in changes if _has_more(change)]
+        # In the same round trip: the statement reads which of these jobs have ended. [FL4]
+        marks = self._marks(ended_members(changes))
+        answers = tx.fetch(*queries, *marks, last=not with_more)
+        answers = answers[len(queries) - len(groups) : len(queries)]
         applied: set[JobId] = set()
         for group, [(_, ids)] in zip(groups, answers, strict=True):
             applied.update(_applied_ids(group, ids))
@@ -798,6 +816,7 @@ class PostgresStore(SqlStore):
                 self._keep_observations(tx, change.observations)
                 if change.resolution is not None:
                     self._keep_resolutions(tx, [change.resolution])
+                self._write_flows(tx, [change])
         return Saved(Instant(answers[-1][0][0]), frozenset(applied))
 
     def _write_claimed(
@@ -848,7 +867,7 @@ def _are_new(groups: Sequence[Group]) -> bool:
 
 def _has_more(change: Change) -> bool:
     """Whether more than a row and its events has to be written."""
-    return bool(change.spawned or change.observations or change.resolution)
+    return bool(change.spawned or change.observations or change.resolution or change.flow)
 
 
 def _is_likely_to_apply(groups: Sequence[Group]) -> bool:

@@ -337,9 +337,17 @@ UPDATE {t}observation SET body = NULL
  WHERE (job_id, lease, ordinal) IN (SELECT job_id, lease, ordinal FROM old) RETURNING ordinal;
 
 -- name: purgeable
--- Keeps a job while its compensation exists, whose id is derived from the job's. [M4]
-SELECT j.id FROM {t}job AS j
+-- Keeps a job while its compensation exists, whose id is derived from the job's. [M4] Keeps it while a
+-- job of its flow, or of a flow that waits for it, is live. [FL6]
+SELECT j.id, j.flow_id FROM {t}job AS j
  WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
+   AND (j.flow_id IS NULL
+        OR NOT EXISTS (SELECT 1 FROM {t}job AS m
+                        WHERE m.flow_id = j.flow_id AND m.flow_id IS NOT NULL
+                          AND m.finished_at IS NULL))
+   AND NOT EXISTS (SELECT 1 FROM {t}job_edge AS e JOIN {t}job AS c ON c.id = e.child_id
+                     JOIN {t}job AS m ON m.flow_id = c.flow_id
+                    WHERE e.parent_id = j.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL)
    AND NOT EXISTS (SELECT 1 FROM {t}job AS c
                     WHERE c.origin_id = j.id AND c.origin_cause = 'compensation')
  ORDER BY j.finished_at LIMIT :limit {skip_locked};
@@ -349,6 +357,84 @@ DELETE FROM {t}job WHERE id {among_ids};
 
 -- name: delete_events
 DELETE FROM {t}job_event WHERE job_id {among_ids};
+
+-- name: delete_edges
+DELETE FROM {t}job_edge WHERE child_id {among_ids};
+
+-- name: delete_checks_of_jobs
+DELETE FROM {t}edge_check WHERE job_id {among_ids};
+
+-- name: delete_flows
+-- Of these, those whose jobs are all gone.
+DELETE FROM {t}flow WHERE id {among_ids}
+   AND NOT EXISTS (SELECT 1 FROM {t}job AS j
+                    WHERE j.flow_id = {t}flow.id AND j.flow_id IS NOT NULL);
+
+-- name: insert_flow
+INSERT INTO {t}flow (id, namespace, name, made_at, jobs)
+VALUES (:id, :namespace, :name, :made_at, :jobs);
+
+-- name: mark_edges
+-- Copies the status of parents that have ended. Safe whether or not they ended in this transaction.
+UPDATE {t}job_edge AS e SET outcome = j.status FROM {t}job AS j
+ WHERE j.id = e.parent_id AND e.parent_id {among_ids}
+   AND j.finished_at IS NOT NULL AND e.outcome IS NULL;
+
+-- name: note_ended_parents
+INSERT INTO {t}edge_check (job_id, noted_at)
+SELECT DISTINCT e.parent_id, (SELECT {t}clock()) FROM {t}job_edge AS e
+ WHERE e.parent_id {among_ids} AND e.outcome IS NOT NULL
+    ON CONFLICT DO NOTHING;
+
+-- name: note_children
+INSERT INTO {t}edge_check (job_id, noted_at)
+SELECT DISTINCT e.child_id, (SELECT {t}clock()) FROM {t}job_edge AS e
+ WHERE e.child_id {among_ids}
+    ON CONFLICT DO NOTHING;
+
+-- name: unblocked_by_all
+-- Jobs all of whose parents have ended, with those that ended otherwise than needed. Each asks once
+-- whether it has an unmet edge, so that a join costs the same at the end of each parent.
+SELECT c.id, f.parent_id, f.outcome
+  FROM (SELECT e.child_id FROM {t}job_edge AS e WHERE e.parent_id {among_ids}
+         UNION
+        SELECT e.child_id FROM {t}job_edge AS e WHERE e.child_id {among_ids}) AS near
+  JOIN {t}job AS c ON c.id = near.child_id
+  LEFT JOIN {t}job_edge AS f ON f.child_id = c.id AND f.outcome <> f.needs
+ WHERE c.status = 'waiting'
+   AND NOT EXISTS (SELECT 1 FROM {t}job_edge AS u WHERE u.child_id = c.id AND u.outcome IS NULL)
+ ORDER BY c.id, f.position LIMIT :limit;
+
+-- name: unblocked_by_one
+-- Jobs with a parent that ended otherwise than needed, whatever becomes of the others.
+SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
+  JOIN {t}job AS c ON c.id = e.child_id
+ WHERE e.parent_id {among_ids} AND e.outcome <> e.needs AND c.status = 'waiting'
+ UNION
+SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
+  JOIN {t}job AS c ON c.id = e.child_id
+ WHERE e.child_id {among_ids} AND e.outcome <> e.needs AND c.status = 'waiting'
+ ORDER BY 1, 2 LIMIT :limit;
+
+-- name: ended_outside
+-- Parents outside their children's flow that have ended since the edge was written.
+SELECT DISTINCT e.parent_id FROM {t}job_edge AS e JOIN {t}job AS j ON j.id = e.parent_id
+ WHERE e.outcome IS NULL AND {is_outside} AND j.finished_at IS NOT NULL LIMIT :limit;
+
+-- name: load_edge_checks
+SELECT job_id, noted_at FROM {t}edge_check ORDER BY job_id, noted_at LIMIT :limit;
+
+-- name: noted_among
+SELECT 1 FROM {t}edge_check WHERE job_id {among_ids} LIMIT 1;
+
+-- name: delete_edge_check
+DELETE FROM {t}edge_check WHERE job_id = :job_id AND noted_at = :noted_at;
+
+-- name: page_of_edges
+SELECT {edge_columns} FROM {t}job_edge {after_edge} ORDER BY child_id, position LIMIT :limit;
+
+-- name: load_edges
+SELECT {edge_columns} FROM {t}job_edge WHERE child_id {among_ids} ORDER BY child_id, position;
 
 -- name: delete_observations
 DELETE FROM {t}observation WHERE job_id {among_ids};

@@ -66,6 +66,8 @@ _WAITING = "AND finished_at IS NULL AND lease_id IS NULL"
 _LEASED = "AND lease_id IS NOT NULL"
 _ENDED = "AND finished_at IS NOT NULL"
 _STATUS_ARMS = {
+    JobStatus.WAITING: "AND flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL"
+    " AND stall_cause IS NULL AND finished_at IS NULL",
     JobStatus.CLAIMED: _LEASED,
     JobStatus.RUNNING: _LEASED,
     JobStatus.STALLED: "AND stall_cause IS NOT NULL",

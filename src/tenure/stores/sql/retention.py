@@ -28,6 +28,8 @@ _FROM_THE_LAST_SESSION: Shape = (
 _PURGED_WITH_A_JOB = (
     "delete_jobs",
     "delete_events",
+    "delete_edges",
+    "delete_checks_of_jobs",
     "delete_observations",
     "delete_resolutions",
     "delete_attempt_logs",
@@ -94,10 +96,14 @@ class SqlRetention(Transactional):
 
         def delete(tx: Transaction) -> int:
             query = self._query("purgeable", older_than_us=older_than_us, limit=limit)
-            ids = [row[0] for row in tx.fetch(query)[0]]
+            rows = tx.fetch(query)[0]
+            ids = [row[0] for row in rows]
             if ids:
                 packed = self._pack(ids)
                 deletions = [self._query(name, ids=packed) for name in _PURGED_WITH_A_JOB]
+                flows = sorted({flow_id for _, flow_id in rows if flow_id is not None})
+                if flows:
+                    deletions.append(self._query("delete_flows", ids=self._pack(flows)))
                 *_, artifacts = tx.fetch(*deletions, self._query("delete_artifacts", ids=packed))
                 tx.fetch(*count_artifact_bytes(self._query, deleted=artifacts), last=True)
             return len(ids)

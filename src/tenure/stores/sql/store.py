@@ -41,11 +41,12 @@ from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable, UnreadableRow
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
-from tenure.stores.sql import artifacts, attempt_logs, limits, resolutions, tokens, workers
+from tenure.stores.sql import artifacts, attempt_logs, flows, limits, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
 from tenure.stores.sql.candidates import Reading, SqlCandidates
 from tenure.stores.sql.events import SqlEvents
+from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.limits import (
     SqlLimits,
     queue_state_from,
@@ -94,6 +95,7 @@ COLUMN_WORDS = {
     **attempt_logs.COLUMN_WORDS,
     **workers.COLUMN_WORDS,
     **tokens.COLUMN_WORDS,
+    **flows.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "job_columns_of_j": ", ".join(f"j.{name}" for name in JOB_COLUMNS),
     "job_columns_without_bodies": ", ".join(
@@ -121,6 +123,7 @@ class SqlStore(
     Tokens,
     SqlMeasures,
     SqlRetention,
+    SqlFlows,
 ):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 

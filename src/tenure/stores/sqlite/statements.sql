@@ -28,6 +28,14 @@ DELETE FROM sqlite_sequence WHERE name = '{t}job_event';
 -- positions of each epoch begin with the epoch's number, as on PostgreSQL.
 INSERT INTO sqlite_sequence (name, seq) SELECT '{t}job_event', epoch + 1 << 44 FROM {t}meta;
 
+-- name: insert_edges
+-- Differs: see load_revs.
+INSERT INTO {t}job_edge ({edge_columns})
+SELECT json_extract(i.value, '$[0]'), json_extract(i.value, '$[1]'), json_extract(i.value, '$[2]'),
+       json_extract(i.value, '$[3]'), json_extract(i.value, '$[4]'), json_extract(i.value, '$[5]'),
+       NULL
+  FROM json_each(:rows) AS i;
+
 -- name: live_key_exists
 -- Differs: see load_revs.
 SELECT 1 FROM {t}job

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tenure.core.claims import ClaimScope, Session, SessionKey
 from tenure.core.concurrency import ConcurrencyKey
+from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -24,6 +25,7 @@ from tenure.errors import Closed, StoreError, StoreRefused
 from tenure.ports import Clock, HealthFact, OnHint, Saved
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.batches import groups_of
+from tenure.stores.sql.flows import ended_members
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
@@ -68,6 +70,7 @@ WORDS = COLUMN_WORDS | {
     "each_key": "SELECT g.value AS concurrency_group, k.value AS concurrency_key"
     " FROM json_each(:groups) AS g JOIN json_each(:keys) AS k ON k.key = g.key",
     "smallint": "integer",
+    "is_outside": "e.is_outside = 1",
     # SQLite has no arrays: a list travels as one JSON document.
     **{
         f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
@@ -296,6 +299,13 @@ class SqliteStore(SqlStore):
             for session in sessions
         ]
 
+    def _edge_insertion(self, edges: Sequence[Edge]) -> Query:
+        rows = [
+            [edge.child_id, edge.position, edge.parent_id, edge.step, edge.needs, edge.is_outside]
+            for edge in edges
+        ]
+        return self._query("insert_edges", rows=json.dumps(rows))
+
     # --- saving --------------------------------------------------------------------------------
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
@@ -337,6 +347,8 @@ class SqliteStore(SqlStore):
         applied = updates + inserts
         self._spawn(tx, [each for change in applied for each in change.spawned])
         tx.fetch(*self._note_key_changes(applied))
+        self._write_flows(tx, applied)
+        tx.fetch(*self._marks(ended_members(applied)))
         self._keep_observations(tx, [seen for change in applied for seen in change.observations])
         self._keep_resolutions(tx, [each.resolution for each in applied if each.resolution])
         return Saved(now, frozenset(change.job.id for change in applied))

@@ -100,6 +100,7 @@ CREATE TABLE {t}job (
     priority              smallint NOT NULL,
     was_started           boolean  NOT NULL,
     origin_id             uuid,
+    flow_id               uuid,
     namespace             text     NOT NULL COLLATE "C",
     queue                 text     NOT NULL COLLATE "C",
     kind                  text     NOT NULL COLLATE "C",
@@ -118,6 +119,7 @@ CREATE TABLE {t}job (
     reason_code           text     COLLATE "C",
     stage                 text     COLLATE "C",
     origin_cause          text     COLLATE "C",
+    flow_step             text     COLLATE "C",
     policy                text     NOT NULL COLLATE "C",
     progress              text     COLLATE "C",
     last_error            text     COLLATE "C",
@@ -134,10 +136,10 @@ CREATE TABLE {t}job (
     CONSTRAINT job_cancel_request CHECK (
         CASE WHEN cancel_requested_at IS NULL
              THEN cancel_deadline IS NULL
-             ELSE cancel_deadline IS NOT NULL AND status <> 'queued' END),
+             ELSE cancel_deadline IS NOT NULL AND status <> 'queued' AND status <> 'waiting' END),
     -- The table of docs/spec/states.md, S1 to S8: the status is what the other columns say, a job
-    -- waits, is leased or has ended, and its lease and its end are whole or absent. A status that is
-    -- none of the eight is for a live job that nobody can claim: no lease, no end, no run_at.
+    -- waits, is leased or has ended, and its lease and its end are whole or absent. Any other status,
+    -- such as S11's, is for a live job that nobody can claim: no lease, no end, no run_at.
     -- An array that is one constant, not IN: fewer nodes.
     CONSTRAINT job_row_fits_its_status CHECK (
         CASE WHEN lease_id IS NOT NULL
@@ -148,6 +150,7 @@ CREATE TABLE {t}job (
              WHEN finished_at IS NOT NULL THEN status = 'cancelled'
              WHEN stall_cause IS NOT NULL THEN status = 'stalled'
              WHEN run_at IS NOT NULL THEN status = 'queued'
+             WHEN status = 'waiting' THEN flow_id IS NOT NULL AND attempt = 0
              ELSE status <> ALL (CAST('{queued, claimed, running, stalled, succeeded, failed,
                  cancelled, dead_lettered}' AS text[])) END),
     CONSTRAINT job_waits_is_leased_or_has_ended CHECK (
@@ -231,6 +234,12 @@ CREATE INDEX job_failed ON {t}job (namespace, id) WHERE error IS NOT NULL AND re
 CREATE INDEX job_cancelled ON {t}job (namespace, id)
  WHERE finished_at IS NOT NULL AND result IS NULL AND error IS NULL;
 CREATE INDEX job_stalled ON {t}job (namespace, id) WHERE stall_cause IS NOT NULL;
+CREATE INDEX job_blocked ON {t}job (namespace, id)
+ WHERE flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL AND stall_cause IS NULL
+   AND finished_at IS NULL;
+-- The jobs of a flow, and those of them that have not ended.
+CREATE INDEX job_flow ON {t}job (flow_id, id) WHERE flow_id IS NOT NULL;
+CREATE INDEX job_flow_live ON {t}job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_compensation ON {t}job (origin_id) WHERE origin_cause = 'compensation';
 
 -- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
@@ -455,6 +464,47 @@ CREATE TRIGGER job_event_transition_stays BEFORE DELETE ON {t}job_event FOR EACH
 
 CREATE TRIGGER job_event_is_not_emptied BEFORE TRUNCATE ON {t}job_event FOR EACH STATEMENT
   EXECUTE FUNCTION {t}refuse('events are purged, never truncated');
+
+-- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent marks its edges in its own
+-- transaction; the row of a child is written only when it goes on (docs/adr/0055).
+
+CREATE TABLE {t}flow (
+    id        uuid    NOT NULL PRIMARY KEY,
+    made_at   bigint  NOT NULL,
+    jobs      integer NOT NULL CHECK (jobs >= 1),
+    namespace text    NOT NULL COLLATE "C",
+    name      text    NOT NULL COLLATE "C"
+);
+
+CREATE INDEX flow_listed ON {t}flow (namespace, id);
+
+CREATE TABLE {t}job_edge (
+    child_id   uuid    NOT NULL,
+    parent_id  uuid    NOT NULL,
+    position   integer NOT NULL,
+    is_outside boolean NOT NULL,
+    step       text    NOT NULL COLLATE "C",
+    needs      text    COLLATE "C",
+    outcome    text    COLLATE "C",
+    PRIMARY KEY (child_id, position)
+);
+
+CREATE INDEX job_edge_parent ON {t}job_edge (parent_id, child_id);
+-- Whether a job still waits for somebody: an entry goes when its parent ends.
+CREATE INDEX job_edge_unmet ON {t}job_edge (child_id) WHERE outcome IS NULL;
+CREATE INDEX job_edge_outside ON {t}job_edge (parent_id) WHERE outcome IS NULL AND is_outside;
+
+CREATE TRIGGER job_edge_is_marked_once AFTER UPDATE ON {t}job_edge FOR EACH ROW
+  WHEN (OLD.outcome IS NOT NULL OR NEW.child_id <> OLD.child_id OR NEW.position <> OLD.position
+        OR NEW.parent_id <> OLD.parent_id OR NEW.needs IS DISTINCT FROM OLD.needs)
+  EXECUTE FUNCTION {t}refuse('an edge is only marked, and once');
+
+-- Jobs that may be able to go on, or whose children may. A row stays until a sweeper has looked.
+CREATE TABLE {t}edge_check (
+    job_id   uuid   NOT NULL,
+    noted_at bigint NOT NULL,
+    PRIMARY KEY (job_id, noted_at)
+);
 
 -- What is kept outside the log (docs/spec/outside-the-log.md).
 

@@ -68,6 +68,8 @@ CREATE TABLE tenure_job (
     trace_id              TEXT,
     origin_id             TEXT,
     origin_cause          TEXT,
+    flow_id               TEXT,
+    flow_step             TEXT,
     policy                TEXT    NOT NULL,
     progress              TEXT,
     last_error            TEXT,
@@ -82,8 +84,10 @@ CREATE TABLE tenure_job (
         AND priority BETWEEN -32768 AND 32767),
     CONSTRAINT job_cancel_request CHECK ((cancel_requested_at IS NULL) = (cancel_deadline IS NULL)),
     CONSTRAINT job_waits CHECK ((run_at IS NULL) = (not_before IS NULL)),
+    CONSTRAINT job_waits_in_its_flow CHECK (
+        status <> 'waiting' OR (flow_id IS NOT NULL AND attempt = 0 AND cancel_requested_at IS NULL)),
     -- The table of docs/spec/states.md, S1 to S8, the commonest statuses first: an update pays for
-    -- every comparison. A status that is none of the eight is for a live job that nobody can
+    -- every comparison. Any other status, such as S11's, is for a live job that nobody can
     -- claim: no lease, no end, no run_at.
     CONSTRAINT job_row_fits_its_status CHECK (CASE status
         WHEN 'running' THEN
@@ -180,6 +184,13 @@ CREATE INDEX tenure_job_failed
 CREATE INDEX tenure_job_cancelled ON tenure_job (namespace, id)
  WHERE finished_at IS NOT NULL AND result IS NULL AND error IS NULL;
 CREATE INDEX tenure_job_stalled ON tenure_job (namespace, id) WHERE stall_cause IS NOT NULL;
+CREATE INDEX tenure_job_blocked ON tenure_job (namespace, id)
+ WHERE flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL AND stall_cause IS NULL
+   AND finished_at IS NULL;
+-- The jobs of a flow, and those of them that have not ended.
+CREATE INDEX tenure_job_flow ON tenure_job (flow_id, id) WHERE flow_id IS NOT NULL;
+CREATE INDEX tenure_job_flow_live
+    ON tenure_job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX tenure_job_compensation
     ON tenure_job (origin_id) WHERE origin_cause = 'compensation';
 
@@ -357,6 +368,48 @@ CREATE TRIGGER tenure_job_event_transition_stays BEFORE DELETE ON tenure_job_eve
   WHEN OLD.type NOT IN ('lease_renewed', 'heartbeat')
    AND EXISTS (SELECT 1 FROM tenure_job WHERE id = OLD.job_id)
 BEGIN SELECT RAISE(ABORT, 'tenure: a transition is kept for as long as its job'); END;
+
+-- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent marks its edges in its own
+-- transaction; the row of a child is written only when it goes on (docs/adr/0055).
+
+CREATE TABLE tenure_flow (
+    id        TEXT    NOT NULL PRIMARY KEY,
+    namespace TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    made_at   INTEGER NOT NULL,
+    jobs      INTEGER NOT NULL CHECK (jobs >= 1)
+) STRICT;
+
+CREATE INDEX tenure_flow_listed ON tenure_flow (namespace, id);
+
+CREATE TABLE tenure_job_edge (
+    child_id   TEXT    NOT NULL,
+    position   INTEGER NOT NULL,
+    parent_id  TEXT    NOT NULL,
+    step       TEXT    NOT NULL,
+    needs      TEXT,
+    is_outside INTEGER NOT NULL CHECK (is_outside IN (0, 1)),
+    outcome    TEXT,
+    PRIMARY KEY (child_id, position)
+) STRICT;
+
+CREATE INDEX tenure_job_edge_parent ON tenure_job_edge (parent_id, child_id);
+-- Whether a job still waits for somebody: an entry goes when its parent ends.
+CREATE INDEX tenure_job_edge_unmet ON tenure_job_edge (child_id) WHERE outcome IS NULL;
+CREATE INDEX tenure_job_edge_outside
+    ON tenure_job_edge (parent_id) WHERE outcome IS NULL AND is_outside = 1;
+
+CREATE TRIGGER tenure_job_edge_is_marked_once BEFORE UPDATE ON tenure_job_edge
+  WHEN OLD.outcome IS NOT NULL OR NEW.child_id <> OLD.child_id OR NEW.position <> OLD.position
+    OR NEW.parent_id <> OLD.parent_id OR NEW.needs IS NOT OLD.needs
+BEGIN SELECT RAISE(ABORT, 'tenure: an edge is only marked, and once'); END;
+
+-- Jobs that may be able to go on, or whose children may. A row stays until a sweeper has looked.
+CREATE TABLE tenure_edge_check (
+    job_id   TEXT    NOT NULL,
+    noted_at INTEGER NOT NULL,
+    PRIMARY KEY (job_id, noted_at)
+) STRICT;
 
 -- What is kept outside the log (docs/spec/outside-the-log.md).
 

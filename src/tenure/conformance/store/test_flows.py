@@ -1,0 +1,320 @@
+"""Flows: edges are marked with their parents' ends, and found again when somebody has to look."""
+
+import pytest
+
+from tenure.conformance.harness import CLIENT, KIND, Kit, ids, race
+from tenure.conformance.spec import spec
+from tenure.coordinator.retention import DAY
+from tenure.coordinator.sweeper import Sweeper
+from tenure.core.commands import Unblock
+from tenure.core.ids import JobId, Namespace
+from tenure.core.job import Job
+from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, EventType, JobStatus
+from tenure.errors import InvalidInput
+
+DIAMOND = {"top": [], "left": ["top"], "right": ["top"], "bottom": ["left", "right"]}
+
+
+def run(kit: Kit, *, fail: bool = False) -> Job:
+    """Run the next ready job to its end."""
+    (job,) = kit.claimed()
+    if fail:
+        kit.fail(job, ErrorClass.PERMANENT)
+    else:
+        kit.complete(job, result=b"1")
+    kit.settle()
+    return kit.reload(job)
+
+
+def statuses(kit: Kit, flow: dict[str, Job]) -> dict[str, str]:
+    return {step: kit.reload(job).status.value for step, job in flow.items()}
+
+
+@spec("FL1", "S11", "T1", "T28")
+def test_a_job_waits_until_every_parent_has_succeeded(kit: Kit) -> None:
+    flow = kit.flow(DIAMOND)
+    assert flow["bottom"].status is JobStatus.WAITING
+    assert (flow["bottom"].attempt, flow["bottom"].run_at) == (0, None)
+
+    order = [run(kit).flow_step for _ in range(2)]
+    assert order == ["top", "left"]
+    assert statuses(kit, flow)["bottom"] == "waiting"
+    run(kit)
+
+    assert statuses(kit, flow)["bottom"] == "queued"
+    assert kit.types(flow["bottom"]) == [EventType.ENQUEUED, EventType.READY]
+    assert run(kit).flow_step == "bottom"
+
+
+@spec("FL2", "T29")
+def test_a_parent_that_ends_otherwise_cancels_those_that_need_its_success(kit: Kit) -> None:
+    flow = kit.flow({**DIAMOND, "after all": ["bottom"]}, ended=["after all"])
+
+    top = run(kit, fail=True)
+
+    assert statuses(kit, flow) == {
+        "top": "failed",
+        "left": "cancelled",
+        "right": "cancelled",
+        "bottom": "cancelled",
+        "after all": "queued",
+    }
+    end = kit.events(flow["left"])[-1]
+    assert (end.type, end.cause) == (EventType.CANCELLED, EventCause.PARENT_ENDED)
+    reason = kit.reload(flow["left"]).cancel_reason
+    assert reason == f"its parent {top.id} ended as failed"
+
+
+@spec("FL2")
+def test_a_job_does_not_wait_for_the_others_once_one_parent_has_failed(kit: Kit) -> None:
+    flow = kit.flow({"one": [], "two": [], "both": ["one", "two"]})
+
+    run(kit, fail=True)
+
+    assert statuses(kit, flow) == {"one": "failed", "two": "queued", "both": "cancelled"}
+
+
+@spec("T17", "T21", "FL1")
+def test_a_waiting_job_can_be_cancelled_or_dead_lettered(kit: Kit) -> None:
+    flow = kit.flow({"first": [], "second": ["first"], "third": ["first"], "last": ["second"]})
+
+    assert kit.cancel(flow["second"], mode=CancelMode.SOFT).is_ok
+    assert kit.dead_letter(flow["third"]).is_ok
+    kit.settle()
+
+    assert statuses(kit, flow) == {
+        "first": "queued",
+        "second": "cancelled",
+        "third": "dead_lettered",
+        "last": "cancelled",
+    }
+    assert kit.requeue(flow["last"]).cause is Cause.JOB_FINISHED
+
+
+@spec("FL1")
+def test_nobody_claims_requeues_or_sweeps_a_waiting_job(kit: Kit) -> None:
+    flow = kit.flow({"first": [], "second": ["first"]})
+
+    assert ids(kit.claimed(5)) == [flow["first"].id]
+    kit.sweep(flow["second"])
+
+    assert kit.requeue(flow["second"]).cause is Cause.NOT_HELD
+    assert kit.reload(flow["second"]) == flow["second"]
+
+
+@spec("FL3")
+def test_a_repeated_flow_is_made_once(kit: Kit) -> None:
+    command = kit.new_flow(DIAMOND)
+
+    replies = [kit.reply(command), kit.reply(command)]
+
+    assert [reply.replayed for reply in replies] == [False, True]
+    other = kit.new_flow({"only": []}, job_id=command.job_id)
+    assert kit.reply(other).cause is Cause.IDEMPOTENCY_KEY_REUSE
+
+
+@spec("FL3")
+def test_a_flow_whose_last_job_exists_leaves_nothing_behind(kit: Kit) -> None:
+    there = kit.enqueue()
+    command = kit.new_flow({"one": [], "two": ["one"]})
+    last = command.members[1]
+    clash = type(command)(
+        flow_id=command.flow_id,
+        name=command.name,
+        members=(
+            command.members[0],
+            type(last)(job=kit.new(job_id=there.id), step=last.step, after=last.after),
+        ),
+    )
+
+    with pytest.raises(Exception, match="already there"):
+        kit.ask(clash)
+
+    assert not kit.exists(command.job_id)
+    assert kit.store.load_edges([there.id]) == []
+
+
+@spec("FL3")
+def test_an_unknown_parent_or_one_of_another_namespace_is_refused(kit: Kit) -> None:
+    elsewhere = kit.enqueue(namespace=Namespace("other"))
+    unknown = kit.new(job_id=kit.new_id())
+
+    for parent in (elsewhere.id, unknown.job_id):
+        command = kit.new_flow({"one": [], "two": ["one", elsewhere]})
+        two = command.members[1]
+        moved = [
+            each if each.job_id != elsewhere.id else type(each)(job_id=parent, step="outside")
+            for each in two.after
+        ]
+        members = (command.members[0], type(two)(job=two.job, step="two", after=tuple(moved)))
+        refused = type(command)(flow_id=command.flow_id, name="kit", members=members)
+
+        with pytest.raises(InvalidInput, match="there is no job"):
+            kit.coordinator.execute(refused)
+
+        assert not kit.exists(command.job_id)
+
+
+@spec("FL1", "FL5")
+def test_parents_that_have_already_ended_count(kit: Kit) -> None:
+    done = kit.succeeded_job()
+    failed = kit.enqueue()
+    kit.cancel(failed)
+
+    flow = kit.flow(
+        {"ready": [done], "given up": [done, failed], "anyway": [failed]}, ended=["anyway"]
+    )
+
+    assert statuses(kit, flow) == {"ready": "queued", "given up": "cancelled", "anyway": "queued"}
+
+
+@spec("FL5")
+def test_a_live_parent_outside_the_flow_is_noticed_by_the_sweeper(kit: Kit) -> None:
+    outside = kit.running_job()
+    flow = kit.flow({"waits": [outside]})
+    kit.complete(outside)
+    kit.settle()
+    assert statuses(kit, flow) == {"waits": "waiting"}
+
+    sweep(kit)
+
+    assert statuses(kit, flow) == {"waits": "queued"}
+
+
+@spec("FL5")
+def test_what_a_process_left_undone_when_it_died_is_done_by_a_sweeper(kit: Kit) -> None:
+    flow = kit.flow({"first": [], "second": ["first"], "third": ["second"]}, ended=["third"])
+    (first,) = kit.claimed()
+    ends = kit.change(kit.failure(first, ErrorClass.PERMANENT))
+    assert kit.save(ends) == {first.id}  # below the coordinator: nobody looks afterwards
+    assert statuses(kit, flow)["second"] == "waiting"
+    assert kit.store.has_edge_check([first.id])
+
+    sweep(kit)
+    sweep(kit)
+
+    assert statuses(kit, flow) == {"first": "failed", "second": "cancelled", "third": "queued"}
+    assert not kit.store.has_edge_check([job.id for job in flow.values()])
+
+
+def sweep(kit: Kit) -> None:
+    """A whole pass of a sweeper that may sweep at once."""
+    sweeper = Sweeper(kit.coordinator, monotonic=kit.monotonic)
+    for _ in range(4):
+        kit.advance(seconds=1)
+        sweeper.sweep_once()
+    kit.settle()
+
+
+@spec("FL4")
+def test_an_end_that_lost_its_race_marks_nothing(kit: Kit) -> None:
+    flow = kit.flow({"first": [], "second": ["first"]})
+    (first,) = kit.claimed()
+    late = kit.change(kit.completion(first))
+    kit.heartbeat(first)
+
+    assert kit.save(late) == frozenset()
+
+    [edge] = kit.store.load_edges([flow["second"].id])
+    assert edge.outcome is None
+    assert not kit.store.has_edge_check([first.id])
+
+
+@spec("FL5", "T28")
+def test_two_parents_that_end_at_the_same_time_make_one_ready_event(kit: Kit) -> None:
+    rival = kit.rival()
+    for _ in range(5):
+        flow = kit.flow({"one": [], "two": [], "join": ["one", "two"]})
+        one, two = kit.claimed(2)
+
+        race(
+            lambda one=one: kit.coordinator.execute(kit.completion(one)),  # type: ignore[misc]  # a default binds the loop's value
+            lambda two=two: rival.execute(kit.completion(two)),  # type: ignore[misc]  # a default binds the loop's value
+        )
+        kit.settle()
+
+        assert kit.types(flow["join"]) == [EventType.ENQUEUED, EventType.READY]
+        (join,) = kit.claimed()
+        kit.complete(join)
+
+
+@spec("T28", "T29")
+def test_a_second_unblock_changes_nothing(kit: Kit) -> None:
+    flow = kit.flow({"first": [], "second": ["first"]})
+    run(kit)
+    queued = kit.reload(flow["second"])
+
+    kit.coordinator.execute(Unblock(job_id=queued.id))
+
+    assert kit.reload(queued) == queued
+
+
+@spec("FL5")
+def test_unblocked_names_each_job_once_and_no_more_than_the_limit(kit: Kit) -> None:
+    steps: dict[str, list[str | Job]] = {"one": [], "two": []}
+    steps |= {f"child {number}": ["one", "two"] for number in range(5)}
+    flow = kit.flow(steps)
+    parents = [flow["one"].id, flow["two"].id]
+    for job in kit.claimed(2):
+        kit.save(kit.change(kit.failure(job, ErrorClass.PERMANENT)))
+
+    found = kit.store.unblocked(parents, limit=100).jobs
+
+    assert len(found) == len({each.job_id for each in found}) == 5
+    assert {each.outcome for each in found} == {JobStatus.FAILED}
+    part = kit.store.unblocked(parents, limit=3)
+    assert 1 <= len(part.jobs) <= 3
+    assert part.hit_limit
+    alone = kit.store.unblocked([flow["child 1"].id], limit=100)
+    assert ([each.job_id for each in alone.jobs], alone.hit_limit) == ([flow["child 1"].id], False)
+    sweep(kit)
+
+
+@spec("FL6", "T26", "G3")
+def test_no_parent_is_purged_before_its_flow_has_ended(kit: Kit) -> None:
+    outside = kit.succeeded_job()
+    flow = kit.flow({"first": [outside], "second": ["first"], "third": ["second"]})
+    run(kit)
+    kit.advance(seconds=2 * 24 * 3600)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+
+    run(kit)
+    run(kit)
+    kit.advance(seconds=2 * 24 * 3600)
+
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 4
+    assert list(kit.store.edges()) == []
+    assert not any(kit.exists(job.id) for job in flow.values())
+
+
+@spec("FL1", "J3")
+def test_edges_and_members_are_read_as_they_were_written(kit: Kit) -> None:
+    outside = kit.succeeded_job(actor=CLIENT, kind=KIND)
+    flow = kit.flow({'a "b"': [], "c": ['a "b"', outside]}, ended=["c"])
+
+    one, two = kit.store.load_edges([flow["c"].id])
+
+    assert (one.position, one.parent_id, one.step, one.needs, one.is_outside) == (
+        0,
+        flow['a "b"'].id,
+        'a "b"',
+        None,
+        False,
+    )
+    assert (two.parent_id, two.is_outside, two.outcome) == (outside.id, True, JobStatus.SUCCEEDED)
+    assert list(kit.store.edges()) == [one, two]
+    assert flow["c"].flow_id == flow['a "b"'].flow_id
+    assert kit.store.load_edges([JobId(outside.id)]) == []
+
+
+def test_many_edges_are_read_page_by_page(kit: Kit) -> None:
+    steps: dict[str, list[str | Job]] = {f"{number}": [] for number in range(60)}
+    steps |= {f"join {number}": [f"{each}" for each in range(60)] for number in range(40)}
+    kit.flow(steps)
+
+    edges = list(kit.store.edges())
+
+    assert len(edges) == 2400
+    keys = [(edge.child_id, edge.position) for edge in edges]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == 2400

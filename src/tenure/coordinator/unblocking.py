@@ -1,0 +1,49 @@
+"""Lets jobs of flows go on when their parents have ended.
+
+The process that committed the end of a parent looks at once, after its callers have their answers.
+If it dies before that, or the store fails, a sweeper looks: the end of a parent leaves a note that
+stays until somebody has. [FL5] Decides nothing: the core does, and compare-and-swap on the row of
+the waiting job makes the first of several the only one.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from tenure.core.commands import Command, ParentEnd, Unblock
+from tenure.core.flow_rows import Unblocked
+from tenure.core.flows import MAX_FLOW_JOBS
+from tenure.core.ids import JobId
+from tenure.core.verdicts import Answer
+from tenure.errors import Closed, StoreError
+from tenure.ports import Store
+
+_log = logging.getLogger("tenure.coordinator")
+
+TOGETHER = 500
+"""So many jobs go on in one transaction."""
+
+Submit = Callable[[Sequence[Command]], "Future[list[Answer]]"]
+
+
+def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
+    """Let those go on that these jobs blocked. Nobody waits for it, and a sweeper repeats it."""
+    try:
+        submit_unblocks(submit, store.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
+    except (StoreError, Closed) as problem:
+        _log.warning("jobs that wait for others go on with the next sweep: %s", problem)
+
+
+def submit_unblocks(submit: Submit, found: Sequence[Unblocked]) -> "list[Future[list[Answer]]]":
+    """Have it decided for each of them."""
+    commands = [_command(each) for each in found]
+    return [
+        submit(commands[start : start + TOGETHER]) for start in range(0, len(commands), TOGETHER)
+    ]
+
+
+def _command(found: Unblocked) -> Unblock:
+    if found.parent_id is None or found.outcome is None:
+        return Unblock(job_id=found.job_id)
+    ended = ParentEnd(job_id=found.parent_id, status=found.outcome)
+    return Unblock(job_id=found.job_id, ended_otherwise=ended)

@@ -1,0 +1,70 @@
+"""Flows as they are stored: the flow, and the edges along which its jobs wait for each other.
+
+Data only. `flows` decides; a store keeps these beside the jobs, writes an edge once and marks it
+once, when its parent has ended. [FL4]
+"""
+
+import msgspec
+
+from tenure.core.ids import FlowId, JobId, Namespace
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import JobStatus
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Jobs that were made together."""
+
+    id: FlowId
+    namespace: Namespace
+    name: str
+    made_at: Instant
+    jobs: int
+
+
+class Edge(msgspec.Struct, frozen=True, gc=False):
+    """One job waits for another.
+
+    Not keyword-only, for the row mapper: a row's columns are its arguments.
+    """
+
+    child_id: JobId
+    position: int  # among the edges of its child
+    parent_id: JobId
+    step: str  # the parent's name, as the child sees it
+    needs: JobStatus | None  # how the parent has to end; None: any end will do
+    is_outside: bool = False  # the parent is no member of the child's flow
+    outcome: JobStatus | None = None  # how the parent ended; None while it is live
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the parent has ended as the child needs it."""
+        return self.outcome is not None and self.needs in (None, self.outcome)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the parent has ended otherwise."""
+        return self.outcome is not None and not self.is_met
+
+
+class Unblocked(msgspec.Struct, frozen=True, gc=False):
+    """A job that waits although it need not: all its parents have ended, or `parent_id` ended
+    otherwise than it needs."""
+
+    job_id: JobId
+    parent_id: JobId | None = None
+    outcome: JobStatus | None = None
+
+
+class UnblockedJobs(msgspec.Struct, frozen=True, gc=False):
+    """What one look found. If it hit its limit, there may be more."""
+
+    jobs: tuple[Unblocked, ...]
+    hit_limit: bool
+
+
+class EdgeCheck(msgspec.Struct, frozen=True, gc=False):
+    """A note that a job, or its children, may have become able to go on. It is kept until somebody
+    has looked. [FL5]"""
+
+    job_id: JobId
+    noted_at: Instant

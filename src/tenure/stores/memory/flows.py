@@ -1,0 +1,127 @@
+"""Flows and edges in dictionaries. A part of the memory store, which owns the jobs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from tenure.core.flow_rows import Edge, EdgeCheck, Flow, Unblocked, UnblockedJobs
+from tenure.core.ids import FlowId, JobId
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import JobStatus
+from tenure.stores.memory.part import MemoryPart
+
+
+class MemoryFlows(MemoryPart):
+    """The part of `tenure.ports.Store` about jobs that wait for other jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flows: dict[FlowId, Flow] = {}
+        self._edges: dict[JobId, list[Edge]] = {}  # by child, in order of position
+        self._children: dict[JobId, list[JobId]] = {}
+        self._checks: set[EdgeCheck] = set()
+
+    def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
+        """Those of these jobs and of their children that wait although they need not. [FL5]"""
+        with self._lock:
+            self._open()
+            near = [child for job_id in ids for child in (job_id, *self._children.get(job_id, ()))]
+            found: list[Unblocked] = []
+            for job_id in dict.fromkeys(near):
+                job, edges = self._jobs.get(job_id), self._edges.get(job_id, [])
+                if job is None or job.status is not JobStatus.WAITING:
+                    continue
+                broken = next((edge for edge in edges if edge.is_broken), None)
+                if broken is not None:
+                    found.append(Unblocked(job_id, broken.parent_id, broken.outcome))
+                elif all(edge.is_met for edge in edges):
+                    found.append(Unblocked(job_id))
+            return UnblockedJobs(tuple(found[:limit]), len(found) >= limit)
+
+    def edge_checks(self, *, limit: int) -> list[EdgeCheck]:
+        """Mark edges from outside parents that have ended, and return the checks. [FL5]"""
+        with self._lock:
+            self._open()
+            outside = [
+                edge.parent_id
+                for edges in self._edges.values()
+                for edge in edges
+                if edge.is_outside and edge.outcome is None
+            ]
+            self._note_checks(self._mark_edges(outside))
+            return sorted(self._checks, key=lambda each: (each.noted_at, each.job_id))[:limit]
+
+    def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
+        """Forget these."""
+        with self._lock:
+            self._open()
+            self._checks.difference_update(checks)
+
+    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
+        """Whether a check is noted for one of these."""
+        with self._lock:
+            self._open()
+            return any(check.job_id in ids for check in self._checks)
+
+    def edges(self) -> Iterator[Edge]:
+        """Every edge, by child and position."""
+        with self._lock:
+            self._open()
+            children = sorted(self._edges)
+        for child in children:
+            yield from self.load_edges([child])
+
+    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+        """The edges of these jobs, by child and position."""
+        with self._lock:
+            self._open()
+            return [edge for child in sorted(children) for edge in self._edges.get(child, ())]
+
+    def _write_flow(self, change: Change) -> None:
+        """What a change says of flows; its jobs are written."""
+        if change.flow is not None:
+            self._flows[change.flow.id] = change.flow
+        for edge in change.edges:
+            self._edges.setdefault(edge.child_id, []).append(edge)
+            self._children.setdefault(edge.parent_id, []).append(edge.child_id)
+        self._mark_edges(edge.parent_id for edge in change.edges if edge.is_outside)
+        self._note_checks(edge.child_id for edge in change.edges if edge.is_outside)
+        if change.ends_member:
+            self._note_checks(self._mark_edges([change.job.id]))
+
+    def _note_checks(self, ids: Iterable[JobId]) -> None:
+        now = self._clock()
+        self._checks.update(EdgeCheck(job_id, now) for job_id in ids)
+
+    def _mark_edges(self, parents: Iterable[JobId]) -> set[JobId]:
+        """Copy the status of these jobs, if they have ended, to the edges that lead from them.
+        Returns those that had any."""
+        marked: set[JobId] = set()
+        for parent_id in list(dict.fromkeys(parents)):
+            parent = self._jobs.get(parent_id)
+            if parent is None or parent.finished_at is None:
+                continue
+            for child in self._children.get(parent_id, ()):
+                edges = self._edges[child]
+                for place, edge in enumerate(edges):
+                    if edge.parent_id == parent_id and edge.outcome is None:
+                        edges[place] = replace(edge, outcome=parent.status)
+                        marked.add(parent_id)
+        return marked
+
+    def _kept_for_flows(self) -> set[JobId]:
+        """The jobs that a purge keeps: of flows that have not ended, and their parents. [FL6]"""
+        live = {job.flow_id for job in self._jobs.values() if job.finished_at is None}
+        members = {
+            job.id for job in self._jobs.values() if job.flow_id is not None and job.flow_id in live
+        }
+        parents = {edge.parent_id for child in members for edge in self._edges.get(child, ())}
+        return members | parents
+
+    def _purge_flows(self, gone: set[JobId]) -> None:
+        for child in gone & self._edges.keys():
+            for edge in self._edges.pop(child):
+                self._children[edge.parent_id].remove(child)
+        named = {job.flow_id for job in self._jobs.values()}
+        self._flows = {flow_id: flow for flow_id, flow in self._flows.items() if flow_id in named}
+        self._checks = {each for each in self._checks if each.job_id not in gone}

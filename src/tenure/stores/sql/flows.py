@@ -1,0 +1,147 @@
+"""Flows and edges in SQL. A mixin of `SqlStore`, which owns jobs and events.
+
+An edge is written once and marked once, by the transaction that ends its parent or by the sweeper.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+from tenure.core.flow_rows import Edge, EdgeCheck, Unblocked, UnblockedJobs
+from tenure.core.ids import JobId
+from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
+from tenure.core.vocabulary import JobStatus
+from tenure.stores.sql.rows import Row, word_from
+from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+EDGE_COLUMNS = Edge.__struct_fields__
+COLUMN_WORDS = {"edge_columns": ", ".join(EDGE_COLUMNS)}
+EDGES_PER_PAGE = 2000
+
+_FROM_THE_FIRST: Shape = (("after_edge", ""),)
+_FROM_THE_LAST: Shape = (
+    ("after_edge", "WHERE (child_id, position) > (CAST(:child_id AS {uuid}), :position)"),
+)
+
+
+class SqlFlows(Transactional):
+    """The part of `tenure.ports.Store` about jobs that wait for other jobs."""
+
+    @abstractmethod
+    def _edge_insertion(self, edges: Sequence[Edge]) -> Query:
+        """The statement that writes new edges."""
+
+    def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
+        """Those of these jobs and of their children that wait although they need not. [FL5]"""
+        packed = self._pack(ids)
+        names = ("unblocked_by_one", "unblocked_by_all")
+        queries = [self._query(name, ids=packed, limit=limit) for name in names]
+        by_one, by_all = self._read(lambda tx: tx.fetch(*queries, last=True))
+        found: dict[JobId, Unblocked] = {}
+        for job_id, parent_id, outcome in (*by_one, *by_all):
+            status = None if outcome is None else _status(outcome)
+            found.setdefault(job_id, Unblocked(job_id, parent_id, status))
+        hit_limit = limit in (len(by_one), len(by_all)) or len(found) > limit
+        return UnblockedJobs(tuple(found.values())[:limit], hit_limit)
+
+    def edge_checks(self, *, limit: int) -> list[EdgeCheck]:
+        """Mark edges from outside parents that have ended, and return the checks. [FL5]"""
+        ended, rows = self._read(
+            lambda tx: tx.fetch(
+                self._query("ended_outside", limit=limit),
+                self._query("load_edge_checks", limit=limit),
+                last=True,
+            )
+        )
+        if ended:
+            marks = self._marks([row[0] for row in ended])
+            self._write(lambda tx: tx.fetch(*marks, last=True))
+            rows = self._rows(self._query("load_edge_checks", limit=limit))
+        return [EdgeCheck(job_id, Instant(noted_at)) for job_id, noted_at in rows]
+
+    def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
+        """Forget these."""
+        queries = [
+            self._query("delete_edge_check", job_id=each.job_id, noted_at=each.noted_at)
+            for each in checks
+        ]
+        if queries:
+            self._write(lambda tx: tx.fetch(*queries, last=True))
+
+    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
+        """Whether a check is noted for one of these."""
+        return bool(self._rows(self._query("noted_among", ids=self._pack(ids))))
+
+    def edges(self) -> Iterator[Edge]:
+        """Every edge, by child and position."""
+        shape, last = _FROM_THE_FIRST, dict[str, object]()
+        while True:
+            query = self._query("page_of_edges", shape, limit=EDGES_PER_PAGE, **last)
+            page = [_edge_from(row) for row in self._rows(query, listing=True)]
+            yield from page
+            if len(page) < EDGES_PER_PAGE:
+                return
+            shape = _FROM_THE_LAST
+            last = {"child_id": page[-1].child_id, "position": page[-1].position}
+
+    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+        """The edges of these jobs, by child and position."""
+        rows = self._rows(self._query("load_edges", ids=self._pack(children)))
+        return [_edge_from(row) for row in rows]
+
+    def _write_flows(self, tx: Transaction, changes: Sequence[Change]) -> None:
+        """Write the new flows of changes that were applied; their jobs are written."""
+        for change in changes:
+            flow = change.flow
+            if flow is None:
+                continue
+            queries = [
+                self._query(
+                    "insert_flow",
+                    id=flow.id,
+                    namespace=flow.namespace,
+                    name=flow.name,
+                    made_at=flow.made_at,
+                    jobs=flow.jobs,
+                )
+            ]
+            if change.edges:
+                queries.append(self._edge_insertion(change.edges))
+            outside = [edge for edge in change.edges if edge.is_outside]
+            if outside:
+                # Those that end from now on are marked by the sweeper: they know no child.
+                ids = self._pack(sorted({edge.parent_id for edge in outside}))
+                children = self._pack(sorted({edge.child_id for edge in outside}))
+                queries.append(self._query("mark_edges", ids=ids))
+                queries.append(self._query("note_children", ids=children))
+            tx.fetch(*queries)
+
+    def _marks(self, ended: Sequence[JobId]) -> list[Query]:
+        """The statements that mark the edges of jobs that have ended. None for no jobs. [FL4]"""
+        if not ended:
+            return []
+        ids = self._pack(ended)
+        return [self._query("mark_edges", ids=ids), self._query("note_ended_parents", ids=ids)]
+
+
+def ended_members(changes: Sequence[Change]) -> list[JobId]:
+    """The jobs of flows that these changes end, in the order of ids."""
+    return sorted(change.job.id for change in changes if change.ends_member)
+
+
+def _status(value: str) -> JobStatus:
+    return word_from(JobStatus, value, where="the outcome of an edge")
+
+
+def _edge_from(row: Row) -> Edge:
+    child_id, position, parent_id, step, needs, is_outside, outcome = row
+    return Edge(
+        child_id,
+        position,
+        parent_id,
+        step,
+        None if needs is None else _status(needs),
+        bool(is_outside),
+        None if outcome is None else _status(outcome),
+    )

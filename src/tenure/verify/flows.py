@@ -1,0 +1,97 @@
+"""Checks jobs that wait for others: none goes on too early, and none waits for nothing.
+
+Edges are read after the rows, because an edge is marked by the transaction that ends its parent.
+What is about to happen is not reported: a job that can go on is noted until somebody has looked.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+
+from tenure.core.flow_rows import Edge
+from tenure.core.ids import JobId
+from tenure.core.job import Job
+from tenure.core.vocabulary import JobStatus
+from tenure.ports import Record, RecordSource
+from tenure.verify.violations import Violation, broken
+
+TOGETHER = 100
+"""So many children, or parents, are read at once."""
+
+_Rows = dict[JobId, Job]
+
+
+def children_follow_parents(store: RecordSource) -> Iterator[Violation]:
+    """A job that went on has only parents that ended as it needs them, and its edges say how they
+    ended. [I32]"""
+    for child, edges, rows in _children(store):
+        for edge in edges:
+            parent = rows.get(edge.parent_id)
+            if _went_on(child) and not edge.is_met:
+                what = f"is {child.status}, its parent {edge.parent_id} "
+                what += f"ended as {edge.outcome}" if edge.outcome else "has not ended"
+                yield _broken("I32", child, what)
+            elif edge.outcome and parent is not None and parent.status is not edge.outcome:
+                what = f"its edge says that {parent.id} ended as {edge.outcome}, "
+                yield _broken("I32", child, f"{what}which is {parent.status}")
+
+
+def nobody_waits_for_nothing(store: RecordSource) -> Iterator[Violation]:
+    """A job that waits has a live parent and none that ended otherwise than it needs; or it is
+    noted that somebody has to look. [I33]"""
+    for child, edges, rows in _children(store):
+        if child.status is not JobStatus.WAITING:
+            continue
+        unmarked = next((edge for edge in edges if _is_unmarked(edge, rows)), None)
+        if unmarked is not None:
+            what = f"waits for {unmarked.parent_id}, which has ended and did not mark its edge"
+            yield _broken("I33", child, what)
+        elif all(edge.outcome for edge in edges) or any(edge.is_broken for edge in edges):
+            near = [child.id, *(edge.parent_id for edge in edges)]
+            # In this order: a note is deleted after what it asks for is committed.
+            is_noted = store.has_edge_check(near)
+            if not is_noted and _still_waits(store, child):
+                yield _broken("I33", child, "waits, although its parents have ended")
+
+
+def _went_on(child: Job) -> bool:
+    """Whether it has left `waiting` to run. A job that nobody claimed may have ended before."""
+    ended_early = child.status in (JobStatus.CANCELLED, JobStatus.DEAD_LETTERED)
+    return child.status is not JobStatus.WAITING and (child.attempt > 0 or not ended_early)
+
+
+def _is_unmarked(edge: Edge, rows: _Rows) -> bool:
+    """Whether the parent ended and did not say so. One outside the flow does not know of it."""
+    parent = rows.get(edge.parent_id)
+    has_ended = parent is not None and parent.status.is_terminal
+    return has_ended and edge.outcome is None and not edge.is_outside
+
+
+def _still_waits(store: RecordSource, child: Job) -> bool:
+    found = store.load([child.id]).jobs.get(child.id)
+    return found is not None and found.status is JobStatus.WAITING
+
+
+def _children(store: RecordSource) -> Iterator[tuple[Job, Sequence[Edge], _Rows]]:
+    """Each job that has parents, with its edges and the rows of its parents."""
+    by_child = groupby(store.edges(), key=lambda edge: edge.child_id)
+    known = ((child_id, [edge.parent_id for edge in edges]) for child_id, edges in by_child)
+    while some := list(islice(known, TOGETHER)):
+        wanted = [job_id for child_id, parents in some for job_id in (child_id, *parents)]
+        rows = _load(store, list(dict.fromkeys(wanted)))
+        edges = store.load_edges([child_id for child_id, _ in some])
+        for child_id, found in groupby(edges, key=lambda edge: edge.child_id):
+            child = rows.get(child_id)
+            if child is not None and child.status.is_known:
+                yield child, list(found), rows
+
+
+def _load(store: RecordSource, ids: Sequence[JobId]) -> _Rows:
+    found: _Rows = {}
+    for start in range(0, len(ids), TOGETHER):
+        loaded = store.load(ids[start : start + TOGETHER]).jobs
+        found.update((job_id, job.without_bodies) for job_id, job in loaded.items())
+    return found
+
+
+def _broken(invariant: str, child: Job, what: str) -> Violation:
+    return broken(invariant, Record(child.id, child, ()), child.rev, what)
