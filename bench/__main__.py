@@ -16,6 +16,7 @@ SCENARIOS = {
     "enqueue-postgres": "bench.enqueue_postgres",
     "callers-postgres": "bench.callers_postgres",
     "claim-depth": "bench.claim_depth",
+    "claim-pinned": "bench.claim_pinned",
     "sqlite": "bench.sqlite",
     "worker-memory": "bench.worker_memory",
     "worker-drain": "bench.worker_drain",

@@ -62,17 +62,24 @@ class Coordinated:
 class Worker:
     """One worker session: claims, starts and completes no-op jobs."""
 
-    def __init__(self, service: Service, name: str) -> None:
+    def __init__(
+        self, service: Service, name: str, *, kinds: tuple[Kind, ...] | None = None
+    ) -> None:
         self._service = service
         self._name = name
+        self._kinds = kinds
         self._actor = worker_actor(name)
         self._claims = count(1)
 
     def run_batch(self, limit: int) -> int:
         """Up to `limit` jobs from claim to completion; how many there were."""
         grants = self.claim(limit)
-        if not grants:
-            return 0
+        if grants:
+            self.finish(grants)
+        return len(grants)
+
+    def finish(self, grants: Sequence[Grant]) -> None:
+        """Start and complete what was claimed."""
         accepted(
             self._service.report(
                 [
@@ -99,7 +106,6 @@ class Worker:
                 ]
             )
         )
-        return len(grants)
 
     def claim(self, limit: int) -> tuple[Grant, ...]:
         """Up to `limit` grants."""
@@ -110,6 +116,7 @@ class Worker:
                 worker=WorkerId(self._name),
                 actor=self._actor,
                 queues=(QUEUE,),
+                kinds=self._kinds,
                 limit=limit,
                 claim_seq=number,
                 request_id=RequestId(f"{self._name}:{number}"),

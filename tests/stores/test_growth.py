@@ -7,13 +7,14 @@ its virtual machine took.
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimScope
@@ -25,9 +26,10 @@ from tenure.deadlines import deadline
 from tenure.ports import NO_WAIT, JobFilter
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.candidates import Reading
+from tenure.stores.sql.claim_marks import ClaimMarks, Mark
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
-from tests.stores.lives import QUEUE, change, save
+from tests.stores.lives import QUEUE, change, claim_request, planner, save
 from tests.support.postgres import PostgresServer
 
 SIZES = (1_000, 10_000)
@@ -206,3 +208,66 @@ def _steps(store: SqliteStore, path: Path, queries: Sequence[Query]) -> int:
         for query in queries:
             raw.execute(query.text, query.parameters).fetchall()
     return steps
+
+
+# --- While a snapshot is held open ---------------------------------------------------------------
+
+DRAINED = 5_000
+PINNED = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(Kind(READY),))
+
+
+def _drain(store: AnyStore, *, claims: int, worker: str) -> None:
+    """Claims of a hundred jobs each."""
+    for seq in range(1, claims + 1):
+        asked = replace(claim_request(100, seq=seq, worker=worker), kinds=PINNED.kinds)
+        planned = store.claim(PINNED, [asked.session], 100, planner(asked))
+        assert len(planned.changes) == 100
+
+
+def _next_claim(store: AnyStore, *, begins_at: Mapping[QueueName, Mark]) -> Query:
+    reading = Reading(PINNED, {QUEUE: [READY]}, {QUEUE: 100}, begins_at=begins_at)
+    return store._candidate_queries(reading)[0]
+
+
+@spec("Z8")
+def test_postgres_claims_from_a_backlog_do_not_read_what_a_snapshot_keeps(
+    postgres_url: str,
+) -> None:
+    with closing(PostgresStore(postgres_url, migrate=True)) as store:
+        clock = [0.0]
+        marks = store._claim_marks = ClaimMarks(monotonic=lambda: clock[0])
+        _enqueue(store, DRAINED + 300, READY)
+        pages: list[tuple[int, int]] = []
+        with psycopg.connect(postgres_url) as reader:
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            reader.execute("SELECT count(*) FROM tenure.meta")
+            for claims in (1, DRAINED // 100):
+                _drain(store, claims=claims, worker=f"w{claims}")
+                with marks.claim(PINNED) as claim:
+                    marked = _next_claim(store, begins_at=claim.begins_at)
+                    front = _next_claim(store, begins_at={})
+                pages.append(
+                    (_pages(store, postgres_url, [marked]), _pages(store, postgres_url, [front]))
+                )
+
+    (marked_first, front_first), (marked_last, front_last) = pages
+    assert marked_last <= 2 * marked_first
+    assert front_last > 3 * front_first  # so the snapshot did keep them
+
+
+@spec("Z1")
+def test_sqlite_keeps_no_entries_of_claimed_jobs_while_somebody_reads(sqlite_path: Path) -> None:
+    """So it needs no marks."""
+    with (
+        closing(SqliteStore(sqlite_path)) as store,
+        closing(sqlite3.connect(sqlite_path)) as reader,
+    ):
+        _enqueue(store, DRAINED + 300, READY)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM tenure_job").fetchall()
+        steps = []
+        for claims in (1, DRAINED // 100):
+            _drain(store, claims=claims, worker=f"w{claims}")
+            steps.append(_steps(store, sqlite_path, [_next_claim(store, begins_at={})]))
+
+    assert 0 < steps[1] <= steps[0] + 2

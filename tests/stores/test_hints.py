@@ -281,7 +281,7 @@ def test_a_store_that_hears_no_notifications_says_that_it_polls(
     def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(postgres_url, autocommit=True)
 
-    deaf = Listener("me", channel_of("tenure"), connect, lambda payloads: None)
+    deaf = Listener("me", channel_of("tenure"), connect, lambda payloads: None, lambda hint: None)
 
     assert facts["wake-ups"] == "notifications"
     with closing(deaf):
@@ -306,7 +306,9 @@ def test_a_listener_that_heard_nothing_tries_again(
                 for payload in payloads:
                     connection.execute("SELECT pg_notify(%s, %s)", [channel_of("tenure"), payload])
 
-    with closing(Listener("me", channel_of("tenure"), connect, notify)) as listener:
+    with closing(
+        Listener("me", channel_of("tenure"), connect, notify, lambda hint: None)
+    ) as listener:
         assert listener.find_out() is False
         listener.add(heard.append)
 

@@ -34,6 +34,25 @@ def test_a_claim_receives_jobs_by_priority_then_run_at_then_id(kit: Kit) -> None
     assert ids(granted) == ids([first_by_id, second_by_id, early, late, low])
 
 
+@spec("Z1", "Z5", "Z8")
+def test_jobs_that_become_ready_before_those_claimed_last_are_claimed_next(kit: Kit) -> None:
+    first, second, third, fourth = [kit.enqueue() for _ in range(4)]
+    claims = [kit.claimed(limit=1, kinds=(KIND,)) for _ in range(2)]
+    kit.release(claims[0][0])
+    urgent = kit.enqueue(priority=1)
+
+    granted = [kit.claimed(limit=1, kinds=(KIND,)) for _ in range(2)]
+    rest = kit.claimed(limit=9, kinds=(KIND, OTHER_KIND))
+
+    assert [ids(claim) for claim in claims + granted] == [
+        [first.id],
+        [second.id],
+        [urgent.id],
+        [first.id],
+    ]
+    assert ids(rest) == ids([third, fourth])
+
+
 @spec("Z6", "Z1", "T2")
 def test_jobs_that_were_ready_stay_ready_when_the_clock_is_set_back(kit: Kit) -> None:
     early = kit.enqueue()

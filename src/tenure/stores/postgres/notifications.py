@@ -147,9 +147,11 @@ class Listener:
         channel: str,
         connect: Callable[[Deadline], Connection],
         notify: Notify,
+        on_heard: OnHint,
     ) -> None:
         self._sender = sender
         self._channel = channel
+        self._on_heard = on_heard
         self._connect = connect
         self._notify = notify
         self.watchers = Watchers()
@@ -201,7 +203,7 @@ class Listener:
                     self._found_out(arrive=arrive)
                     pause_s = 1.0
                     if arrive:
-                        self.watchers.tell(None)  # some may have been missed
+                        self._hear(None)  # some may have been missed
                         self._listen(connection)
                 self._closed.wait(TRY_AGAIN_S)
             except (TenureError, psycopg.Error, OSError) as problem:
@@ -236,7 +238,11 @@ class Listener:
             for payload in self._received(connection, None):
                 sent = _hint_in(payload)
                 if sent is not None and sent.sender != self._sender:
-                    self.watchers.tell(sent.hint)
+                    self._hear(sent.hint)
+
+    def _hear(self, hint: Hint | None) -> None:
+        self._on_heard(hint)
+        self.watchers.tell(hint)
 
     def _received(self, connection: Connection, within_s: float | None) -> list[str]:
         """The payloads that have arrived; waits for some, or until it is time to stop."""
@@ -255,11 +261,17 @@ class Notifications:
     """Both ends in one process: what it commits is sent, what others send is heard."""
 
     def __init__(
-        self, channel: str, connect: Callable[[Deadline], Connection], notify: Notify
+        self,
+        channel: str,
+        connect: Callable[[Deadline], Connection],
+        notify: Notify,
+        *,
+        on_heard: OnHint,
     ) -> None:
+        """`on_heard` is called with what others send, as long as anybody watches."""
         sender = os.urandom(8).hex()
         self._notifier = Notifier(sender, notify)
-        self._listener = Listener(sender, channel, connect, notify)
+        self._listener = Listener(sender, channel, connect, notify, on_heard)
 
     def tell(self, hints: Collection[Hint]) -> None:
         """Tell everybody: this process at once, the others soon."""

@@ -64,6 +64,7 @@ from tenure.stores.postgres.schema import (
 from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
+from tenure.stores.sql.claim_marks import ClaimMarks
 from tenure.stores.sql.flows import ended_members
 from tenure.stores.sql.resolutions import letters_of
 from tenure.stores.sql.rows import Row
@@ -282,7 +283,10 @@ class PostgresStore(SqlStore):
         self._accepts_restored = accept_restored
         self._pool = Pool(self._connect, size=pool_size)
         self._channel = channel_of(schema)
-        self._notifications = Notifications(self._channel, self._connect, self._notify)
+        self._claim_marks = marks = ClaimMarks()
+        self._notifications = Notifications(
+            self._channel, self._connect, self._notify, on_heard=marks.hear
+        )
         self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
         self._prepared: WeakKeyDictionary[Connection, PreparedStatements] = WeakKeyDictionary()
         self._prepares = True
@@ -430,6 +434,8 @@ class PostgresStore(SqlStore):
 
     def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
         written = [change for change in changes if change.job.id in saved.applied]
+        if self._claim_marks is not None:
+            self._claim_marks.made_ready(written)
         self._memory.acknowledged(written, begun=begun)
         self._hint(written, saved.now)
 

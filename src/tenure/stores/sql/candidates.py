@@ -5,16 +5,20 @@ are due. In its index each arm is in claim order, so that a claim reads of each 
 whatever other kinds wait in the queue and however many jobs are not due yet (docs/adr/0047).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure.core.claims import ClaimScope, GrantRoom
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
-from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Query
+from tenure.stores.sql.claim_marks import ClaimMarks, Mark, MarkedClaim
+from tenure.stores.sql.rows import JOB_COLUMNS, Row
+from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_ARMS = 64
@@ -23,9 +27,16 @@ MAX_ARMS = 64
 MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
 
+_QUEUE = JOB_COLUMNS.index("queue")
+
 _IN_TIME = " AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))"
 """Jobs that have expired must not lie in the way of a claim until the next sweep. [EX2]"""
 _READY = "j.not_before = 0 AND j.kind = :kind_{n} AND {keyless}" + _IN_TIME
+_AT_MARK = (
+    f"{_READY} AND j.priority = CAST(:mark_priority AS {{smallint}})"
+    " AND (j.run_at, j.id) >= (CAST(:mark_run_at AS bigint), CAST(:mark_id AS {uuid}))"
+)
+_BELOW_MARK = f"{_READY} AND j.priority < CAST(:mark_priority AS {{smallint}})"
 _OF_LEVEL = (
     "j.not_before > 0 AND j.kind = :kind_{n} AND {keyless}"
     " AND j.priority = CAST(:priority_{n} AS {smallint}) AND j.run_at <= (SELECT {t}clock())"
@@ -44,13 +55,14 @@ Arm = tuple[str, str, int]
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How much a claim reads: which kinds of each queue, how many jobs of each queue, and how many
-    of a kind that has little room."""
+    """How much a claim reads: which kinds of each queue, how many jobs of each queue, how many of a
+    kind that has little room, and where it begins in queues that have a mark."""
 
     scope: ClaimScope
     kinds: Mapping[QueueName, Sequence[str]]
     most: Mapping[QueueName, int]
     most_of_kinds: Mapping[str, int] = msgspec.field(default_factory=dict)
+    begins_at: Mapping[QueueName, Mark] = msgspec.field(default_factory=dict)
 
     def within(self, room: GrantRoom) -> "Reading":
         """The same, without the queues and kinds that have no room: a claim reads none of the jobs
@@ -69,6 +81,7 @@ class Reading(msgspec.Struct, frozen=True):
                 if most != 0
             },
             {kind: most for kind, most in of_kinds.items() if most is not None},
+            self.begins_at,
         )
 
     def and_more(self, jobs: int) -> "Reading":
@@ -78,7 +91,16 @@ class Reading(msgspec.Struct, frozen=True):
             self.kinds,
             {name: most + jobs for name, most in self.most.items()},
             {kind: most + jobs for kind, most in self.most_of_kinds.items()},
+            self.begins_at,
         )
+
+    def from_front(self) -> "Reading":
+        """The same, without marks."""
+        return replace(self, begins_at={})
+
+    def ready_rows(self, answers: Sequence[Sequence[Row]]) -> list[Row]:
+        """The rows of ready jobs in the answers to `_candidate_queries`."""
+        return [row for rows in answers[: len(answers) - len(self.most) - 1] for row in rows]
 
 
 class SqlCandidates(Transactional):
@@ -86,6 +108,13 @@ class SqlCandidates(Transactional):
 
     _locked_by_others = 0
     """How many jobs that other claims hold locked a merged claim passes by."""
+
+    _claim_marks: ClaimMarks | None = None
+    """Where claims begin to read; None: at the front."""
+
+    def _marked(self, scope: ClaimScope) -> AbstractContextManager[MarkedClaim]:
+        marks = self._claim_marks
+        return nullcontext(MarkedClaim(scope)) if marks is None else marks.claim(scope)
 
     def _kinds_to_claim(
         self, tx: Transaction, scope: ClaimScope, queues: Sequence[QueueName]
@@ -107,13 +136,33 @@ class SqlCandidates(Transactional):
 
     def _ready_queries(self, reading: "Reading") -> list[Query]:
         """The jobs that were ready when they were queued."""
-        return [
-            query
-            for name in reading.most
-            for query in self._arm_queries(
-                reading, name, [(_READY, kind, 0) for kind in reading.kinds[name]], is_ready=True
-            )
-        ]
+        queries: list[Query] = []
+        for name in reading.most:
+            mark = reading.begins_at.get(name)
+            if mark is None:
+                arms = [(_READY, kind, 0) for kind in reading.kinds[name]]
+                queries += self._arm_queries(reading, name, arms, is_ready=True)
+            else:
+                queries.append(self._from_mark(reading, name, mark))
+        return queries
+
+    def _from_mark(self, reading: "Reading", queue: QueueName, mark: Mark) -> Query:
+        """What is left of the mark's priority, then the lower ones: the index is sorted by priority
+        downwards and by time upwards, so that no single condition enters it at a place."""
+        level, run_at, job_id = mark.place
+        kinds = reading.kinds[queue]
+        given: dict[str, object] = {f"kind_{n}": kind for n, kind in enumerate(kinds)}
+        given |= {"mark_priority": -level, "mark_run_at": run_at, "mark_id": job_id}
+        given |= self._sizes(reading.scope, queue, reading.most[queue])
+        shape: Shape
+        if len(kinds) == 1:
+            shape = (("at_mark", _at(_AT_MARK, 0)), ("below_mark", _at(_BELOW_MARK, 0)))
+            return self._query("candidates_from_mark", shape, **given)
+        shape = (
+            ("at_mark", _merged_arms([_AT_MARK] * len(kinds), _INDEX[True])),
+            ("below_mark", _merged_arms([_BELOW_MARK] * len(kinds), _INDEX[True])),
+        )
+        return self._query("merged_candidates_from_mark", shape, **given)
 
     def _level_queries(self, reading: "Reading") -> list[Query]:
         """The kinds and priorities of the delayed jobs of each queue."""
@@ -160,19 +209,37 @@ class SqlCandidates(Transactional):
     def _merged(
         self, scope: ClaimScope, queue: QueueName, wanted: int, arms: Sequence[Arm], index: str
     ) -> Query:
-        texts = [arm.replace("{n}", str(n)) for n, (arm, _, _) in enumerate(arms)]
         given: dict[str, object] = {f"kind_{n}": kind for n, (_, kind, _) in enumerate(arms)}
         given |= {f"priority_{n}": priority for n, (_, _, priority) in enumerate(arms)}
-        given |= {
+        given |= self._sizes(scope, queue, wanted)
+        conditions = [condition for condition, _, _ in arms]
+        if len(arms) == 1:  # no merge, and so no second look at each row
+            shape = (("index", index), ("arm", _at(conditions[0], 0)))
+            return self._query("candidates", shape, **given)
+        merged = _merged_arms(conditions, index)
+        return self._query("merged_candidates", (("arms", merged),), **given)
+
+    def _sizes(self, scope: ClaimScope, queue: QueueName, wanted: int) -> dict[str, object]:
+        return {
             "namespace": scope.namespace,
             "queue": queue,
             "wanted": wanted,
             "most": wanted + self._locked_by_others,
         }
-        if len(texts) == 1:  # no merge, and so no second look at each row
-            return self._query("candidates", (("index", index), ("arm", texts[0])), **given)
-        merged = " UNION ALL ".join(_ARM % (index, text, n) for n, text in enumerate(texts))
-        return self._query("merged_candidates", (("arms", merged),), **given)
+
+
+def by_queue(rows: Sequence[Row]) -> Mapping[QueueName, int]:
+    """How many of these jobs each queue has."""
+    return Counter(row[_QUEUE] for row in rows)
+
+
+def _at(condition: str, n: int) -> str:
+    return condition.replace("{n}", str(n))
+
+
+def _merged_arms(conditions: Sequence[str], index: str) -> str:
+    texts = [_ARM % (index, _at(condition, n), n) for n, condition in enumerate(conditions)]
+    return " UNION ALL ".join(texts)
 
 
 def _due(levels: Sequence[Row], now: Instant) -> list[Arm]:

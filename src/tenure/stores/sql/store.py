@@ -44,7 +44,8 @@ from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import artifacts, attempt_logs, flows, limits, resolutions, tokens, workers
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
-from tenure.stores.sql.candidates import Reading, SqlCandidates
+from tenure.stores.sql.candidates import Reading, SqlCandidates, by_queue
+from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.limits import (
@@ -367,13 +368,25 @@ class SqlStore(
         """Lock, read, let `plan` decide, write what it says."""
         for restarts in range(MAX_CLAIM_RESTARTS):
             try:
-                planned = self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan))
+                planned = self._claim_once(scope, sessions, wanted, plan)
             except _Restart:
                 continue
             return replace(planned, restarts=restarts) if restarts else planned
         raise StoreUnavailable(
             f"the settings of {', '.join(scope.queues)} keep changing", hint="claim again"
         )
+
+    def _claim_once(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        with self._marked(scope) as marked:
+            planned = self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan, marked))
+            marked.granted = {change.job.id for change in planned.changes}
+        return planned
 
     def _claim(
         self,
@@ -382,6 +395,7 @@ class SqlStore(
         sessions: Sequence[SessionKey],
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
+        marked: MarkedClaim,
     ) -> ClaimPlan:
         names = list(dict.fromkeys(scope.queues))
         expected = self._expected_settings(scope, names)
@@ -389,7 +403,8 @@ class SqlStore(
         kinds = self._kinds_to_claim(tx, scope, names)
         ruled = self._settings_of(scope, kinds)
         # One round trip, unless a queue or kind is paused or limited or delayed jobs are due.
-        reading = Reading(scope, kinds, dict.fromkeys(names, wanted))
+        begins_at = marked.begins(reads_all_kinds=not ruled)
+        reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=begins_at)
         at_once = [] if expected or ruled else self._candidate_queries(reading)
         locks = self._claim_locks(scope, sessions, limited, set(ruled))
         answers = tx.fetch(
@@ -405,15 +420,14 @@ class SqlStore(
         if not at_once:
             reading = reading.within(room)
             answers[2:] = tx.fetch(*self._candidate_queries(reading))
-        passing = self._passing_over(tx, reading, answers[2:])
+        passing = self._passing_over(tx, reading, answers[2:], marked)
         found, moment, keys = self._with_turns(tx, reading, answers[1], passing)
         [(now, epoch, settling_since, _)] = moment
         self._saw_epoch(Epoch(epoch))
-        remembered = map(session_from, answers[0])
         view = ClaimView(
             now=Instant(now),
             epoch=Epoch(epoch),
-            sessions={session.key: session for session in remembered if session.key in sessions},
+            sessions=_sessions_among(answers[0], sessions),
             queues=queues,
             candidates=first_with_room(found, room, wanted=wanted),
             kinds=ruled,
@@ -500,14 +514,27 @@ class SqlStore(
         return {name: state for name, state in found.items() if state is not None}
 
     def _passing_over(
-        self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]]
+        self,
+        tx: Transaction,
+        reading: Reading,
+        answers: Sequence[Sequence[Row]],
+        marked: MarkedClaim,
     ) -> tuple[list[Job], Sequence[Row]]:
         """The candidates and the clock. Jobs that this version cannot read, or not in full, are
         left to the version that wrote them; others are asked for in their place. [Y5]"""
         asked_more, asked = 0, reading
         while True:
+            ready = asked.ready_rows(answers)
+            if marked.is_short(asked.most, by_queue(ready)):
+                # Only a claim that has read from the front may receive less than it wants. [Z8]
+                marked.note(_readable(ready))
+                marked.begins_at.clear()
+                reading, asked = reading.from_front(), asked.from_front()
+                answers = tx.fetch(*self._candidate_queries(asked))
+                marked.is_short(asked.most, by_queue(asked.ready_rows(answers)))
             found, moment = self._with_delayed(tx, asked, answers)
             readable = [job for rows in found for job in _readable(rows)]
+            marked.note(readable)
             passed_over = sum(map(len, found)) - len(readable)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
                 return readable, moment
@@ -719,6 +746,11 @@ class SqlStore(
         [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)
+
+
+def _sessions_among(rows: Sequence[Row], wanted: Sequence[SessionKey]) -> dict[SessionKey, Session]:
+    found = map(session_from, rows)
+    return {session.key: session for session in found if session.key in wanted}
 
 
 def _serialises(state: QueueState) -> bool:
