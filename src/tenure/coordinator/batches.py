@@ -40,6 +40,7 @@ from tenure.core.outcomes import (
     Outcome,
     Refused,
     Resolved,
+    Shared,
 )
 from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.resolutions import Resolution
@@ -400,6 +401,7 @@ class Executor:
         self, wave: list[PendingCommand], rows: "_Rows"
     ) -> list[tuple[PendingCommand, Outcome]]:
         entropy = self._entropy(ENTROPY_BYTES * len(wave))
+        shared = Shared()
         decided: list[tuple[PendingCommand, Outcome]] = []
         unclear: list[tuple[PendingCommand, Moment]] = []
         for position, pending in enumerate(wave):
@@ -411,6 +413,7 @@ class Executor:
                 epoch=rows.epoch,
                 entropy=entropy[start : start + ENTROPY_BYTES],
                 is_settling=rows.is_settling,
+                shared=shared,
             )
             outcome = _try_to_decide(pending, rows, moment, None)
             if isinstance(outcome, Applied):  # tested first: most are, and a failed test is slower

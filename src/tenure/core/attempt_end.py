@@ -245,15 +245,31 @@ def _report(
 
 
 def _complete(job: Job, command: Complete, at: Moment) -> Applied:
-    facts = Facts(sha256=digest(command.result), size=len(command.result))
-    draft = Draft(
+    if job.renewals or job.origin_id is not None:
+        drafts = [_completion(job, command.result)]
+    elif at.shared is None:
+        drafts = [_completion(None, command.result)]
+    else:
+        known = at.shared.completion
+        if known is None or known[0] != command.result:
+            known = (command.result, [_completion(None, command.result)])
+            at.shared.completion = known
+        drafts = known[1]
+    return _report("T5", job, drafts, command, at)
+
+
+def _completion(job: Job | None, result: bytes) -> Draft:
+    """The draft of a success. It depends on the result alone if the attempt was not renewed and the
+    job follows from no other; then there is no `job`."""
+    facts = Facts(sha256=digest(result), size=len(result))
+    is_compensation = job is not None and job.compensates is not None
+    return Draft(
         type=_SUCCEEDED,
         to=_TO_SUCCEEDED,
-        cause=None if job.compensates is None else EventCause.COMPENSATION,
-        facts=attempt_summary(job, facts),
-        body=command.result,
+        cause=EventCause.COMPENSATION if is_compensation else None,
+        facts=facts if job is None else attempt_summary(job, facts),
+        body=result,
     )
-    return _report("T5", job, [draft], command, at)
 
 
 class _Treatment(Enum):

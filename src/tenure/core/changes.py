@@ -24,7 +24,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, compensation_id, needs_compensation
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.outcomes import Applied, Change, Moment, Way
 from tenure.core.transitions import BY_ID, Path, allows
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
@@ -81,9 +81,17 @@ def apply(
 ) -> Applied:
     """The change that `drafts` make of `job` under the row `rule` of the table."""
     source = job.status if job is not None else None
-    path: Path = tuple([(draft.type, draft.to) for draft in drafts])
-    assert allows(rule, source, path), f"{rule} does not lead from {source} along {path}"
-    assert role_of(origin.actor) in BY_ID[rule].actors, f"{rule} is not for {origin.actor}"
+    way = None if at.shared is None else at.shared.way
+    if (
+        way is None
+        or way.rule is not rule
+        or way.source is not source
+        or way.actor is not origin.actor
+        or (way.drafts is not drafts and not _is_along(way.path, drafts))
+    ):
+        way = _lawful_way(rule, source, origin.actor, drafts)
+        if at.shared is not None:
+            at.shared.way = way
     expected_rev = job.rev if job is not None else 0
     logged: list[Event] = []
     current = job
@@ -105,6 +113,24 @@ def apply(
         ),
         answer=answer(current, events),
     )
+
+
+def _lawful_way(
+    rule: str, source: JobStatus | None, actor: Actor, drafts: Sequence[Draft]
+) -> Way:
+    path: Path = tuple([(draft.type, draft.to) for draft in drafts])
+    assert allows(rule, source, path), f"{rule} does not lead from {source} along {path}"
+    assert role_of(actor) in BY_ID[rule].actors, f"{rule} is not for {actor}"
+    return Way(rule, source, actor, path, drafts)
+
+
+def _is_along(path: Path, drafts: Sequence[Draft]) -> bool:
+    if len(path) != len(drafts):
+        return False
+    for (type_, to), draft in zip(path, drafts):  # noqa: B905 - equally long, and `strict` costs
+        if draft.type is not type_ or draft.to is not to:
+            return False
+    return True
 
 
 def _event(

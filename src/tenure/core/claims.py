@@ -38,6 +38,7 @@ from tenure.core.outcomes import (
     NeedsHistory,
     Outcome,
     Refused,
+    Shared,
 )
 from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope, RateStanding
 from tenure.core.verdicts import Grant, Verdict
@@ -506,6 +507,7 @@ class _Pool:
         self.room = view.room
         self._key_room = {key: state.room for key, state in view.keys.items()}
         self._view = view
+        self._shared = Shared()
         self.changes: list[Change] = []
 
     def take(self, request: ClaimRequest) -> tuple[Grant, ...]:
@@ -537,7 +539,9 @@ class _Pool:
             fingerprint=asked_by,
             start=request.start,
         )
-        moment = Moment(now=self._view.now, epoch=self._view.epoch, entropy=entropy)
+        moment = Moment(
+            now=self._view.now, epoch=self._view.epoch, entropy=entropy, shared=self._shared
+        )
         outcome = decide(job, command, moment)
         if not isinstance(outcome, Applied):
             return None

@@ -313,6 +313,7 @@ Command: TypeAlias = (
 
 _encode = msgspec.msgpack.Encoder().encode
 _REPORTS = frozenset(get_args(Settle))
+_NAMES: dict[type[Command], bytes] = {kind: kind.__name__.encode() for kind in get_args(Command)}
 
 
 def fingerprint(command: Command) -> Fingerprint:
@@ -324,8 +325,10 @@ def fingerprint(command: Command) -> Fingerprint:
     is a follow-up's parent: nobody compares such a job with what was asked. [D9]
     """
     kind = type(command)
-    if kind in _REPORTS and cast(Settle, command).expected_rev is None:
-        return _digest(kind, _without_rev(cast(Settle, command)))
+    if kind in _REPORTS:
+        report = cast(Settle, command)
+        if report.expected_rev is None:
+            return _digest(kind, _without_rev(report))
     if kind is Redrive:
         return _digest(kind, _redrive_as_asked(cast(Redrive, command)))
     if kind is Discard:
@@ -367,7 +370,7 @@ def _redrive_as_asked(command: Redrive) -> dict[str, object]:
 
 
 def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerprint:
-    body = kind.__name__.encode() + _encode(asked)
+    body = _NAMES[kind] + _encode(asked)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())
 
 

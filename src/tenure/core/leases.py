@@ -15,7 +15,7 @@ from tenure.core.checks import check_job_id, check_lease_id
 from tenure.core.commands import Command, Release, WorkerCommand
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Actor, JobId, LeaseId, epoch_of
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, later
 from tenure.core.job import Job
 from tenure.core.lateness import lateness
 from tenure.core.outcomes import History, Moment, NeedsHistory
@@ -106,9 +106,11 @@ def states_another_rev(job: Job, command: WorkerCommand) -> bool:
 
 
 def _current(job: Job, now: Instant) -> LeaseJudgement:
-    late = lateness(job, now)
-    if late is not None:
-        return LeaseJudgement(situation=Situation.EXPIRED, cause=late)
+    assert job.due_at is not None
+    if later(now, job.updated_at) >= job.due_at:  # the earliest of all limits [L9]
+        late = lateness(job, now)
+        if late is not None:
+            return LeaseJudgement(situation=Situation.EXPIRED, cause=late)
     if job.status is _CLAIMED_STATUS:
         return CLAIMED
     return _RUNNING if job.cancel_requested_at is None else _CANCELLING

@@ -36,7 +36,7 @@ from tenure.core.commands import (
 )
 from tenure.core.events import Facts, digest
 from tenure.core.flows import enqueue_flow, unblock
-from tenure.core.ids import epoch_of, fence, new_lease_id
+from tenure.core.ids import fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
 from tenure.core.lateness import is_expired
@@ -127,14 +127,15 @@ def _claim(job: Job | None, command: Claim, at: Moment, _: History | None) -> Ou
 
 
 def grant_of(job: Job, at: Moment) -> Grant:
-    """The grant of a claimed or running job, with the time that is left of its lease."""
+    """The grant of a claimed or running job, with the time that is left of its lease, which is of
+    the current epoch."""
     assert job.lease_id is not None
     assert job.due_at is not None
     return Grant(
         job_id=job.id,
         lease_id=job.lease_id,
         attempt=job.attempt,
-        fence=fence(epoch_of(job.lease_id), job.attempt),
+        fence=fence(at.epoch, job.attempt),
         ttl_us=remaining(job.due_at, at.now),
         job=job,
     )

@@ -4,18 +4,41 @@
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from tenure.core.events import Event
 from tenure.core.flow_rows import Edge, Flow
-from tenure.core.ids import Epoch, JobId
+from tenure.core.ids import Actor, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
+from tenure.core.transitions import Path
 from tenure.core.verdicts import Answer
+from tenure.core.vocabulary import JobStatus
+
+
+class Way(msgspec.Struct, frozen=True, gc=False):
+    """A way that a change may take: it was found in THE table."""
+
+    rule: str
+    source: JobStatus | None
+    actor: Actor
+    path: Path
+    drafts: Sequence[Any]
+
+
+class Shared:
+    """What the decisions of one batch have in common: the first computes it, those like it find it.
+    Only what follows from their own inputs is kept, so that it never changes a decision."""
+
+    __slots__ = ("completion", "way")
+
+    def __init__(self) -> None:
+        self.way: Way | None = None  # the last one
+        self.completion: tuple[bytes, list[Any]] | None = None  # the last result and its drafts
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -26,6 +49,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     entropy: bytes
     is_settling: bool = False
     """Whether a standby took over so recently that a loss may not have been noticed yet. [A10]"""
+    shared: Shared | None = None
+    """Of a batch: all its moments have the same one."""
 
 
 History: TypeAlias = Sequence[Event]
