@@ -160,6 +160,23 @@ VALUES: list[tuple[Any, Any]] = [
 ]
 
 
+def test_the_payload_of_a_call_does_not_depend_on_how_its_arguments_were_given() -> None:
+    """Otherwise a call that is repeated in other words would be another request."""
+
+    def book(room: int, guest: str, ctx: Context) -> None: ...
+
+    handler = make_handler(book)
+
+    payloads = {
+        handler.encode_arguments((1, "ann"), {}),
+        handler.encode_arguments((1,), {"guest": "ann"}),
+        handler.encode_arguments((), {"room": 1, "guest": "ann"}),
+        handler.encode_arguments((), {"guest": "ann", "room": 1}),
+    }
+
+    assert payloads == {b'{"room":1,"guest":"ann"}'}
+
+
 @pytest.mark.parametrize(("hint", "value"), VALUES, ids=name_of)
 def test_what_is_given_arrives_equal(hint: Any, value: Any) -> None:
     handler = taking(hint)
