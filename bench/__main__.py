@@ -22,7 +22,7 @@ SCENARIOS = {
     "worker-drain": "bench.worker_drain",
 }
 """The rows below the first ones, which are `queues`."""
-FULL_ROUNDS = 5
+FULL_ROUNDS = 3
 QUICK_ROUNDS = 3
 PROFILES = {"drain-postgres": "drain", "enqueue-postgres": "enqueue"}
 OUTPUT = Path("build") / "bench"

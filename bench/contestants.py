@@ -39,6 +39,8 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one call enqueues many jobs."""
     is_drain_only: bool = False
     is_in_quick: bool = True
+    appendfsync: str = ""
+    """When Redis flushes its log; empty for others."""
 
     @property
     def is_producer(self) -> bool:
@@ -48,7 +50,9 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def producer_name(self) -> str:
         """Its name where only its producer matters."""
-        return f"Tenure, {STORES[self.store]}" if self.is_ours else self.name.partition(",")[0]
+        if self.is_ours:
+            return f"Tenure, {STORES[self.store]}"
+        return self.name.rpartition(",")[0] or self.name  # without its processes
 
     @property
     def is_ours(self) -> bool:
@@ -110,6 +114,8 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
                 raise AssertionError(self.queue)
 
 
+FLUSHES = ("everysec", "always")
+"""`appendfsync` of Redis."""
 TENURE_ON = ("postgres", "sqlite", "http")
 STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "http": "HTTP", "redis": "Redis"}
 
@@ -145,23 +151,36 @@ def field() -> list[Contestant]:
         ("RQ", "redis", 2, True),
     )
     for title, store, speed, has_bulk in peers:
-        for processes in (1, 2):
-            if title == "Huey" and processes == 2:
-                continue  # one writer at a time, and its threads share a connection
-            found.append(
-                Contestant(
-                    name=title if title == "Huey" else f"{title}, {_processes(processes)}",
-                    queue=title.lower(),
-                    store=store,
-                    processes=processes,
-                    beside=pgqueuer_1 if title != "Huey" else title,
-                    speed=speed,
-                    has_bulk=has_bulk,
-                    is_drain_only=processes > 1,
-                    is_in_quick=processes == 1 or title == "PgQueuer",
+        # Of Huey and those on Redis one process: Huey's threads share a connection, and what two
+        # processes of the others do is no measure for us.
+        for processes in (1, 2) if store == "postgres" else (1,):
+            for appendfsync in FLUSHES if store == "redis" else ("",):
+                flushing = f", appendfsync {appendfsync}" if appendfsync else ""
+                found.append(
+                    Contestant(
+                        name=title
+                        if title == "Huey"
+                        else f"{title}{flushing}, {_processes(processes)}",
+                        queue=title.lower(),
+                        store=store,
+                        processes=processes,
+                        beside=pgqueuer_1 if title != "Huey" else title,
+                        speed=speed,
+                        has_bulk=has_bulk,
+                        is_drain_only=processes > 1,
+                        is_in_quick=_is_in_quick(title, processes, appendfsync),
+                        appendfsync=appendfsync,
+                    )
                 )
-            )
     return found
+
+
+def _is_in_quick(title: str, processes: int, appendfsync: str) -> bool:
+    """Of two processes only PgQueuer's, of Redis that flushes always only the one that drains
+    fastest there."""
+    if appendfsync == "always":
+        return title == "Taskiq"
+    return processes == 1 or title == "PgQueuer"
 
 
 def _processes(number: int) -> str:

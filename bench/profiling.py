@@ -46,7 +46,7 @@ def run(options: Options, *, phase: str) -> None:
             _enqueue_all(service, jobs)
             settle()
             began_s = time.process_time()
-            elapsed_s = drain(service, jobs=jobs, threads=THREADS, batch=BATCH)
+            elapsed_s = _drain_all(service, jobs)
             _report("drain", jobs, elapsed_s, time.process_time() - began_s)
             _enqueue_all(service, jobs)
         else:
@@ -56,7 +56,7 @@ def run(options: Options, *, phase: str) -> None:
         plain.close()
         profiled = ProfiledCoordinator(store)
         if phase == "drain":
-            drain(Coordinated(profiled), jobs=jobs, threads=THREADS, batch=BATCH)
+            _drain_all(Coordinated(profiled), jobs)
         else:
             _enqueue_all(Coordinated(profiled), jobs)
         profiled.close()
@@ -67,6 +67,10 @@ def run(options: Options, *, phase: str) -> None:
 
 def _enqueue_all(service: Coordinated, jobs: int) -> float:
     return enqueue(service, jobs=jobs, batch=ENQUEUE_BATCH)
+
+
+def _drain_all(service: Coordinated, jobs: int) -> float:
+    return drain(service, jobs=jobs, threads=THREADS, batch=BATCH, claims_start=True)
 
 
 def _report(what: str, jobs: int, elapsed_s: float, cpu_s: float) -> None:

@@ -2,8 +2,9 @@
 
 `redis-server` or `valkey-server` on PATH; else the system's packages are unpacked into the
 benchmark's own directory (`apt-get download`), which changes nothing in the system. It appends
-every command to its log and flushes that once a second, which is what Redis recommends: a crash of
-the machine loses up to a second of jobs, other than with the databases beside it.
+every command to its log and flushes that once a second (`everysec`, which Redis recommends: a crash
+of the machine loses up to a second of jobs, other than with the databases beside it) or before it
+answers (`always`, as durable as these).
 """
 
 import platform
@@ -21,7 +22,7 @@ from bench.processes import Started
 
 NAMES = ("redis-server", "valkey-server")
 PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
-SETTINGS = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+SETTINGS = ("--appendonly", "yes", "--save", "")
 START_WITHIN_S = 10.0
 DOWNLOAD_WITHIN_S = 120.0
 
@@ -63,13 +64,14 @@ def _run(command: list[str], directory: Path, why: str) -> None:
 
 
 @contextmanager
-def redis(directory: Path) -> Iterator[tuple[str, int]]:
-    """The URL of an empty server and its process id."""
+def redis(directory: Path, appendfsync: str) -> Iterator[tuple[str, int]]:
+    """The URL of an empty server and its process id; `appendfsync` is `everysec` or `always`."""
     program, variables = find()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [str(program), "--port", str(port), "--bind", "127.0.0.1", *SETTINGS]
+    command += ["--appendfsync", appendfsync]
     with Started(directory) as started:
         process = started.start([*command, "--dir", str(directory)], variables, cwd=directory)
         give_up_at_s = time.monotonic() + START_WITHIN_S

@@ -60,8 +60,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
             jobs=contestant.speed * options.sized(1000, 500 if contestant.speed >= FAST else 200),
             singles=options.sized(500, 100) if contestant.is_producer else 1,
             probes=options.sized(50, 15),
-            busy=options.sized(500, 100),
-            idle_s=options.sized(5, 1),
+            busy=options.sized(300, 100),
+            idle_s=options.sized(5, 1) if not contestant.is_drain_only else 0.1,
         )
 
 

@@ -75,7 +75,7 @@ def site(contestant: Contestant, server: PostgresCluster | None, directory: Path
         case "sqlite":
             yield _theirs(str(directory / "jobs.db"), [])
         case "redis":
-            with redis(directory) as (url, pid):
+            with redis(directory, contestant.appendfsync) as (url, pid):
                 yield _theirs(url, [pid])
         case _:
             raise AssertionError(contestant.store)

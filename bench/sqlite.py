@@ -51,7 +51,7 @@ def ours(file: Path, *, jobs: int) -> float:
         with coordinator_of(store) as coordinator:
             service = Coordinated(coordinator)
             elapsed_s = enqueue(service, jobs=jobs, batch=ENQUEUE_BATCH)
-            elapsed_s += drain(service, jobs=jobs, threads=THREADS, batch=BATCH)
+            elapsed_s += drain(service, jobs=jobs, threads=THREADS, batch=BATCH, claims_start=True)
         check_history(store, jobs=jobs, status=JobStatus.SUCCEEDED)
     finally:
         store.close()

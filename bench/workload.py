@@ -60,14 +60,21 @@ class Coordinated:
 
 
 class Worker:
-    """One worker session: claims, starts and completes no-op jobs."""
+    """One worker session: claims, starts and completes no-op jobs; with `claims_start`, its claims
+    start what they are granted, as those of `tenure worker` do."""
 
     def __init__(
-        self, service: Service, name: str, *, kinds: tuple[Kind, ...] | None = None
+        self,
+        service: Service,
+        name: str,
+        *,
+        kinds: tuple[Kind, ...] | None = None,
+        claims_start: bool = False,
     ) -> None:
         self._service = service
         self._name = name
         self._kinds = kinds
+        self._claims_start = claims_start
         self._actor = worker_actor(name)
         self._claims = count(1)
 
@@ -79,20 +86,9 @@ class Worker:
         return len(grants)
 
     def finish(self, grants: Sequence[Grant]) -> None:
-        """Start and complete what was claimed."""
-        accepted(
-            self._service.report(
-                [
-                    Start(
-                        job_id=grant.job_id,
-                        lease_id=grant.lease_id,
-                        actor=self._actor,
-                        request_id=RequestId(f"{grant.lease_id}:start"),
-                    )
-                    for grant in grants
-                ]
-            )
-        )
+        """Start what was claimed, unless the claim did, and complete it."""
+        if not self._claims_start:
+            self._start(grants)
         accepted(
             self._service.report(
                 [
@@ -101,6 +97,21 @@ class Worker:
                         lease_id=grant.lease_id,
                         actor=self._actor,
                         request_id=RequestId(f"{grant.lease_id}:complete"),
+                    )
+                    for grant in grants
+                ]
+            )
+        )
+
+    def _start(self, grants: Sequence[Grant]) -> None:
+        accepted(
+            self._service.report(
+                [
+                    Start(
+                        job_id=grant.job_id,
+                        lease_id=grant.lease_id,
+                        actor=self._actor,
+                        request_id=RequestId(f"{grant.lease_id}:start"),
                     )
                     for grant in grants
                 ]
@@ -120,6 +131,7 @@ class Worker:
                 limit=limit,
                 claim_seq=number,
                 request_id=RequestId(f"{self._name}:{number}"),
+                start=self._claims_start,
             )
         )
         if answer.cause is not None:
@@ -167,13 +179,15 @@ def enqueue(service: Service, *, jobs: int, batch: int, producers: int = 1) -> f
     return in_threads(producers, produce)
 
 
-def drain(service: Service, *, jobs: int, threads: int, batch: int) -> float:
+def drain(
+    service: Service, *, jobs: int, threads: int, batch: int, claims_start: bool = False
+) -> float:
     """Seconds until `threads` worker sessions have completed all `jobs` jobs."""
     done = [0] * threads
     session = os.urandom(4).hex()
 
     def work(number: int) -> None:
-        worker = Worker(service, f"bench-{session}-{number}")
+        worker = Worker(service, f"bench-{session}-{number}", claims_start=claims_start)
         while completed := worker.run_batch(batch):
             done[number] += completed
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from bench.contestants import Contestant, field
+from bench.contestants import FLUSHES, Contestant, field
 from bench.peers import HERE
 from bench.processes import Started, process_table, tree
 from bench.queues import SHAPES, Rounds, section, versions
@@ -82,7 +82,7 @@ def test_enqueueing_is_shown_by_store_and_says_who_has_no_call_for_many(made_up:
 
 
 def test_a_queue_that_was_left_out_has_a_line_that_says_why(made_up: Report) -> None:
-    assert "| RQ, 1 process | left out: there is no redis-server |" in as_markdown(made_up)
+    assert "| RQ, appendfsync everysec, 1 process | left out: there is no redis-server |" in as_markdown(made_up)
 
 
 def test_the_plot_is_well_formed_and_has_a_bar_for_every_line_with_figures(
@@ -106,6 +106,15 @@ def test_every_peer_has_a_module_and_pinned_requirements() -> None:
     for each in field():
         assert (HERE / "peer" / f"queue_{each.queue}.py").exists()
         assert any(each.beside == other.name for other in field())
+
+
+def test_each_queue_on_redis_is_measured_with_both_ways_of_flushing() -> None:
+    """Only with `always` Redis keeps what it acknowledged, as the databases beside it do."""
+    on_redis = [each for each in field() if each.store == "redis"]
+
+    for queue in {each.queue for each in on_redis}:
+        assert {each.appendfsync for each in on_redis if each.queue == queue} == {*FLUSHES}
+    assert {each.appendfsync for each in on_redis if each.is_in_quick} == {*FLUSHES}
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
