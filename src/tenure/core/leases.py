@@ -15,9 +15,9 @@ from tenure.core.checks import check_job_id, check_lease_id
 from tenure.core.commands import Command, Release, WorkerCommand
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Actor, JobId, LeaseId, epoch_of
-from tenure.core.instants import Instant, later
+from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.lateness import lateness
+from tenure.core.lateness import is_overdue, lateness
 from tenure.core.outcomes import History, Moment, NeedsHistory
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
@@ -106,8 +106,7 @@ def states_another_rev(job: Job, command: WorkerCommand) -> bool:
 
 
 def _current(job: Job, now: Instant) -> LeaseJudgement:
-    assert job.due_at is not None
-    if later(now, job.updated_at) >= job.due_at:  # the earliest of all limits [L9]
+    if is_overdue(job, now):
         late = lateness(job, now)
         if late is not None:
             return LeaseJudgement(situation=Situation.EXPIRED, cause=late)
