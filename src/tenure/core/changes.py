@@ -115,9 +115,7 @@ def apply(
     )
 
 
-def _lawful_way(
-    rule: str, source: JobStatus | None, actor: Actor, drafts: Sequence[Draft]
-) -> Way:
+def _lawful_way(rule: str, source: JobStatus | None, actor: Actor, drafts: Sequence[Draft]) -> Way:
     path: Path = tuple([(draft.type, draft.to) for draft in drafts])
     assert allows(rule, source, path), f"{rule} does not lead from {source} along {path}"
     assert role_of(actor) in BY_ID[rule].actors, f"{rule} is not for {actor}"
