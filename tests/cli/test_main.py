@@ -133,7 +133,7 @@ def test_output_that_cannot_be_written_is_one_clear_line(words: list[str], tmp_p
         (["jobs", "shwo", "x"], "Did you mean 'show'?"),
         (["dlq", "redriv"], "Did you mean 'redrive'?"),
         (["jobs", "ls", "--jsn"], "--json"),
-        (["jobs", "ls", "-s", "quued"], "one of queued, claimed, running"),
+        (["jobs", "ls", "-s", "quued"], "one of waiting, queued, claimed"),
         (["worker"], "MODULE:APP"),
         (["enqueue"], "KIND"),
     ],
