@@ -521,6 +521,10 @@ class RetentionStore(Protocol):
 class RecordSource(Protocol):
     """What `verify` needs of a store: reading, and nothing that could write."""
 
+    @property
+    def parallelism(self) -> int:
+        """How many calls can write at a time."""
+
     def now(self) -> Instant:
         """The store's clock."""
 
@@ -538,6 +542,9 @@ class RecordSource(Protocol):
 
     def has_edge_check(self, ids: Sequence[JobId]) -> bool:
         """Whether a check is noted for one of these. [FL5]"""
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events in the order in which they were written."""
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""

@@ -66,6 +66,8 @@ DAY = seconds(24 * 3600)
 QUEUES = (QueueName("default"), QueueName("other"))
 KINDS = (Kind("task"), Kind("report"))
 KEYS = (None, None, "k", "K", "ключ")
+CONCURRENCY = ((None, None), ("1", None), (None, None), ("1", "g"), ("2", None), ("1", "g"))
+"""The concurrency keys and groups of the jobs of a program, in turns."""
 PRINCIPALS = (worker_actor("a"), worker_actor("b"))
 UNDO = Compensation(kind=Kind("undo"), queue=QUEUES[0], policy=policy(lease_s=30, max_attempts=2))
 QUICK = Backoff(initial_us=seconds(1), cap_us=seconds(5))
@@ -142,6 +144,7 @@ class Differential(RuleBasedStateMachine):
     ) -> Enqueue:
         """The command that enqueues the next job."""
         number = len(self.sent)
+        concurrency_key, concurrency_group = CONCURRENCY[number % len(CONCURRENCY)]
         return Enqueue(
             job_id=new_job_id(Instant(seconds(number)), bytes([number % 256] * 16)),
             namespace=DEFAULT_NAMESPACE,
@@ -153,6 +156,8 @@ class Differential(RuleBasedStateMachine):
             delay_us=seconds(delay_s),
             expires_us=seconds(20) if number % 5 == 4 else None,
             dedupe_key=key,
+            concurrency_key=concurrency_key,
+            concurrency_group=concurrency_group,
             correlation_id=f"c{number % 3}" if number % 2 else None,
             policy=POLICIES[how],
         )

@@ -73,7 +73,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
-from tenure.ports import DedupeKey, Loaded, Record
+from tenure.ports import DedupeKey, EventPosition, Loaded, Record, TailedEvent
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
 
 BEGINNING = Instant(1_700_000_000_000_000)
@@ -485,6 +485,8 @@ def _marked(edge: Edge, parent: Job) -> Edge:
 class RecordedStore:
     """Records as a store that can be verified, also where no real store would hold them."""
 
+    parallelism = 1
+
     def __init__(
         self,
         records: Sequence[Record],
@@ -507,6 +509,13 @@ class RecordedStore:
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         return iter(self._records)
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """In the order of their times."""
+        events = [event for record in self._records for event in record.events]
+        events.sort(key=lambda event: (event.ts, event.job_id, event.seq))
+        found = [TailedEvent(EventPosition(str(at)), event) for at, event in enumerate(events, 1)]
+        return [each for each in found if int(each.position) > int(after or 0)][:limit]
 
     def _jobs(self) -> Iterator[Job]:
         return (record.job for record in self._records if record.job is not None)

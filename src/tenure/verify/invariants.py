@@ -11,11 +11,13 @@ import msgspec
 from tenure.ports import Record, RecordSource
 from tenure.verify import ack_rules, expiry, flows, leases, order, projections, rows, shared_keys
 from tenure.verify.acks import Ack
+from tenure.verify.keyed_attempts import KeyedAttempts, LimitOf
 from tenure.verify.violations import Violation
 
 OfRecord = Callable[[Record], Iterator[Violation]]
 OfAcks = Callable[[Record, Sequence[Ack]], Iterator[Violation]]
 OfStore = Callable[[RecordSource], Iterator[Violation]]
+OfAttempts = Callable[[KeyedAttempts, RecordSource, LimitOf], Iterator[Violation]]
 
 
 class Invariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +28,7 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     of_record: OfRecord | None = None
     of_acks: OfAcks | None = None
     of_store: OfStore | None = None
+    of_attempts: OfAttempts | None = None
 
     @property
     def needs_acks(self) -> bool:
@@ -35,7 +38,8 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_metrics(self) -> bool:
         """Whether it is about the counters of processes, which no store has. [X3]"""
-        return self.of_acks is None and self.of_record is None and self.of_store is None
+        checks = (self.of_acks, self.of_record, self.of_store, self.of_attempts)
+        return all(check is None for check in checks)
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -122,6 +126,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_record=rows.everything_can_be_read,
     ),
     Invariant(
+        id="I31",
+        title="no more jobs of a key ran than its limit",
+        of_attempts=KeyedAttempts.violations,
+    ),
+    Invariant(
         id="I32",
         title="no job of a flow goes on before its parents",
         of_store=flows.children_follow_parents,
@@ -165,6 +174,7 @@ _OF_RECORD = tuple(
     if rule.of_record not in (None, rows.everything_can_be_read)
 )
 _OF_ACKS = tuple(rule.of_acks for rule in INVARIANTS if rule.of_acks is not None)
+_OF_ATTEMPTS = tuple(rule.of_attempts for rule in INVARIANTS if rule.of_attempts is not None)
 _OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not None)
 
 
@@ -183,6 +193,14 @@ def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation
     if acks:
         for of_acks in _OF_ACKS:
             yield from of_acks(record, acks)
+
+
+def check_attempts(
+    attempts: KeyedAttempts, store: RecordSource, limit_of: LimitOf
+) -> Iterator[Violation]:
+    """Everything that is wrong with when jobs of the same concurrency key ran."""
+    for of_attempts in _OF_ATTEMPTS:
+        yield from of_attempts(attempts, store, limit_of)
 
 
 def check_across(store: RecordSource) -> Iterator[Violation]:

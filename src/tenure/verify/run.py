@@ -13,7 +13,8 @@ from tenure.ports import RecordSource
 from tenure.verify.ack_index import AckIndex
 from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
 from tenure.verify.acks import is_torn
-from tenure.verify.invariants import check_across, check_record
+from tenure.verify.invariants import check_across, check_attempts, check_record
+from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
 from tenure.verify.report import Report, ReportBuilder
 
 DEFAULT_LIMIT = 10
@@ -33,7 +34,7 @@ def verify(
 ) -> Report:
     """Check every invariant on rows, log and the callers' acknowledgements, if there are any."""
     report = ReportBuilder(limit=limit)
-    with AckIndex() as index:
+    with AckIndex() as index, KeyedAttempts() as attempts:
         lines = None
         if acks is not None:
             by_file = index.load(acks)
@@ -46,9 +47,12 @@ def verify(
             job_acks = index.of(record.job_id) if lines else ()
             for violation in check_record(record, job_acks):
                 report.add(violation)
+            attempts.add(record)
             if progress is not None:
                 progress(report.jobs, report.events)
         _check_missing(store, index, report, retention_us)
+        for violation in check_attempts(attempts, store, lambda *_: ConcurrencyLimit()):
+            report.add(violation)
     for violation in check_across(store):
         report.add(violation)
     return report.build(acks=lines)

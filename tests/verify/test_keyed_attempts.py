@@ -1,0 +1,122 @@
+"""I31: no more jobs of a concurrency key ran at a time than its limit, by the log alone."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.conformance.spec import spec
+from tenure.core.instants import Instant, seconds
+from tenure.core.policy import Policy
+from tenure.core.vocabulary import EventType
+from tenure.ports import EventPosition, Record, TailedEvent
+from tenure.verify import verify
+from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
+from tests.support.histories import RecordedStore, World
+
+Span = tuple[float, float | None]
+
+
+def _ran(*spans: Span, key: str | None = "42", group: str = "task") -> list[Record]:
+    """A job for each span of seconds in which an attempt of it ran; None: it still runs."""
+    world = World(0, lost_answers=0)
+    found = []
+    for began_s, ended_s in spans:
+        job_id = world.enqueue(Policy(lease_us=seconds(30)))
+        world.advance(seconds_=10)
+        world.claim(job_id)
+        record = world.record(job_id)
+        assert record.job is not None
+        begun = replace(record.events[1], ts=Instant(seconds(began_s)))
+        events = [begun]
+        if ended_s is not None:
+            ended_at = Instant(seconds(ended_s))
+            events.append(replace(begun, seq=3, type=EventType.SUCCEEDED, ts=ended_at))
+        job = replace(record.job, concurrency_key=key, concurrency_group=group)
+        found.append(replace(record, job=job, events=tuple(events)))
+    return found
+
+
+def _broken(
+    records: Sequence[Record], limit: int = 1, since_s: float = 0, *, in_order: bool = False
+) -> list[int]:
+    """Which of the records are reported; they were written by time, or in this order."""
+    of_group = ConcurrencyLimit(limit, Instant(seconds(since_s)))
+    with KeyedAttempts() as attempts:
+        for record in records:
+            attempts.add(record)
+        ids = [record.job_id for record in records]
+        store = _InOrder(records) if in_order else RecordedStore(records)
+        return [ids.index(each.job_id) for each in attempts.violations(store, lambda *_: of_group)]
+
+
+@spec("I31")
+@pytest.mark.parametrize(
+    ("limit", "spans", "broken"),
+    [
+        (1, [(1, 2), (2, 3), (3, None)], []),
+        (1, [(1, 1), (1, 2)], []),
+        (1, [(1, 2), (1, 1)], []),
+        (1, [(1, 2), (1.5, 3)], [1]),
+        (1, [(1, None), (1.5, 3)], [1]),
+        (1, [(1, 2), (0.5, None)], [0]),
+        (1, [(1, 2.019), (2, 3)], []),
+        (1, [(1, 2.021), (2, 3)], [1]),
+        (2, [(1, 9), (2, 8), (8, 9)], []),
+        (2, [(1, 9), (2, 8), (3, 4), (5, 6)], [2, 3]),
+    ],
+)
+def test_a_claim_past_the_limit_is_found(limit: int, spans: list[Span], broken: list[int]) -> None:
+    assert _broken(_ran(*spans), limit) == broken
+
+
+@spec("I31")
+def test_other_keys_and_groups_and_jobs_without_a_key_do_not_count() -> None:
+    spans: list[Span] = [(1, 2)]
+    records = [
+        *_ran(*spans),
+        *_ran(*spans, key="43"),
+        *_ran(*spans, group="other"),
+        *_ran(*spans, key=None),
+        *_ran(*spans, key=None),
+    ]
+
+    assert _broken(records) == []
+
+
+@spec("I31")
+def test_claims_from_before_the_limit_was_set_are_not_held_against_it() -> None:
+    records = _ran((1, 9), (2, 9), (6, 9))
+
+    assert _broken(records, since_s=5) == [2]
+
+
+@spec("I31")
+def test_verify_names_the_job_and_those_that_ran() -> None:
+    one, other = _ran((1, 2), (1.5, None))
+
+    report = verify(RecordedStore([one, other]))
+
+    [finding] = [each for each in report.findings if each.id == "I31"]
+    [violation] = finding.first
+    assert violation.job_id == other.job_id
+    assert violation.message == (
+        f"claimed with the key 42 of default/task, whose limit is 1, while {one.job_id} ran"
+    )
+
+
+class _InOrder(RecordedStore):
+    """Events were written record by record."""
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        events = [event for record in self.records(page_size=1) for event in record.events]
+        found = [TailedEvent(EventPosition(str(at)), event) for at, event in enumerate(events, 1)]
+        return [each for each in found if int(each.position) > int(after or 0)][:limit]
+
+
+@spec("I31")
+def test_times_that_the_clock_showed_twice_prove_nothing() -> None:
+    before_the_step = _ran((100, 200))
+    after_it = _ran((150, 160), (205, None), (210, None))
+
+    assert _broken([*before_the_step, *after_it], in_order=True) == [3]
