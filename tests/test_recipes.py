@@ -19,6 +19,9 @@ PRIORITY = {
     "src/tenure/stores/sqlite/statements.sql": "delayed jobs are searched by it",
     "src/tenure/stores/sql/turns.py": "jobs of one concurrency key take turns in its order",
     "src/tenure/protocol/replies.py": "grants have it",
+    "src/tenure/core/schedules.py": "a schedule says which job it makes",
+    "src/tenure/protocol/records.py": "a schedule says which job it makes",
+    "src/tenure/cli/schedules.py": "a schedule says which job it makes",
 }
 """Where `priority` is besides the recipe, and why."""
 PRIORITY_LACKS = {"src/tenure/cli/job_view.py"}
@@ -47,6 +50,7 @@ CORRELATION_ID = {
         ("src/tenure/core/ids.py", "src/tenure/protocol/records.py"),
         "others see the job's own id where none was given",
     ),
+    "src/tenure/handlers/schedules.py": "a schedule's jobs are given none",
     "src/tenure/core/changes.py": "each event of a job has it",
     "src/tenure/core/flows.py": "each event of a job has it",
     "src/tenure/verify/rows.py": "each event of a job has it",

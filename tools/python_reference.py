@@ -20,6 +20,7 @@ from tenure import contract, testing
 from tenure.client.administration import DeadLetters, Kinds, Queues, Workers
 from tenure.client.app import JobOptions
 from tenure.client.records import DeadLetterRecord
+from tenure.client.schedules import Schedules
 from tenure.handlers.options import EnqueueOptions
 from tenure.protocol.records import (
     ArtifactRecord,
@@ -29,6 +30,7 @@ from tenure.protocol.records import (
     ObservationRecord,
     QueueRecord,
     ResolutionRecord,
+    ScheduleRecord,
     WorkerRecord,
 )
 
@@ -73,6 +75,7 @@ _CLASSES = (
 _ADMINISTRATION = {
     "app.queues": Queues,
     "app.kinds": Kinds,
+    "app.schedules": Schedules,
     "app.workers": Workers,
     "app.dead_letters": DeadLetters,
 }
@@ -85,6 +88,7 @@ _RECORDS = (
     ArtifactRecord,
     QueueRecord,
     KindRecord,
+    ScheduleRecord,
     WorkerRecord,
     DeadLetterRecord,
     ResolutionRecord,
@@ -107,6 +111,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         " otherwise the job's own id.",
         "trace_id": "As it was enqueued with: a traceparent or any text; None without one.",
         "traceparent": "W3C's, to hand on to whatever the handler calls; None without one.",
+        "scheduled_for": "The nominal time in UTC, if a schedule made the job; else None.",
         "checkpoint": "What the last attempt saved; None at first.",
     },
     "Attempt": {

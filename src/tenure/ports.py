@@ -36,7 +36,16 @@ from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import Edge, EdgeCheck, UnblockedJobs
-from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import (
+    Actor,
+    Epoch,
+    JobId,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    WorkerId,
+)
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
@@ -45,6 +54,7 @@ from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
+from tenure.core.schedules import Schedule, ScheduleChange, ScheduleCommand, ScheduleReply
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import (
@@ -95,6 +105,24 @@ class Saved(msgspec.Struct, frozen=True):
 
     now: Instant
     applied: frozenset[JobId]
+
+
+class LoadedSchedule(msgspec.Struct, frozen=True):
+    """A schedule as it was at `now`; None if the store never had one of this name."""
+
+    now: Instant
+    epoch: Epoch
+    schedule: Schedule | None
+
+
+class DueSchedules(msgspec.Struct, frozen=True):
+    """Schedules whose next time has come, longest due first."""
+
+    now: Instant
+    epoch: Epoch
+    schedules: tuple[Schedule, ...]
+    next_in_us: Duration | None
+    """How long until a schedule is due: 0 if one is; None if none will be."""
 
 
 class PruneResult(msgspec.Struct, frozen=True):
@@ -160,6 +188,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason_code: ReasonCode | None = None
     stage: Stage | None = None
     resolved: bool | None = None
+    schedule: ScheduleName | None = None
     id_prefix: str | None = None
     before: JobId | None = None
     limit: int = 50
@@ -170,7 +199,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse names that no job can have: a database may fail on them, for example on bytes that
         are not UTF-8. [J6]"""
         check_name("namespace", self.namespace)
-        for field in ("queue", "kind"):
+        for field in ("queue", "kind", "schedule"):
             name = getattr(self, field)
             if name is not None:
                 check_name(field, name)
@@ -320,6 +349,9 @@ class JobStore(Protocol):
         """The rates that jobs of this kind in this queue are under: the queue's, then the kind's.
         Decides nothing. [RL10]"""
 
+    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
+        """The schedules of a namespace that were not removed, by name."""
+
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
 
@@ -372,6 +404,10 @@ class Coordination(Protocol):
 
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
+
+    def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
+        """Put, pause, resume, run or remove a schedule, and wait. Raises `InvalidInput` at once,
+        before anything is written. [SC12]"""
 
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
@@ -459,6 +495,21 @@ class DecisionStore(Protocol):
         """Of these jobs and their children, those that wait although they need not: no parent is
         live, or one has ended otherwise than the job needs. Each once, at most `limit`; fewer do
         not mean that there are no more. [FL5]"""
+
+
+class ScheduleStore(Protocol):
+    """What deciding about schedules needs of a store."""
+
+    def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
+        """A schedule, also a removed one."""
+
+    def due_schedules(self, *, limit: int) -> DueSchedules:
+        """Up to `limit` schedules of all namespaces whose `next_at` has come, longest due first."""
+
+    def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
+        """One transaction: write the schedule's row iff its rev is still `expected_rev` (0: there
+        is no such row) and the store is still in `epoch`, and with it the new job, unless a job of
+        its id exists already. Returns whether it was written. [SC3]"""
 
 
 class SweepStore(Protocol):
@@ -612,6 +663,7 @@ class HintStore(Protocol):
 class Store(
     JobStore,
     DecisionStore,
+    ScheduleStore,
     SweepStore,
     RetentionStore,
     RecordSource,

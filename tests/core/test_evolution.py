@@ -50,6 +50,8 @@ BIRTH = {
     "origin_cause",
     "flow_id",
     "flow_step",
+    "schedule",
+    "scheduled_for",
     "enqueued_at",
 }
 

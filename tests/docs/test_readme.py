@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure import Tenure
-from tests.docs.commands import check_command, environment_with_tenure, run_shell
+from tests.docs.commands import check_command
 
 pytestmark = pytest.mark.process
 
@@ -43,39 +42,6 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_every_command_in_the_readme_exists(line: str) -> None:
     check_command(line.split()[1:])
-
-
-NIGHTLY = """
-from tenure import Tenure
-
-app = Tenure()
-
-@app.job(queue="night", timeout="5h")
-def nightly(full: bool) -> None: ...
-"""
-
-
-def test_a_periodic_job_has_its_settings_and_is_enqueued_once_while_the_last_one_lives(
-    tmp_path: Path,
-) -> None:
-    url, line = (line.strip() for line in blocks("crontab")[0].strip().splitlines())
-    *times, command = line.split(maxsplit=5)
-    shop, home = tmp_path / "shop", tmp_path / "home"
-    (shop / ".venv").mkdir(parents=True)
-    home.mkdir()
-    (shop / "jobs.py").write_text(NIGHTLY)
-    store = f"sqlite:///{tmp_path / 'jobs.db'}"
-    environment = environment_with_tenure(shop / ".venv", {"TENURE_URL": store})
-
-    runs = [run_shell(command.replace("/srv/shop", str(shop)), home, environment) for _ in range(2)]
-
-    assert url.startswith("TENURE_URL=")
-    assert len(times) == 5
-    assert "%" not in line, "cron would make a new line of it"
-    assert [run.returncode for run in runs] == [0, 0], runs
-    assert runs[0].stdout == runs[1].stdout
-    with Tenure(store) as app:
-        assert app.get(runs[0].stdout.strip()).refresh().queue == "night"
 
 
 def test_the_extras_in_the_readme_are_those_of_the_project() -> None:

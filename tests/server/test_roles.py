@@ -52,6 +52,13 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "kinds": frozenset({C, W, O, V}),
     "set-kind": frozenset({O}),
     "declare-kind": frozenset({W, O}),
+    "schedules": frozenset({C, O, V}),
+    "schedule": frozenset({C, O, V}),
+    "put-schedule": frozenset({W, O}),
+    "pause-schedule": frozenset({O}),
+    "resume-schedule": frozenset({O}),
+    "remove-schedule": frozenset({O}),
+    "run-schedule": frozenset({O}),
     "workers": frozenset({O, V}),
     "log": frozenset({O, V}),
     "stats": frozenset({O, V}),
@@ -99,8 +106,17 @@ EXAMPLES: dict[str, object] = {
     "limit": {"limit": 3},
     "set-kind": {"rate": "10/s"},
     "declare-kind": {"rate": "10/s"},
+    "put-schedule": {"queue": "q", "kind": "k", "every_s": 60, "only_new": True},
+    "run-schedule": {"job_id": JOB.format(1)},
 }
-PARTS = {"job_id": JOB.format(1), "name": "a", "queue": "q", "kind": "k", "worker": "w"}
+PARTS = {
+    "job_id": JOB.format(1),
+    "name": "a",
+    "queue": "q",
+    "kind": "k",
+    "worker": "w",
+    "schedule": "s",
+}
 
 
 def name_of(value: object) -> str:

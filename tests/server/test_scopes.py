@@ -29,6 +29,7 @@ NAMED_BY_HAND = {
         *("pause", "resume", "limit", "drain", "rates"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
+        *("put-schedule", "run-schedule"),
     },
     "kind": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
@@ -38,6 +39,7 @@ NAMED_BY_HAND = {
         *("drain", "set-kind", "declare-kind", "rates"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
+        *("put-schedule", "run-schedule"),
     },
 }
 

@@ -23,6 +23,7 @@ CORE_IMPORTS = frozenset(
         "base64",
         "bisect",
         "collections",
+        "cronsim",  # calculates with datetimes it is given
         "dataclasses",
         "datetime",  # as a notation; its clocks are refused below
         "decimal",
@@ -45,6 +46,7 @@ CORE_IMPORTS = frozenset(
         "typing",
         "unicodedata",
         "uuid",  # as a notation; its generators are refused below
+        "zoneinfo",  # a table of offsets
     }
 )
 CORE_OWN_MODULES = ("tenure.core", "tenure.errors")

@@ -50,6 +50,9 @@ WORDS = {
     "dlq discard": "dlq discard {dead}",
     "queues ls": "queues ls",
     "kinds ls": "kinds ls",
+    "schedules ls": "schedules ls",
+    "schedules show": "schedules show hourly",
+    "schedules sync": "schedules sync tests.e2e.scheduled:app",
     "workers ls": "workers ls",
     "events": "events --type job_enqueued --since 1h",
     "stats": "stats",
@@ -85,6 +88,8 @@ def ids(run: Run, tmp_path: Path) -> dict[str, str]:
     assert run("dlq", "redrive", dead).exit_code == 0
     run("tokens", "create", "bob", "--role", "client")
     run("kinds", "limit", "mail", "--rate", "10/s")
+    run("schedules", "add", "hourly", "mail", "--every", "1h")
+    assert run("schedules", "run", "hourly").exit_code == 0
     return {"done": done, "dead": dead}
 
 

@@ -3,6 +3,7 @@
 import random
 from functools import cache
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -10,9 +11,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.vocabulary import JobStatus
+from tenure.core.events import Facts
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Epoch,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    operator_actor,
+)
+from tenure.core.instants import Instant, seconds
+from tenure.core.outcomes import Moment
+from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, plan_firing
+from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.ports import Record, Unreadable
 from tenure.verify import check_record
+from tenure.verify.schedules import occurrences_have_one_job
 from tests.support.corruptions import CORRUPTIONS, STATUS_TABLE, with_job
 from tests.support.histories import World
 
@@ -90,6 +105,56 @@ def test_an_undone_cancel_and_a_lost_attempt_that_cost_nothing_are_noticed(name:
 @names("I19", "I20")
 def test_an_end_that_changed_or_lacks_something_is_noticed(name: str) -> None:
     assert_noticed(name)
+
+
+NIGHTLY = ScheduleName("nightly")
+NOMINAL = Instant(1_767_225_600_000_000)
+
+
+def fired(**changes: Any) -> Record:
+    """A job of an occurrence; `changes` are of its first event, or of its facts."""
+    hourly = ScheduleSpec(kind=Kind("k"), queue=QueueName("q"), every_us=seconds(3600))
+    put = PutSchedule(
+        namespace=DEFAULT_NAMESPACE, name=NIGHTLY, actor=operator_actor("o"), spec=hourly
+    )
+    before = Moment(now=Instant(NOMINAL - 1), epoch=Epoch(1), entropy=b"")
+    schedule = decide_schedule(None, put, before).reply.schedule
+    assert schedule is not None
+    change = plan_firing(schedule, None, replace(before, now=NOMINAL)).change.job
+    assert change is not None
+    [event] = change.events
+    facts = {name: value for name, value in changes.items() if name in Facts.__struct_fields__}
+    others = {name: value for name, value in changes.items() if name not in facts}
+    event = replace(event, payload=replace(event.payload, **facts), **others)
+    return Record(change.job.id, None, (event,))
+
+
+@spec("I28")
+def test_a_lawful_job_of_a_schedule_is_lawful() -> None:
+    by_hand = {"actor": operator_actor("o"), "scheduled_for": Instant(NOMINAL + 7)}
+
+    assert list(occurrences_have_one_job(fired())) == []
+    assert list(occurrences_have_one_job(fired(**by_hand))) == []
+    assert list(occurrences_have_one_job(fired(cause=EventCause.RERUN, ts=Instant(1)))) == []
+
+
+@spec("I28")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scheduled_for": Instant(NOMINAL - 3_600_000_000)},
+        {"schedule": ScheduleName("weekly")},
+        {"namespace": Namespace("other")},
+        {"ts": Instant(NOMINAL - 1)},
+        {"scheduled_for": None},
+        {"schedule": None},
+        {"schedule": None, "scheduled_for": None},
+        {"cause": EventCause.FOLLOW_UP},
+        {"cause": None},
+    ],
+)
+def test_a_job_that_is_not_of_its_occurrence_is_noticed(changes: dict[str, Any]) -> None:
+    assert {each.invariant for each in occurrences_have_one_job(fired(**changes))} == {"I28"}
 
 
 @spec("P1", "P2", "P3", "P4")

@@ -13,6 +13,7 @@ from tenure.core.lateness import is_overdue, is_suspect, silent_for
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import RENEWALS, EventType
+from tenure.protocol.fields import iso
 
 
 def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object]]:
@@ -42,6 +43,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
         ("concurrency key", _concurrency(job)),
+        ("schedule", _schedule_fact(job)),
         ("correlation", job.correlated_by),
         ("flow", None if job.flow_id is None else f"{job.flow_id} as {job.flow_step}"),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
@@ -61,6 +63,12 @@ def _concurrency(job: Job) -> str | None:
     if job.concurrency_group in (None, job.kind):
         return job.concurrency_key
     return f"{job.concurrency_key} of the group {job.concurrency_group}"
+
+
+def _schedule_fact(job: Job) -> str | None:
+    if job.schedule is None or job.scheduled_for is None:
+        return None
+    return f"{job.schedule}, for {iso(job.scheduled_for)}"
 
 
 def shown_worker(job: Job) -> WorkerId | None:

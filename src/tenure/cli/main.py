@@ -23,6 +23,10 @@ COMMANDS = {
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
     "kinds": ("tenure.cli.kinds:kinds", "List what is set for kinds, and set it."),
+    "schedules": (
+        "tenure.cli.schedules:schedules",
+        "Show schedules, make them, pause them, run them now.",
+    ),
     "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
     "events": ("tenure.cli.events:events", "List the events of all jobs."),
     "stats": ("tenure.cli.stats:stats", "Count the events of a span of time."),

@@ -38,6 +38,7 @@ from tenure.client.functions import (
 )
 from tenure.client.jobs import Job
 from tenure.client.records import JobRecord, record_of
+from tenure.client.schedules import Schedules
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Complete, Enqueue
@@ -46,7 +47,7 @@ from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.concurrency import KeySource
 from tenure.handlers.context import Call, JobSpec
 from tenure.handlers.hooks import AnyHook
@@ -54,6 +55,7 @@ from tenure.handlers.options import (
     OPTION_NAMES,
     EnqueueOptions,
     PolicyOptions,
+    Span,
     check_known,
     naming_options,
     plain,
@@ -62,6 +64,14 @@ from tenure.handlers.options import (
     queue_name,
 )
 from tenure.handlers.registry import Isolation, Registry, make_handler
+from tenure.handlers.schedules import (
+    CatchUpWord,
+    OverlapWord,
+    ScheduleOptions,
+    called,
+    schedule_name,
+    schedule_spec,
+)
 from tenure.ports import Coordination
 from tenure.protocol.records import EventRecord
 
@@ -81,9 +91,17 @@ class JobOptions(PolicyOptions, total=False):
     rate: str
     burst: int
     compensate: str | JobFunction[..., Any, Any]
+    schedule: str
+    tz: str
+    every: Span
+    catch_up: CatchUpWord
+    overlap: OverlapWord
+    jitter: Span
 
 
 JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
+SCHEDULE_OPTION_NAMES = frozenset(ScheduleOptions.__annotations__)
+_TIMING = SCHEDULE_OPTION_NAMES - {"cron"}
 
 
 class Application:
@@ -100,6 +118,7 @@ class Application:
         self.queues = Queues(self.channel)
         self.kinds = Kinds(self.channel)
         self.workers = Workers(self.channel)
+        self.schedules = Schedules(self.channel, self._sender)
         self.dead_letters = DeadLetters(self.channel, self._sender)
         self._definitions: dict[Kind, Definition] = {}
 
@@ -194,9 +213,23 @@ class Application:
             raise InvalidInput("name", "a lambda has none", hint='give it a name: name="…"')
         check_name("name", handler.kind)
         definition = Definition(handler, self._sender, compensate)
+        timing = _timing(options)
+        job: JobFunction[..., Any, Any] = JobFunction(function, definition)
+        if timing is not None:
+            _check_timing(job, timing)
+            name = schedule_name(handler.kind)
+            self.registry.declare(name, lambda: schedule_spec(_call_of(job), timing))
         self.registry.add(handler)
         self._definitions[handler.kind] = definition
-        return JobFunction(function, definition)
+        return job
+
+    def schedule(self, name: str, call: Call[Any], /, **options: Unpack[ScheduleOptions]) -> None:
+        """Declare a schedule: `schedule("nightly", report.call(full=True), cron="15 3 * * *",
+        tz="Europe/Berlin")`. A worker that starts writes it if the store has never had one of this
+        name; `tenure schedules sync` writes every change."""
+        check_known(dict(options), SCHEDULE_OPTION_NAMES)
+        spec = schedule_spec(called(call), options)
+        self.registry.declare(schedule_name(name), lambda: spec)
 
     # --- enqueueing and finding ----------------------------------------------------------------
 
@@ -442,6 +475,41 @@ def _rate(options: JobOptions) -> Rate | None:
             raise InvalidInput("burst", "belongs to a rate", hint='give rate="10/s" too')
         return None
     return parse_rate("rate", plain(options["rate"]), options.get("burst"))
+
+
+def _timing(options: JobOptions) -> ScheduleOptions | None:
+    """The schedule of a kind, if its options declare one."""
+    given: Any = {name: value for name, value in options.items() if name in _TIMING}
+    if "schedule" in options:
+        given["cron"] = options["schedule"]
+    if given and not given.keys() & {"cron", "every"}:
+        raise InvalidInput(
+            next(iter(given)),
+            "is about a schedule, and none is given",
+            hint="add schedule= or every=",
+        )
+    return given or None
+
+
+def _check_timing(job: JobFunction[..., Any, Any], timing: ScheduleOptions) -> None:
+    """Refuse at decoration what could only fail when a worker starts. The arguments too, unless
+    an annotation names what is defined later."""
+    handler = job.handler
+    spec = handler.spec(b"null", handler.policy)
+    schedule_spec(_call_of(job) if handler.signature.is_resolved else spec, timing)
+
+
+def _call_of(job: JobFunction[..., Any, Any]) -> JobSpec:
+    """The job that the schedule of a kind makes: a call without arguments."""
+    try:
+        call: Call[Any] = job.call()
+    except ValidationError as wrong:
+        raise InvalidInput(
+            "schedule",
+            f"calls the function without arguments: {wrong}",
+            hint="give them defaults, or use app.schedule(name, function.call(…), cron=…)",
+        ) from wrong
+    return called(call)
 
 
 def _compensate(options: JobOptions) -> str | JobFunction[..., Any, Any] | None:

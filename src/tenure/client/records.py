@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import (
+    Actor,
+    FlowId,
+    JobId,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    WorkerId,
+)
 from tenure.core.instants import Instant
 from tenure.core.job import Job, Progress
 from tenure.core.vocabulary import EventCause, JobStatus, ReasonCode, Stage
@@ -57,6 +66,8 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     flow_id: FlowId | None
     flow_step: str | None
     start_by: datetime | None
+    schedule: ScheduleName | None
+    scheduled_for: datetime | None
     enqueued_at: datetime
     status: JobStatus
     rev: int

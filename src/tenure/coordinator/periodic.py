@@ -19,9 +19,12 @@ BEHIND_INTERVAL = seconds(0.1)
 STOP_WITHIN_S = 5.0
 
 
+SHORTEST_PAUSE_S = 0.005
+
+
 class Periodic:
     """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
-    a run that says there is more to do."""
+    a run that says there is more to do, and if `next_in` says that something is due before."""
 
     def __init__(
         self,
@@ -29,9 +32,11 @@ class Periodic:
         work: Callable[[], bool],
         *,
         interval_us: Duration,
+        next_in: Callable[[], Duration | None] = lambda: None,
     ) -> None:
         self._name = name
         self._work = work
+        self._next_in = next_in
         self._interval_s = interval_us / MICROSECONDS_PER_SECOND
         self._behind_s = min(interval_us, BEHIND_INTERVAL) / MICROSECONDS_PER_SECOND
         self._failure_log = FailureLog()  # a sweeper fails twice a second without its store
@@ -56,7 +61,13 @@ class Periodic:
                 is_behind = self._run_once()
             except Closed:
                 return
-            self._stop.wait(self._behind_s if is_behind else self._interval_s)
+            self._stop.wait(self._behind_s if is_behind else self._pause_s())
+
+    def _pause_s(self) -> float:
+        next_in = self._next_in()
+        if next_in is None:
+            return self._interval_s
+        return min(self._interval_s, max(SHORTEST_PAUSE_S, next_in / MICROSECONDS_PER_SECOND))
 
     def _run_once(self) -> bool:
         try:

@@ -30,6 +30,7 @@ from tenure.coordinator.batches import (
     deadline_error,
 )
 from tenure.coordinator.outages import OutageWatch, Writability, watched
+from tenure.coordinator.schedules import change_schedule
 from tenure.coordinator.store_clock import StoreClock
 from tenure.coordinator.unblocking import unblock_at_once
 from tenure.core.claims import (
@@ -48,6 +49,7 @@ from tenure.core.ids import ENTROPY_BYTES, JobId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment
+from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule_command
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline, waiting_until
@@ -354,6 +356,15 @@ class Coordinator:
         self._tell_conflicts(planned, tries=1)
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
+
+    def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
+        """Put, pause, resume, run or remove a schedule, in the caller's thread: such requests are
+        rare. [SC12]"""
+        check_schedule_command(command, self.limits)
+        with self._condition:
+            self._refuse_if_closed()
+        with waiting_until(deadline(self.timeout_s)):
+            return change_schedule(self.store, command, self.observer)
 
     def estimated_now(self) -> Instant:
         """The store's clock, without asking for it if it was read lately: good enough to see

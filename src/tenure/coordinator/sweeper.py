@@ -1,4 +1,5 @@
-"""The sweeper: writes down what time has already revoked, and records outages of the store.
+"""The sweeper: writes down what time has already revoked, records outages of the store, and fires
+schedules.
 
 Any number may run; each passed deadline is recorded once, because every sweep is a command that
 compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a second reading
@@ -20,6 +21,7 @@ import msgspec
 from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.outages import SHORTEST_OUTAGE
 from tenure.coordinator.periodic import Periodic
+from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
 from tenure.core.commands import Outage, Sweep
@@ -57,6 +59,8 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one pass did."""
 
     swept: int = 0
+    fired: int = 0
+    next_in_us: Duration | None = None
     is_behind: bool = False
     distrusts_clock: bool = False
     outage: Outage | None = None
@@ -138,7 +142,14 @@ class Sweeper:
         self._begin()
         self._admission = Lock()
         self._is_running = False
-        self._periodic = Periodic("sweeper", self._sweep_often, interval_us=interval_us)
+        self._firer = Firer(coordinator)
+        self._next_in_us: Duration | None = None  # until a schedule is due
+        self._periodic = Periodic(
+            "sweeper",
+            self._sweep_often,
+            interval_us=interval_us,
+            next_in=lambda: self._next_in_us,
+        )
 
     def _begin(self) -> None:
         """Start over, without any reading of the clock."""
@@ -161,7 +172,10 @@ class Sweeper:
         return self._periodic.stop()
 
     def _sweep_often(self) -> bool:
-        return self.sweep_once().is_behind
+        self._next_in_us = None  # also if the pass fails
+        report = self.sweep_once()
+        self._next_in_us = report.next_in_us
+        return report.is_behind
 
     def sweep_once(self) -> SweepReport:
         """One pass. Raises what the store raises."""
@@ -183,7 +197,15 @@ class Sweeper:
         if self._coordinator.observer is not None:
             self._coordinator.observer.swept(Duration(overdue_us))
         is_behind |= self._unblock()
-        return SweepReport(swept=swept, is_behind=is_behind, outage=report.outage)
+        # After the sweep: whether a schedule's last run is still live depends on it. [SC7]
+        firing = self._firer.fire_due()
+        return SweepReport(
+            swept=swept,
+            fired=firing.fired,
+            next_in_us=firing.next_in_us,
+            is_behind=is_behind,
+            outage=report.outage,
+        )
 
     def _unblock(self) -> bool:
         """Let jobs go on whose parents have ended, where the process that ended the last one has

@@ -21,6 +21,7 @@ from tenure.core.ids import (
     Namespace,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
     traceparent_of,
 )
@@ -127,6 +128,14 @@ class Unblock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job_id: JobId
     ended_otherwise: ParentEnd | None = None  # a parent that did not end as the job needs it
     actor: Actor = SYSTEM
+
+
+class ScheduledEnqueue(Enqueue, frozen=True, kw_only=True, gc=False):
+    """Make the job of an occurrence of a schedule. Made by the planner of schedules, never by a
+    caller. [SC1]"""
+
+    schedule: ScheduleName
+    scheduled_for: Instant
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):

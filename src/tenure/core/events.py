@@ -18,6 +18,7 @@ from tenure.core.ids import (
     Namespace,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
     correlated_by,
     is_worker,
@@ -90,6 +91,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     stage: Stage | None = None
     reason: str | None = None
     cancel_deadline: Instant | None = None
+    schedule: ScheduleName | None = None
+    scheduled_for: Instant | None = None
 
 
 _SUMMARY = ("hb_seq", "renewals", "progress", "checkpoint_sha256")
@@ -113,6 +116,8 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "start_by",
         "sha256",
         "size",
+        "schedule",
+        "scheduled_for",
     ),
     EventType.READY: ("run_at",),
     EventType.CLAIMED: (),

@@ -111,7 +111,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Sixteen positional arguments: see `changes._event`.
+    # Twenty positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -129,8 +129,10 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         event.cause,
         facts.flow_id,
         facts.flow_step,
-        start_by=facts.start_by,
-        enqueued_at=event.ts,
+        facts.start_by,
+        facts.schedule,
+        facts.scheduled_for,
+        event.ts,
         status=event.to_status,
         rev=event.seq,
         updated_at=event.ts,

@@ -17,6 +17,7 @@ JobId = NewType("JobId", str)
 FlowId = NewType("FlowId", str)
 LeaseId = NewType("LeaseId", str)
 WorkerId = NewType("WorkerId", str)
+ScheduleName = NewType("ScheduleName", str)
 RequestId = NewType("RequestId", str)
 Actor = NewType("Actor", str)  # "worker:NAME", "client:NAME", "operator:NAME" or "system"
 Fingerprint = NewType("Fingerprint", str)
@@ -116,6 +117,14 @@ def follow_up_id(parent: JobId, *, kind: Kind, step: str) -> JobId:
     place.
     """
     return derived_job_id(parent, purpose=f"enqueue\x00{kind}\x00{step}")
+
+
+def occurrence_job_id(namespace: Namespace, schedule: ScheduleName, nominal: Instant) -> JobId:
+    """The id of the job that an occurrence of a schedule makes, whoever makes it. [SC1] The ids of
+    a schedule's jobs sort by their nominal times."""
+    purpose = f"schedule\x00{namespace}\x00{schedule}\x00{nominal}"
+    digest = hashlib.sha256(purpose.encode()).digest()
+    return _uuid(nominal // 1000, digest, version=int(DERIVED_VERSION))
 
 
 def new_lease_id(epoch: Epoch, entropy: bytes) -> LeaseId:

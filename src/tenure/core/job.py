@@ -16,6 +16,7 @@ from tenure.core.ids import (
     LeaseId,
     Namespace,
     QueueName,
+    ScheduleName,
     WorkerId,
     correlated_by,
     derived_job_id,
@@ -99,6 +100,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     flow_id: FlowId | None
     flow_step: str | None  # its name within its flow
     start_by: Instant | None  # it is not granted from then on; None once an attempt has started
+    schedule: ScheduleName | None
+    scheduled_for: Instant | None
     enqueued_at: Instant
 
     status: JobStatus

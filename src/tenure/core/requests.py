@@ -30,6 +30,7 @@ from tenure.core.commands import (
     ParentAttempt,
     Redrive,
     Requeue,
+    ScheduledEnqueue,
     fingerprint,
 )
 from tenure.core.events import Event, Facts, digest
@@ -78,6 +79,9 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         trace_id = parent.job.trace_id if trace_id is None else trace_id
     facts = enqueued_facts(command, at, None if parent is None else parent.job_id)
     cause = None if parent is None else EventCause.FOLLOW_UP
+    if isinstance(command, ScheduledEnqueue):
+        cause = EventCause.SCHEDULE
+        facts = replace(facts, schedule=command.schedule, scheduled_for=command.scheduled_for)
     draft = Draft(type=_ENQUEUED, to=_QUEUED, cause=cause, facts=facts, body=command.payload)
     return apply(
         "T1",
@@ -336,20 +340,7 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
     if needs_compensation(job) and pending is not None and not pending.status.is_terminal:
         return _refused(job, Cause.COMPENSATION_PENDING)
     payload = job.payload if command.payload is None else command.payload
-    facts = Facts(
-        namespace=job.namespace,
-        queue=job.queue,
-        kind=job.kind,
-        priority=job.priority or None,
-        policy=job.policy,
-        dedupe_key=job.dedupe_key,
-        concurrency_key=job.concurrency_key,
-        concurrency_group=job.concurrency_group,
-        origin_id=job.id,
-        run_at=at.now,
-        sha256=digest(payload),
-        size=len(payload),
-    )
+    facts = _facts_of_another(job, payload, at.now)
     draft = Draft(
         type=EventType.ENQUEUED,
         to=JobStatus.QUEUED,
@@ -372,6 +363,26 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
     if job.status is JobStatus.DEAD_LETTERED and known is None:
         change = replace(change, resolution=_redriven(job, command, change.events[0]))
     return Applied(rule="T27", change=change, answer=applied.answer)
+
+
+def _facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
+    """The facts of a new job that is like this one."""
+    return Facts(
+        namespace=job.namespace,
+        queue=job.queue,
+        kind=job.kind,
+        priority=job.priority or None,
+        policy=job.policy,
+        dedupe_key=job.dedupe_key,
+        concurrency_key=job.concurrency_key,
+        concurrency_group=job.concurrency_group,
+        origin_id=job.id,
+        run_at=now,
+        sha256=digest(payload),
+        size=len(payload),
+        schedule=job.schedule,
+        scheduled_for=job.scheduled_for,
+    )
 
 
 def _redriven(job: Job, command: Redrive, enqueued: Event) -> Resolution:

@@ -213,7 +213,7 @@ TABLE: tuple[Transition, ...] = (
         operation="cancel",
         guard="soft or hard",
         paths=((_CANCELLED,),),
-        actors=_PEOPLE,
+        actors=("system", *_PEOPLE),
     ),
     Transition(
         id="T18",
@@ -221,7 +221,7 @@ TABLE: tuple[Transition, ...] = (
         operation="cancel",
         guard="soft or hard",
         paths=((_CANCELLED,),),
-        actors=_PEOPLE,
+        actors=("system", *_PEOPLE),
     ),
     Transition(
         id="T19",
@@ -229,7 +229,7 @@ TABLE: tuple[Transition, ...] = (
         operation="cancel",
         guard="soft",
         paths=(((EventType.CANCEL_REQUESTED, R),),),
-        actors=_PEOPLE,
+        actors=("system", *_PEOPLE),
     ),
     Transition(
         id="T20",

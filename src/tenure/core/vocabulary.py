@@ -161,6 +161,7 @@ class EventCause(Word):
     COMPENSATION = "compensation"
     FOLLOW_UP = "follow_up"
     PARENT_ENDED = "parent_ended"
+    SCHEDULE = "schedule"
     RECLAIM = "reclaim"
     IMPLICIT = "implicit"
     ATTEMPT_FAILED = "attempt_failed"
@@ -292,6 +293,22 @@ class OnLost(Word):
     REQUEUE = "requeue"
     HOLD = "hold"
     RECLAIM = "reclaim"
+
+
+class CatchUp(Word):
+    """Which of a schedule's occurrences are made up for, if nobody fired them in time."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class Overlap(Word):
+    """What a schedule does while its last run has not ended."""
+
+    SKIP = "skip"
+    ALLOW = "allow"
+    CANCEL = "cancel"
 
 
 class ReleaseKind(StrEnum):

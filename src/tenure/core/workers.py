@@ -16,12 +16,15 @@ from tenure.core.checks import (
     check_names,
 )
 from tenure.core.claims import MAX_CLAIM_KINDS, MAX_CLAIM_QUEUES
-from tenure.core.ids import Actor, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.vocabulary import WorkerState
 
 SILENT_AFTER = seconds(60)
 """How long a worker may give no sign of life before it is shown as silent."""
+
+
+MAX_DECLARED_SCHEDULES = 1000
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -38,6 +41,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: str
     uptime_us: Duration
     kinds: tuple[Kind, ...] = ()
+    schedules: tuple[ScheduleName, ...] = ()  # those that its application declares
     is_ending: bool = False  # its last word: it is not listed any more [B13]
     instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
 
@@ -50,6 +54,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         check_integer("pid", self.pid, low=0, high=MAX_COUNT)
         check_names("queues", self.queues, most=MAX_CLAIM_QUEUES, least=1)
         check_names("kinds", self.kinds, most=MAX_CLAIM_KINDS, least=0)
+        check_names("schedules", self.schedules, most=MAX_DECLARED_SCHEDULES, least=0)
         check_integer("concurrency", self.concurrency, low=0, high=MAX_COUNT)
         check_label("version", self.version, most=MAX_NAME)
         check_integer("uptime_us", self.uptime_us, low=0, high=MAX_INSTANT)
@@ -82,6 +87,7 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pid: int
     queues: tuple[QueueName, ...]
     kinds: tuple[Kind, ...]
+    schedules: tuple[ScheduleName, ...]
     concurrency: int
     version: str
     started_at: Instant

@@ -7,6 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -132,6 +133,7 @@ class Context(ABC):
     correlation_id: str  # the job's own id if it was given none
     trace_id: str | None  # as the job has it: a traceparent, or any label of the producer's
     traceparent: str | None  # W3C's, to send to services that the handler calls
+    scheduled_for: datetime | None  # the nominal time, in UTC, of a job that a schedule made
     checkpoint: Any  # what the last attempt saved, decoded; None at first
 
     @abstractmethod

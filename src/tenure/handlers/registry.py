@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName
+from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration
 from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate
+from tenure.core.schedules import ScheduleSpec
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.concurrency import KeyRule, key_rule
 from tenure.handlers.context import JobSpec
@@ -199,10 +200,11 @@ def make_handler(
 
 
 class Registry:
-    """Handlers by kind. The only way from a job to code."""
+    """Handlers by kind, the only way from a job to code; and the schedules of their application."""
 
     def __init__(self) -> None:
         self._handlers: dict[Kind, Handler] = {}
+        self._schedules: dict[ScheduleName, Callable[[], ScheduleSpec]] = {}
         self.hooks: tuple[Hook, ...] = ()
         """What runs around every attempt, the outermost first. [HK2]"""
 
@@ -225,6 +227,19 @@ class Registry:
         """The handler of a kind, if this application has one."""
         return self._handlers.get(kind)
 
+    def declare(self, name: ScheduleName, spec: Callable[[], ScheduleSpec]) -> None:
+        """Declare a schedule; `InvalidInput` if one of this name is declared already. `spec` is
+        called when the schedule is needed: its job may name what is defined later."""
+        if name in self._schedules:
+            raise InvalidInput(
+                "schedule", f"{name} is declared twice", hint="give one of them another name"
+            )
+        self._schedules[name] = spec
+
+    def schedules(self) -> dict[ScheduleName, ScheduleSpec]:
+        """The schedules that the application declares, by name."""
+        return {name: spec() for name, spec in sorted(self._schedules.items())}
+
     def kinds(self) -> tuple[Kind, ...]:
         """Every kind this application can run, in order."""
         return tuple(sorted(self._handlers))
@@ -233,6 +248,7 @@ class Registry:
         """Resolve every annotation now: a worker should refuse to start, not fail its jobs."""
         for handler in self._handlers.values():
             handler.signature.resolve()
+        self.schedules()
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())

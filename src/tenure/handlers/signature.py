@@ -43,6 +43,11 @@ class Signature:
             self._types = self._resolve()
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether every name in the annotations is known by now."""
+        return self._types is not None
+
+    @property
     def types(self) -> Types:
         """The resolved annotations."""
         return self._types or self.resolve()

@@ -27,10 +27,12 @@ from tenure.core.ids import (
     Namespace,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
+from tenure.core.schedules import MAX_CRON
 from tenure.core.validation import PRIORITIES
 
 MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
@@ -48,6 +50,7 @@ NamespaceField = Annotated[Namespace, _NAME]
 QueueField = Annotated[QueueName, _NAME]
 KindField = Annotated[Kind, _NAME]
 WorkerField = Annotated[WorkerId, _NAME]
+ScheduleField = Annotated[ScheduleName, _NAME]
 RequestIdField = Annotated[RequestId, _NAME]
 JobIdField = Annotated[JobId, Meta(pattern=_whole(ANY_CASE_JOB_ID_PATTERN))]
 LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
@@ -86,6 +89,7 @@ LIMITS_BY_TYPE: dict[Any, Any] = {
     Namespace: NamespaceField,
     QueueName: QueueField,
     RequestId: RequestIdField,
+    ScheduleName: ScheduleField,
     WorkerId: WorkerField,
 }
 """What a field of a request may be, by its type in the core."""
@@ -95,6 +99,7 @@ LIMITS_BY_NAME: dict[str, Any] = {
     "concurrency": Count,
     "concurrency_group": Name,
     "concurrency_key": Label,
+    "cron": Annotated[str, Meta(min_length=1, max_length=MAX_CRON)],
     "correlation_id": Label,
     "dedupe_key": Label,
     "done": Exact,
@@ -113,6 +118,7 @@ LIMITS_BY_NAME: dict[str, Any] = {
     "reason": Text,
     "total": Exact,
     "trace_id": Label,
+    "tz": Annotated[str, Meta(min_length=1, max_length=MAX_NAME)],
 }
 """What a field of a request may be, by its name, where its type in the core says less. A field
 that is neither here nor there is described by its type alone; the core checks it all the same."""

@@ -25,6 +25,7 @@ class ProblemCode(StrEnum):
     UNAUTHENTICATED = "unauthenticated"
     UNKNOWN_ARTIFACT = "unknown_artifact"
     UNKNOWN_ROUTE = "unknown_route"
+    UNKNOWN_SCHEDULE = "unknown_schedule"
     UNKNOWN_WORKER = "unknown_worker"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"

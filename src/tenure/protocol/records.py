@@ -33,11 +33,14 @@ from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
 from tenure.core.resolutions import Resolution
+from tenure.core.schedules import Schedule, ScheduleSpec
 from tenure.core.vocabulary import (
+    CatchUp,
     ErrorClass,
     EventCause,
     EventClass,
     Operation,
+    Overlap,
     ReasonCode,
     Stage,
     WorkerState,
@@ -467,3 +470,47 @@ def _rate_fields(rate: Rate | None) -> dict[str, Any]:
 
 def _rate_of(record: QueueRecord | KindRecord) -> Rate | None:
     return None if record.rate is None else parse_rate("rate", record.rate, record.burst)
+
+
+# --- Schedules ---------------------------------------------------------------------------------
+
+
+@derived(Schedule, without=("spec",))
+class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
+    """A schedule: when it fires, which job that makes, and what it has done so far.
+
+    `next_at` and `last_at` are nominal times. `skipped` counts occurrences at which the run before
+    had not ended, `missed` those that nobody fired in time. `declared_by` is the application whose
+    code declares it, null if it was made by hand. The payload is left out of lists. [SC13]
+    """
+
+    kind: Kind
+    queue: QueueName
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    priority: int
+    policy: PolicyRecord
+    concurrency_key: str | None = None
+    concurrency_group: str | None = None
+    expires_s: float | None = None
+    cron: str | None
+    tz: str
+    every_s: float | None
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter_s: float
+
+
+_schedule_record = to_wire(Schedule, ScheduleRecord, via=("spec",))
+_without_payload = to_wire(Schedule, ScheduleRecord, via=("spec",), without=("payload",))
+_schedule = to_core(ScheduleRecord, Schedule, given=("spec",))
+_schedule_spec = to_core(ScheduleRecord, ScheduleSpec)
+
+
+def schedule_record(schedule: Schedule, *, bodies: bool) -> ScheduleRecord:
+    """A schedule as it is shown."""
+    return (_schedule_record if bodies else _without_payload)(schedule)
+
+
+def schedule_of(record: ScheduleRecord) -> Schedule:
+    """The schedule behind a record; a payload that was left out is null."""
+    return _schedule(record, spec=_schedule_spec(record))

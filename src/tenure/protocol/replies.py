@@ -11,7 +11,15 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
-from tenure.core.ids import JobId, Kind, LeaseId, Namespace, QueueName, given_correlation_id
+from tenure.core.ids import (
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    given_correlation_id,
+)
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
@@ -31,6 +39,7 @@ from tenure.protocol.records import (
     RateRecord,
     Record,
     ResolutionRecord,
+    ScheduleRecord,
     WorkerRecord,
     job_of,
     job_record,
@@ -99,6 +108,8 @@ class GrantRecord(Record, frozen=True, kw_only=True):
     progress: Progress | None = None
     correlation_id: str
     trace_id: str | None = None
+    schedule: ScheduleName | None = None
+    scheduled_for: datetime | None = None
 
 
 class ClaimReply(Record, frozen=True, kw_only=True):
@@ -272,6 +283,22 @@ class WorkersReply(Record, frozen=True, kw_only=True):
     """The workers that were seen within a day, by name."""
 
     workers: tuple[WorkerRecord, ...]
+
+
+class SchedulesReply(Record, frozen=True, kw_only=True):
+    """The schedules, by name, without their payloads."""
+
+    schedules: tuple[ScheduleRecord, ...]
+
+
+class ScheduleReply(Record, frozen=True, kw_only=True):
+    """A schedule and the next times at which it fires, unless it is paused. `changed` says whether
+    the request changed it; `job_id` is the job that it made."""
+
+    schedule: ScheduleRecord
+    next_times: tuple[datetime, ...] = ()
+    changed: bool = False
+    job_id: JobId | None = None
 
 
 class StatsReply(Record, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import HeldLease
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.resolutions import Resolution
+from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tenure.core.workers import WorkerProcess
 from tenure.protocol.fields import (
@@ -46,6 +47,7 @@ from tenure.protocol.fields import (
     Moment,
     NamespaceField,
     QueueField,
+    ScheduleField,
     ShortText,
     StepField,
 )
@@ -390,6 +392,33 @@ class KindMessage(Request, frozen=True, kw_only=True):
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
+@derived(ScheduleSpec)
+class PutScheduleMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
+    """When a schedule fires, by `cron` and `tz` or by `every_s`, and which job that makes.
+    `only_new`: only if the store never had a schedule of this name. `declared_by` is the
+    application whose code declares it. [SC10]"""
+
+    declared_by: Annotated[str, Meta(min_length=1, max_length=2 * MAX_NAME)] | None = None
+    only_new: bool = False
+    namespace: NamespaceField | None = None
+
+
+schedule_spec = to_core(PutScheduleMessage, ScheduleSpec)
+"""What a message says about a schedule."""
+_put_schedule_message = to_wire(PutSchedule, PutScheduleMessage, via=("spec",))
+
+
+def put_schedule_message(command: PutSchedule) -> PutScheduleMessage:
+    """A schedule as it is sent; its name is in the path."""
+    return _put_schedule_message(command)
+
+
+class RunScheduleMessage(Request, frozen=True, kw_only=True):
+    """Make a job of a schedule now. A request with a `job_id` can be repeated. [SC11]"""
+
+    job_id: JobIdField | None = None
+
+
 # --- Queries -----------------------------------------------------------------------------------
 
 
@@ -444,6 +473,7 @@ class JobsQuery(Request, frozen=True, kw_only=True):
     queue: QueueField | None = None
     kind: KindField | None = None
     correlation_id: Label | None = None
+    schedule: ScheduleField | None = None
     id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50

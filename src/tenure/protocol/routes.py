@@ -17,7 +17,14 @@ from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue
 from tenure.core.vocabulary import EventCause, Role
 from tenure.protocol import replies, requests
-from tenure.protocol.fields import JobIdField, KindField, Name, QueueField, WorkerField
+from tenure.protocol.fields import (
+    JobIdField,
+    KindField,
+    Name,
+    QueueField,
+    ScheduleField,
+    WorkerField,
+)
 from tenure.protocol.records import KindRecord, QueueRecord
 from tenure.protocol.translation import to_core, to_wire
 
@@ -34,6 +41,7 @@ PATH_FIELDS: dict[str, Any] = {
     "queue": QueueField,
     "kind": KindField,
     "worker": WorkerField,
+    "schedule": ScheduleField,
 }
 """The parts of a path in braces. Names may contain slashes, which are percent-encoded. [H3]"""
 
@@ -440,6 +448,64 @@ ROUTES: tuple[Route, ...] = (
         request=requests.KindMessage,
         query=requests.NamespaceQuery,
         reply=KindRecord,
+    ),
+    _get(
+        "schedules",
+        "/v1/schedules",
+        "List schedules",
+        C,
+        O,
+        V,
+        query=requests.NamespaceQuery,
+        reply=replies.SchedulesReply,
+    ),
+    _get(
+        "schedule",
+        "/v1/schedules/{schedule}/spec",
+        "Read a schedule and its next times",
+        C,
+        O,
+        V,
+        query=requests.NamespaceQuery,
+        reply=replies.ScheduleReply,
+        finds="schedule",
+    ),
+    Route(
+        name="put-schedule",
+        method="PUT",
+        path="/v1/schedules/{schedule}/spec",
+        summary="Make a schedule, or change it; a worker makes new ones only",
+        roles=(O, W),
+        request=requests.PutScheduleMessage,
+        request_shape=Shape.JSON,
+        max_body_bytes=MAX_BODY_BYTES,
+        reply=replies.ScheduleReply,
+    ),
+    *(
+        _post(
+            f"{word}-schedule",
+            f"/v1/schedules/{{schedule}}/{word}",
+            summary,
+            O,
+            query=requests.NamespaceQuery,
+            reply=replies.ScheduleReply,
+            finds="schedule",
+        )
+        for word, summary in (
+            ("pause", "Pause a schedule: it fires no more"),
+            ("resume", "Resume a schedule"),
+            ("remove", "Remove a schedule; its jobs stay"),
+        )
+    ),
+    _post(
+        "run-schedule",
+        "/v1/schedules/{schedule}/run",
+        "Make a job of a schedule now",
+        O,
+        request=requests.RunScheduleMessage,
+        query=requests.NamespaceQuery,
+        reply=replies.ScheduleReply,
+        finds="schedule",
     ),
     _get(
         "workers",

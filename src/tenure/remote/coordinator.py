@@ -18,6 +18,7 @@ from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Command
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.policy import LeaseBounds
+from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule_command
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.errors import Closed, InvalidInput
@@ -32,6 +33,7 @@ from tenure.protocol.requests import (
 )
 from tenure.remote.caller import Call, Caller
 from tenure.remote.commands import check_sendable, send
+from tenure.remote.schedules import send_schedule_command
 from tenure.remote.store import RemoteStore
 
 THREADS = 8
@@ -82,6 +84,11 @@ class RemoteCoordinator:
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
         return self.execute_many([command])[0]
+
+    def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
+        """Send a request about a schedule and wait. The actor is the token's."""
+        check_schedule_command(command, _LIMITS)
+        return send_schedule_command(self._caller, command)
 
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT

@@ -22,6 +22,7 @@ from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
+from tenure.core.schedules import Schedule
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
@@ -39,6 +40,7 @@ from tenure.protocol.records import (
     observation_of,
     queue_of,
     resolution_of,
+    schedule_of,
     standing_of,
     worker_of,
 )
@@ -57,6 +59,7 @@ from tenure.protocol.replies import (
     PeekLeasesReply,
     QueuesReply,
     RatesReply,
+    SchedulesReply,
     StagingReply,
     StatsReply,
     TimeReply,
@@ -232,6 +235,7 @@ class RemoteStore:
             queue=wanted.queue,
             kind=wanted.kind,
             correlation_id=wanted.correlation_id,
+            schedule=wanted.schedule,
             id_prefix=wanted.id_prefix,
             before=wanted.before,
             limit=wanted.limit,
@@ -242,7 +246,8 @@ class RemoteStore:
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first, without their bodies."""
-        is_more = wanted.correlation_id is not None or wanted.id_prefix is not None
+        others = (wanted.correlation_id, wanted.id_prefix, wanted.schedule)
+        is_more = others != (None, None, None)
         if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
             raise InvalidInput("status", "a server takes these filters for dead letters only")
         query = DeadLettersQuery(
@@ -327,6 +332,11 @@ class RemoteStore:
             ),
         )
         return kind_of(self._caller.ask(call, KindRecord))
+
+    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
+        """The schedules within the token's scope, without their payloads."""
+        call = Call(name="schedules", query=NamespaceQuery(namespace=namespace))
+        return [schedule_of(each) for each in self._caller.ask(call, SchedulesReply).schedules]
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers within the token's scope."""

@@ -32,7 +32,7 @@ from tenure.protocol.codec import (
 from tenure.protocol.hosts import is_loopback
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.routes import PATH_FIELDS, ROUTES, Route, Shape
-from tenure.server import job_routes, problems, system_routes, worker_routes
+from tenure.server import job_routes, problems, schedule_routes, system_routes, worker_routes
 from tenure.server.audit import RequestAudit
 from tenure.server.calls import SMALL_BYTES, Call
 from tenure.server.memory import RequestMemory
@@ -44,7 +44,12 @@ from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_header
 
 _log = logging.getLogger("tenure.server")
 
-HANDLERS = worker_routes.HANDLERS | job_routes.HANDLERS | system_routes.HANDLERS
+HANDLERS = {
+    **worker_routes.HANDLERS,
+    **job_routes.HANDLERS,
+    **schedule_routes.HANDLERS,
+    **system_routes.HANDLERS,
+}
 
 COORDINATOR_FIRST_S = 1.0
 """How much longer than the coordinator's time-out a request may take, so that the coordinator,

@@ -233,6 +233,7 @@ async def jobs(call: Call) -> Response:
         queue=call.principal.listed_queue(query.queue),
         kind=call.principal.listed_kind(query.kind),
         correlation_id=query.correlation_id,
+        schedule=query.schedule,
         id_prefix=_lower(query.id_prefix),
         before=_lower(query.before),
         limit=query.limit,

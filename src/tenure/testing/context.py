@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tenure.core.ids import (
@@ -41,6 +42,7 @@ class FakeContext(Context):
         correlation_id: str | None = None,
         trace_id: str | None = None,
         traceparent: str | None = None,
+        scheduled_for: datetime | None = None,
     ) -> None:
         self.job_id: JobId = new_job_id(Instant(0), bytes(ENTROPY_BYTES))
         self.kind = Kind(kind)
@@ -50,6 +52,7 @@ class FakeContext(Context):
         self.correlation_id = correlated_by(correlation_id, self.job_id)
         self.trace_id = traceparent if trace_id is None else trace_id
         self.traceparent = traceparent_of(trace_id) if traceparent is None else traceparent
+        self.scheduled_for = scheduled_for
         self.checkpoint = checkpoint
         self.saved: list[Any] = []
         self.progressed: list[Progress] = []

@@ -2,6 +2,7 @@
 
 Each attempt is claimed, started and reported as a worker does it, under a real lease. While a test
 waits for a job, ready jobs are run, and the clock jumps to the next instant at which one is ready.
+Schedules of the application fire whenever the clock passes one of their times.
 """
 
 import asyncio
@@ -16,12 +17,14 @@ from tenure.client.channel import Link
 from tenure.client.jobs import Job
 from tenure.client.records import JobRecord, record_of
 from tenure.clock import NEVER, Boot
+from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest, Held
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job as StoredJob
+from tenure.core.schedules import PutSchedule
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import VerdictKind
@@ -135,6 +138,7 @@ class Inline:
         self._claims = count(1)
         self._declared: set[Kind] = set()
         self._held_until: Instant | None = None
+        self._firer = Firer(coordinator)
 
     @property
     def enqueued(self) -> list[JobRecord]:
@@ -157,9 +161,11 @@ class Inline:
         return ran
 
     def drain(self) -> list[Job[object]]:
-        """Run all jobs. Moves the clock past delays, retries and leases."""
+        """Run all jobs. Moves the clock past delays, retries and leases; schedules whose time comes
+        on the way fire."""
         ran = self.run_ready()
         while (instant := self._next_instant()) is not None:
+            ran += self._pass_schedules(instant, len(ran))
             self.clock.advance_to(instant)
             self._sweep()
             ran += self.run_ready()
@@ -179,10 +185,13 @@ class Inline:
         return await asyncio.to_thread(self.drain)
 
     def advance(self, span: Span) -> list[Job[object]]:
-        """Move the clock, then run the jobs that are ready."""
-        self.clock.advance(span)
+        """Move the clock, then run the jobs that are ready. Schedules fire at each of their times
+        on the way, and the jobs that are ready then run before the clock moves on."""
+        until = Instant(self.clock() + duration("span", span))
+        ran = self._pass_schedules(until, 0)
+        self.clock.advance_to(until)
         self._sweep()
-        return self.run_ready()
+        return ran + self.run_ready()
 
     # --- one attempt ---------------------------------------------------------------------------
 
@@ -322,6 +331,32 @@ class Inline:
             waiting = [each for each in waiting if each > now] + [self._held_until]
         return min(waiting, default=None)
 
+    def _pass_schedules(self, until: Instant, ran: int) -> list[Job[object]]:
+        """Move the clock from one schedule's time to the next, as far as `until`."""
+        self._declare_schedules()
+        made: list[Job[object]] = []
+        while (next_in := self._firer.fire_due().next_in_us) is not None:
+            made += self.run_ready()
+            self._limit(ran + len(made))
+            if self.clock() + next_in > until:
+                break
+            self.clock.advance_to(Instant(self.clock() + next_in))
+            self._sweep()
+        return made
+
+    def _declare_schedules(self) -> None:
+        """Write the schedules that the application declares by now, as a starting worker does."""
+        for name, spec in self._app.registry.schedules().items():
+            command = PutSchedule(
+                namespace=self._app.namespace,
+                name=name,
+                actor=ACTOR,
+                spec=spec,
+                declared_by="inline",
+                only_new=True,
+            )
+            self._coordinator.change_schedule(command)
+
     def _sweep(self) -> None:
         overdue = self.store.due(limit=MAX_SHOWN).jobs
         self._coordinator.execute_many([Sweep(job_id=job_id) for job_id in overdue])
@@ -336,6 +371,7 @@ class Inline:
                 "the job that the test waits for can never end here",
                 hint="its kind is unknown to this application, its queue is paused, or it is held",
             )
+        self._pass_schedules(instant, 0)
         self.clock.advance_to(instant)
         self._sweep()
 

@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tenure.ports import Record, RecordSource
-from tenure.verify import ack_rules, expiry, flows, leases, order, projections, rows, shared_keys
+from tenure.verify import (
+    ack_rules,
+    expiry,
+    flows,
+    leases,
+    order,
+    projections,
+    rows,
+    schedules,
+    shared_keys,
+)
 from tenure.verify.acks import Ack
 from tenure.verify.keyed_attempts import KeyedAttempts, LimitOf
 from tenure.verify.violations import Violation
@@ -124,6 +134,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I24",
         title="every stored word and document can be read",
         of_record=rows.everything_can_be_read,
+    ),
+    Invariant(
+        id="I28",
+        title="each occurrence of a schedule has one job",
+        of_record=schedules.occurrences_have_one_job,
     ),
     Invariant(
         id="I31",

@@ -23,6 +23,7 @@ from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationErr
 from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
+from tenure.protocol.fields import optional_moment
 from tenure.worker.artifact_uploads import ArtifactUploads
 from tenure.worker.follow_ups import FollowUps
 from tenure.worker.handler_transaction import Authority, Transactions, atransact, transact
@@ -59,6 +60,7 @@ class AttemptContext(Context):
         self.correlation_id = run.correlated_by
         self.trace_id = run.trace_id
         self.traceparent = traceparent_of(run.trace_id)
+        self.scheduled_for = optional_moment(run.scheduled_for)
         self.checkpoint = None  # decoded at stage `fetch`
         self._run = run.run
         self._send = send

@@ -12,7 +12,7 @@ from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, correlated_by
-from tenure.core.instants import Duration
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
 from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Grant, Verdict
@@ -52,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     payload: bytes
     until: Boot
     trace_id: str | None = None
+    scheduled_for: Instant | None = None
 
     @property
     def correlated_by(self) -> str:
@@ -71,6 +72,7 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
             fence=grant.fence,
             correlation_id=job.correlation_id,
             trace_id=job.trace_id,
+            scheduled_for=job.scheduled_for,
             checkpoint=job.checkpoint,
             payload=job.payload,
             until=until,

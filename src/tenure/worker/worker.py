@@ -28,6 +28,7 @@ from tenure.worker.declared_kinds import declare_and_warn
 from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
 from tenure.worker.messages import FollowUpAnswer
 from tenure.worker.options import WorkerOptions
+from tenure.worker.schedules import declare_schedules
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
 from tenure.worker.supervisor import Supervisor, host_environment
@@ -167,6 +168,7 @@ class Worker:
             version=_version(),
             uptime_us=Duration(boot_now() - self._began),
             kinds=self._registry.kinds(),
+            schedules=tuple(self._registry.schedules()),
             instance=self._instance,
         )
 
@@ -241,5 +243,12 @@ def run_worker(
     )
     if made is not None:
         made(worker)
+    declare_schedules(
+        coordination,
+        registry.schedules(),
+        namespace=options.namespace,
+        actor=worker.actor,
+        app=import_string,
+    )
     gc.freeze()  # what the imports made stays: collections need not look at it
     return worker.run()

@@ -21,6 +21,7 @@ from tenure.core.ids import (
     Fingerprint,
     JobId,
     RequestId,
+    ScheduleName,
     WorkerId,
     new_lease_id,
 )
@@ -29,6 +30,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
+from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
 from tenure.core.workers import WorkerProcess
@@ -66,6 +68,16 @@ PROCESS = WorkerProcess(
 TOKEN, DIGEST, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
 NEW_TOKEN = NewToken(id=TOKEN, secret_sha256=DIGEST, name="w", role=Role.WORKER)
 
+SCHEDULE = Schedule(
+    namespace=DEFAULT_NAMESPACE,
+    name=ScheduleName("s"),
+    spec=ScheduleSpec(kind=KIND, queue=QUEUE, every_us=DAY),
+    rev=1,
+    created_at=BEGINNING,
+    updated_at=BEGINNING,
+    updated_by=CLIENT,
+)
+
 SPAN = EventSpan(namespace=DEFAULT_NAMESPACE, since=BEGINNING, until=BEGINNING)
 
 CALLS: dict[str, Callable[[Store], Any]] = {
@@ -92,6 +104,12 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "put_queue": lambda store: store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None),
     "watch": lambda store: store.watch(lambda _: None),
     "next_ready_in": lambda store: store.next_ready_in(DEFAULT_NAMESPACE, [QUEUE]),
+    "list_schedules": lambda store: store.list_schedules(DEFAULT_NAMESPACE),
+    "load_schedule": lambda store: store.load_schedule(DEFAULT_NAMESPACE, SCHEDULE.name),
+    "due_schedules": lambda store: store.due_schedules(limit=1),
+    "save_schedule": lambda store: store.save_schedule(
+        ScheduleChange(schedule=SCHEDULE, expected_rev=0), epoch=Epoch(1)
+    ),
     "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
     "list_kinds": lambda store: store.list_kinds(DEFAULT_NAMESPACE),
     "list_rates": lambda store: store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND),

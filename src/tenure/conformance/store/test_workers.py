@@ -7,7 +7,15 @@ import pytest
 from tenure.conformance.harness import QUEUE, WORKER, WORKER_ID, Kit
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    WorkerId,
+    worker_actor,
+)
 from tenure.core.instants import Instant, seconds
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput
@@ -38,7 +46,8 @@ def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
     _see(kit)
     kit.advance(seconds=10)
     queues = (QueueName("a"), QueueName("b"))
-    _see(kit, uptime_s=10, queues=queues, kinds=(Kind("mail"),), concurrency=8)
+    kinds, schedules = (Kind("mail"),), (ScheduleName("nightly"),)
+    _see(kit, uptime_s=10, queues=queues, kinds=kinds, schedules=schedules, concurrency=8)
 
     assert kit.store.list_workers(DEFAULT_NAMESPACE) == [
         WorkerSeen(
@@ -48,7 +57,8 @@ def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
             host="host-1",
             pid=7,
             queues=queues,
-            kinds=(Kind("mail"),),
+            kinds=kinds,
+            schedules=schedules,
             concurrency=8,
             version="0.1.0",
             started_at=began,

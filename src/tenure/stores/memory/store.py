@@ -72,6 +72,7 @@ from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
 from tenure.stores.memory.flows import MemoryFlows
 from tenure.stores.memory.measures import MemoryMeasures
 from tenure.stores.memory.resolutions import MemoryResolutions
+from tenure.stores.memory.schedules import MemorySchedules
 from tenure.stores.memory.tokens import MemoryTokens
 from tenure.stores.memory.workers import MemoryWorkers
 
@@ -84,6 +85,7 @@ class MemoryStore(
     MemoryAttemptLogs,
     MemoryWorkers,
     MemoryTokens,
+    MemorySchedules,
     MemoryMeasures,
     MemoryFlows,
 ):
@@ -638,6 +640,7 @@ class MemoryStore(
                 and wanted.reason_code in (None, job.reason_code)
                 and wanted.stage in (None, job.stage)
                 and wanted.resolved in (None, job.id in self._resolutions)
+                and wanted.schedule in (None, job.schedule)
                 and job.id.startswith(wanted.id_prefix or "")
                 and (wanted.before is None or job.id < wanted.before)
             ]

@@ -37,6 +37,7 @@ class MemoryWorkers(MemoryPart):
                 pid=process.pid,
                 queues=process.queues,
                 kinds=process.kinds,
+                schedules=process.schedules,
                 concurrency=process.concurrency,
                 version=process.version,
                 started_at=start_of(process, known, now=now),

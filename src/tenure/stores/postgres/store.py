@@ -24,6 +24,7 @@ from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.core.rates import Rate
+from tenure.core.schedules import ScheduleChange
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
     OutcomeUnknown,
@@ -430,6 +431,15 @@ class PostgresStore(SqlStore):
         begun = self._memory.begin()
         saved = super().save_locked(ids, sessions, decided)
         self._remember_written(changes, saved, begun=begun)
+        return saved
+
+    def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
+        """Write the schedule and its job; remember that as acknowledged."""
+        begun = self._memory.begin()
+        saved = super().save_schedule(change, epoch=epoch)
+        if saved and change.job is not None:
+            self._memory.acknowledged([change.job], begun=begun)
+            self._hint([change.job], change.job.job.enqueued_at)
         return saved
 
     def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:

@@ -653,11 +653,11 @@ SELECT started_at, instance FROM {t}worker_process
 
 -- name: see_worker
 INSERT INTO {t}worker_process ({process_columns}, instance)
-VALUES (:namespace, :worker, :actor, :host, :pid, :queues, :kinds, :concurrency, :version,
-        :started_at, :seen_at, NULL, :instance)
+VALUES (:namespace, :worker, :actor, :host, :pid, :queues, :kinds, :schedules, :concurrency,
+        :version, :started_at, :seen_at, NULL, :instance)
     ON CONFLICT (namespace, worker, actor) DO UPDATE
    SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, kinds = excluded.kinds,
-       concurrency = excluded.concurrency, version = excluded.version,
+       schedules = excluded.schedules, concurrency = excluded.concurrency, version = excluded.version,
        started_at = excluded.started_at, seen_at = excluded.seen_at, instance = excluded.instance
 RETURNING {process_columns};
 
@@ -685,6 +685,33 @@ WITH silent AS MATERIALIZED (
 DELETE FROM {t}worker_process
  WHERE (namespace, worker, actor) IN (SELECT namespace, worker, actor FROM silent)
 RETURNING worker;
+
+-- name: list_schedules
+SELECT {schedule_columns} FROM {t}schedule
+ WHERE namespace = :namespace AND removed_at IS NULL ORDER BY name;
+
+-- name: load_schedule
+SELECT {schedule_columns} FROM {t}schedule WHERE namespace = :namespace AND name = :name;
+
+-- name: next_schedule
+-- Every sweep asks this: one look into an index that only has schedules which will fire.
+SELECT (SELECT min(s.next_at) FROM {t}schedule AS s WHERE s.next_at IS NOT NULL), {t}clock(), epoch
+  FROM {t}meta;
+
+-- name: due_schedules
+SELECT {schedule_columns} FROM {t}schedule
+ WHERE next_at IS NOT NULL AND next_at <= :until
+ ORDER BY next_at, namespace, name LIMIT :limit;
+
+-- name: insert_schedule
+INSERT INTO {t}schedule ({schedule_columns}) VALUES ({schedule_values})
+    ON CONFLICT DO NOTHING
+RETURNING name;
+
+-- name: update_schedule
+UPDATE {t}schedule SET {schedule_assignments}
+ WHERE namespace = :namespace AND name = :name AND rev = :expected_rev
+RETURNING name;
 
 -- name: create_token
 INSERT INTO {t}token ({token_columns})

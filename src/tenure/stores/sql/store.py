@@ -41,7 +41,16 @@ from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import LeaseNews
 from tenure.errors import StoreUnavailable, UnreadableRow
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
-from tenure.stores.sql import artifacts, attempt_logs, flows, limits, resolutions, tokens, workers
+from tenure.stores.sql import (
+    artifacts,
+    attempt_logs,
+    flows,
+    limits,
+    resolutions,
+    schedules,
+    tokens,
+    workers,
+)
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
 from tenure.stores.sql.candidates import Reading, SqlCandidates, by_queue
@@ -68,6 +77,7 @@ from tenure.stores.sql.rows import (
     observation_from,
     session_from,
 )
+from tenure.stores.sql.schedules import Schedules
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
@@ -97,6 +107,7 @@ COLUMN_WORDS = {
     **workers.COLUMN_WORDS,
     **tokens.COLUMN_WORDS,
     **flows.COLUMN_WORDS,
+    **schedules.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "job_columns_of_j": ", ".join(f"j.{name}" for name in JOB_COLUMNS),
     "job_columns_without_bodies": ", ".join(
@@ -122,6 +133,7 @@ class SqlStore(
     AttemptLogs,
     Workers,
     Tokens,
+    Schedules,
     SqlMeasures,
     SqlRetention,
     SqlFlows,

@@ -11,6 +11,7 @@ from tenure.stores.sql.transactions import Transaction, Transactional
 PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
 COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
 
+_LISTS = ("queues", "kinds", "schedules")
 _PROCESS_KEY = ("namespace", "worker", "actor", "host", "pid")
 _PROCESS_FACTS = tuple(n for n in WorkerProcess.__struct_fields__ if n != "is_ending")
 
@@ -32,7 +33,7 @@ class Workers(Transactional):
 
     def _see(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
         facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
-        facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
+        facts |= {name: _encode(facts[name]).decode() for name in _LISTS}
         found, [(now, _)] = tx.fetch(
             self._query("load_worker_start", **facts), self._query("moment")
         )
@@ -63,4 +64,4 @@ class Workers(Transactional):
 
 def _worker(row: Row) -> WorkerSeen:
     facts = dict(zip(PROCESS_COLUMNS, row, strict=True))
-    return WorkerSeen(**facts | {name: _decode_names(facts[name]) for name in ("queues", "kinds")})
+    return WorkerSeen(**facts | {name: _decode_names(facts[name]) for name in _LISTS})

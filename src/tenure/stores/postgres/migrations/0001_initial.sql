@@ -89,6 +89,7 @@ CREATE TABLE {t}job (
     cancel_requested_at   bigint,
     cancel_deadline       bigint,
     last_lease_expires_at bigint,
+    scheduled_for         bigint,
     hb_seq                bigint   NOT NULL,
     event_position        bigint   NOT NULL,  -- of the job's last event, see job_event
     rev                   integer  NOT NULL,
@@ -120,6 +121,7 @@ CREATE TABLE {t}job (
     stage                 text     COLLATE "C",
     origin_cause          text     COLLATE "C",
     flow_step             text     COLLATE "C",
+    schedule              text     COLLATE "C",
     policy                text     NOT NULL COLLATE "C",
     progress              text     COLLATE "C",
     last_error            text     COLLATE "C",
@@ -240,6 +242,8 @@ CREATE INDEX job_blocked ON {t}job (namespace, id)
 -- The jobs of a flow, and those of them that have not ended.
 CREATE INDEX job_flow ON {t}job (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX job_flow_live ON {t}job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX job_scheduled
+    ON {t}job (namespace, schedule, id) WHERE schedule IS NOT NULL;
 CREATE INDEX job_compensation ON {t}job (origin_id) WHERE origin_cause = 'compensation';
 
 -- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
@@ -565,6 +569,7 @@ CREATE TABLE {t}worker_process (
     pid                bigint  NOT NULL,
     queues             text    NOT NULL COLLATE "C",
     kinds              text    NOT NULL COLLATE "C",
+    schedules          text    NOT NULL COLLATE "C",
     concurrency        bigint  NOT NULL,
     version            text    NOT NULL COLLATE "C",
     started_at         bigint  NOT NULL,
@@ -573,6 +578,38 @@ CREATE TABLE {t}worker_process (
     instance           text    NOT NULL COLLATE "C",
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);
+
+-- Schedules (docs/spec/schedules.md). `spec` says when one fires and which job that makes. A removed
+-- one stays, so that a worker that starts does not declare it again.
+
+CREATE TABLE {t}schedule (
+    next_at     bigint,
+    last_at     bigint,
+    created_at  bigint  NOT NULL,
+    updated_at  bigint  NOT NULL,
+    paused_at   bigint,
+    removed_at  bigint,
+    fired       bigint  NOT NULL CHECK (fired >= 0),
+    skipped     bigint  NOT NULL CHECK (skipped >= 0),
+    missed      bigint  NOT NULL CHECK (missed >= 0),
+    rev         integer NOT NULL CHECK (rev >= 1),
+    last_job_id uuid,
+    namespace   text    NOT NULL COLLATE "C",
+    name        text    NOT NULL COLLATE "C",
+    updated_by  text    NOT NULL COLLATE "C",
+    declared_by text    COLLATE "C",
+    spec        text    NOT NULL COLLATE "C",
+    payload     text    NOT NULL COLLATE "C",
+    PRIMARY KEY (namespace, name),
+    CHECK (next_at IS NULL OR (paused_at IS NULL AND removed_at IS NULL))
+) WITH (fillfactor = 50);
+
+CREATE INDEX schedule_next ON {t}schedule (next_at) WHERE next_at IS NOT NULL;
+
+-- No occurrence is dealt with twice: what a schedule has passed, it never goes back to.
+CREATE TRIGGER schedule_moves_forward BEFORE UPDATE ON {t}schedule FOR EACH ROW
+  WHEN (NEW.rev <= OLD.rev OR NEW.last_at < OLD.last_at OR NEW.next_at <= NEW.last_at)
+  EXECUTE FUNCTION {t}refuse('a schedule never goes back to an earlier time');
 
 -- Tokens (docs/spec/http.md).
 

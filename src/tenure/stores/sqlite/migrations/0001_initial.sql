@@ -70,6 +70,8 @@ CREATE TABLE tenure_job (
     origin_cause          TEXT,
     flow_id               TEXT,
     flow_step             TEXT,
+    schedule              TEXT,
+    scheduled_for         INTEGER,
     policy                TEXT    NOT NULL,
     progress              TEXT,
     last_error            TEXT,
@@ -191,6 +193,8 @@ CREATE INDEX tenure_job_blocked ON tenure_job (namespace, id)
 CREATE INDEX tenure_job_flow ON tenure_job (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX tenure_job_flow_live
     ON tenure_job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX tenure_job_scheduled
+    ON tenure_job (namespace, schedule, id) WHERE schedule IS NOT NULL;
 CREATE INDEX tenure_job_compensation
     ON tenure_job (origin_id) WHERE origin_cause = 'compensation';
 
@@ -470,6 +474,7 @@ CREATE TABLE tenure_worker_process (
     pid                INTEGER NOT NULL,
     queues             TEXT    NOT NULL,
     kinds              TEXT    NOT NULL,
+    schedules          TEXT    NOT NULL,
     concurrency        INTEGER NOT NULL,
     version            TEXT    NOT NULL,
     started_at         INTEGER NOT NULL,
@@ -478,6 +483,38 @@ CREATE TABLE tenure_worker_process (
     instance           TEXT    NOT NULL,
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
+
+-- Schedules (docs/spec/schedules.md). `spec` says when one fires and which job that makes. A removed
+-- one stays, so that a worker that starts does not declare it again.
+
+CREATE TABLE tenure_schedule (
+    namespace   TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    rev         INTEGER NOT NULL CHECK (rev >= 1),
+    next_at     INTEGER,
+    last_at     INTEGER,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    paused_at   INTEGER,
+    removed_at  INTEGER,
+    fired       INTEGER NOT NULL CHECK (fired >= 0),
+    skipped     INTEGER NOT NULL CHECK (skipped >= 0),
+    missed      INTEGER NOT NULL CHECK (missed >= 0),
+    last_job_id TEXT,
+    updated_by  TEXT    NOT NULL,
+    declared_by TEXT,
+    spec        TEXT    NOT NULL,
+    payload     TEXT    NOT NULL,
+    PRIMARY KEY (namespace, name),
+    CHECK (next_at IS NULL OR (paused_at IS NULL AND removed_at IS NULL))
+) STRICT;
+
+CREATE INDEX tenure_schedule_next ON tenure_schedule (next_at) WHERE next_at IS NOT NULL;
+
+-- No occurrence is dealt with twice: what a schedule has passed, it never goes back to.
+CREATE TRIGGER tenure_schedule_moves_forward BEFORE UPDATE ON tenure_schedule
+ WHEN NEW.rev <= OLD.rev OR NEW.last_at < OLD.last_at OR NEW.next_at <= NEW.last_at
+BEGIN SELECT RAISE(ABORT, 'tenure: a schedule never goes back to an earlier time'); END;
 
 -- Tokens (docs/spec/http.md).
 

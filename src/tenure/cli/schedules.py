@@ -1,0 +1,482 @@
+"""`tenure schedules …`: list schedules, make them, pause them, run them now, write those of the
+code."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+import click
+import msgspec
+
+from tenure.cli.application import app_value, load_app, namespace_of, token_for, url_for
+from tenure.cli.common import (
+    app_url_option,
+    coordination,
+    duration_value,
+    json_option,
+    namespace_option,
+    operator,
+    refuse,
+    url_option,
+)
+from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
+from tenure.cli.payloads import check_payload
+from tenure.client.schedules import unknown_schedule
+from tenure.core.checks import check_name
+from tenure.core.ids import (
+    DEFAULT_QUEUE,
+    ENTROPY_BYTES,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    new_job_id,
+)
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.job import Job
+from tenure.core.schedules import (
+    PauseSchedule,
+    PutSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    Schedule,
+    ScheduleCommand,
+    ScheduleSpec,
+    next_times,
+)
+from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
+from tenure.errors import InvalidInput, RequestRefused
+from tenure.handlers.context import JobSpec
+from tenure.handlers.schedules import ScheduleOptions, called, schedule_name, schedule_spec
+from tenure.ports import Coordination, JobFilter
+from tenure.protocol.fields import moment
+from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
+
+SHOWN_TIMES = 5
+SHOWN_RUNS = 10
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is listed. `undeclared`: its application declares it no more, as far as its
+    live workers say; null if this token may not list workers."""
+
+    schedule: ScheduleRecord
+    last_run: JobRecord | None
+    undeclared: bool | None
+
+
+class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, the next times at which it fires, and its last runs, newest first."""
+
+    schedule: ScheduleRecord
+    next_times: tuple[datetime, ...]
+    runs: tuple[JobRecord, ...]
+    undeclared: bool | None
+
+
+class SyncedSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed` or `kept`, which is
+    for one that the application declares no more."""
+
+    name: str
+    action: str
+
+
+@click.group()
+def schedules() -> None:
+    """Show schedules, make them, pause them, run them now."""
+
+
+@schedules.command(name="ls")
+@url_option
+@json_option(list[ListedSchedule])
+@namespace_option
+def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
+    """List schedules with their next time and their last run.
+
+    SKIPPED counts the times at which the run before had not ended, MISSED those that nobody fired
+    in time. A STATE of undeclared means that an application declared the schedule, and none of the
+    workers that live now does.
+    """
+    with coordination(url) as serving:
+        check_name("namespace", namespace)
+        space = Namespace(namespace)
+        now = serving.store.now()
+        found = serving.store.list_schedules(space)
+        declared = _declared(serving, space, now)
+        last = _last_runs(serving, found)
+    lines = [(each, _undeclared(each, declared), last.get(each.last_job_id)) for each in found]
+    if as_json:
+        print_json(
+            [
+                ListedSchedule(
+                    schedule=schedule_record(each, bodies=False),
+                    last_run=None if run is None else job_record(run, now=now, bodies=False),
+                    undeclared=undeclared,
+                )
+                for each, undeclared, run in lines
+            ]
+        )
+        return
+    print_table(
+        ["SCHEDULE", "STATE", "FIRES", "NEXT", "KIND", "LAST RUN", "FIRED", "SKIPPED", "MISSED"],
+        [
+            (
+                each.name,
+                _state(each, undeclared),
+                _timing(each.spec),
+                ago(each.next_at, now),
+                each.spec.kind,
+                None if run is None else run.status,
+                each.fired,
+                each.skipped,
+                each.missed,
+            )
+            for each, undeclared, run in lines
+        ],
+        optional=("FIRED", "KIND", "MISSED", "SKIPPED"),
+    )
+
+
+@schedules.command(name="show")
+@url_option
+@json_option(ShownSchedule)
+@namespace_option
+@click.argument("schedule")
+def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str) -> None:
+    """Show a schedule, its next five times and its last runs."""
+    with coordination(url) as serving:
+        space = Namespace(namespace)
+        check_name("namespace", namespace)
+        found = _find(serving, space, schedule)
+        now = serving.store.now()
+        undeclared = _undeclared(found, _declared(serving, space, now))
+        runs = serving.store.list_jobs(
+            JobFilter(namespace=space, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
+        )
+    times = _times(found)
+    if as_json:
+        print_json(
+            ShownSchedule(
+                schedule=schedule_record(found, bodies=False),
+                next_times=tuple(map(moment, times)),
+                runs=tuple(job_record(run, now=now, bodies=False) for run in runs),
+                undeclared=undeclared,
+            )
+        )
+        return
+    print_facts(_facts(found, undeclared))
+    click.echo()
+    print_table(["NEXT", "IN"], [(_local(at, found), ago(at, now)) for at in times])
+    click.echo()
+    print_table(
+        ["FOR", "JOB", "STATUS", "ATTEMPTS", "ENDED"],
+        [
+            (
+                None if run.scheduled_for is None else _local(run.scheduled_for, found),
+                run.id,
+                run.status,
+                run.attempt,
+                ago(run.finished_at, now),
+            )
+            for run in runs
+        ],
+    )
+
+
+def _facts(found: Schedule, undeclared: bool | None) -> list[tuple[str, object]]:
+    spec = found.spec
+    jitter = spec.jitter_us / MICROSECONDS_PER_SECOND
+    return [
+        ("schedule", found.name),
+        ("state", _state(found, undeclared)),
+        ("fires", _timing(spec)),
+        ("kind", spec.kind),
+        ("queue", spec.queue),
+        ("catch up", spec.catch_up),
+        ("overlap", spec.overlap),
+        ("jitter", f"up to {in_words(jitter)}" if jitter else None),
+        ("declared by", found.declared_by or "hand"),
+        ("changed by", found.updated_by),
+        ("fired", found.fired),
+        ("skipped", f"{found.skipped}, because the run before had not ended"),
+        ("missed", f"{found.missed}, because nobody fired them in time"),
+    ]
+
+
+def _timing(spec: ScheduleSpec) -> str:
+    if spec.every_us is not None:
+        return f"every {in_words(spec.every_us / MICROSECONDS_PER_SECOND)}"
+    return f"{spec.cron} {spec.tz}"
+
+
+def _local(at: Instant, found: Schedule) -> str:
+    """A time as the schedule's own zone has it."""
+    return moment(at).astimezone(ZoneInfo(found.spec.tz)).isoformat(sep=" ", timespec="seconds")
+
+
+def _times(found: Schedule) -> list[Instant]:
+    if found.next_at is None:
+        return []
+    return [found.next_at, *next_times(found.spec, found.next_at, number=SHOWN_TIMES - 1)]
+
+
+def _state(found: Schedule, undeclared: bool | None) -> str:
+    state = "active" if found.paused_at is None else "paused"
+    return f"{state}, undeclared" if undeclared else state
+
+
+def _declared(
+    serving: Coordination, namespace: Namespace, now: Instant
+) -> frozenset[ScheduleName] | None:
+    """What live workers declare; None if this caller may not list them."""
+    try:
+        found = serving.store.list_workers(namespace)
+    except RequestRefused:
+        return None
+    live = [each for each in found if each.state(now) is not WorkerState.SILENT]
+    return frozenset(name for each in live for name in each.schedules)
+
+
+def _undeclared(found: Schedule, declared: frozenset[ScheduleName] | None) -> bool | None:
+    if found.declared_by is None:
+        return False
+    return None if declared is None else found.name not in declared
+
+
+def _last_runs(serving: Coordination, found: Sequence[Schedule]) -> dict[Any, Job]:
+    ids = [each.last_job_id for each in found if each.last_job_id is not None]
+    return dict(serving.store.load_jobs(ids)) if ids else {}
+
+
+def _find(serving: Coordination, namespace: Namespace, name: str) -> Schedule:
+    """The schedule of this name; ends the command if there is none."""
+    known = {each.name: each for each in serving.store.list_schedules(namespace)}
+    if name not in known:
+        refuse(str(unknown_schedule(ScheduleName(name), list(known))))
+    return known[ScheduleName(name)]
+
+
+# --- Changing ------------------------------------------------------------------------------------
+
+
+@schedules.command(name="add")
+@app_url_option
+@click.option(
+    "--app",
+    metavar="MODULE:APP",
+    help="The application that declares KIND: use the kind's settings, and check the payload.",
+)
+@click.option("--namespace", help="The namespace. [default: the one of --app, then default]")
+@click.option("--cron", help="When it fires: minute, hour, day, month, day of the week.")
+@click.option("--tz", help="The time zone of --cron, as in Europe/Berlin. [default: UTC]")
+@click.option(
+    "--every", callback=duration_value, help="How often it fires, counted from 1970, as in 10m."
+)
+@click.option(
+    "--catch-up",
+    type=click.Choice([word.value for word in CatchUp]),
+    default="latest",
+    show_default=True,
+    help="Which of the times that nobody fired are made up for.",
+)
+@click.option(
+    "--overlap",
+    type=click.Choice([word.value for word in Overlap]),
+    default="skip",
+    show_default=True,
+    help="What to do while the last run has not ended.",
+)
+@click.option(
+    "--jitter", callback=duration_value, help="Spread the runs over this long, as in 30s."
+)
+@click.option("--queue", "-q", help="The queue. [default: the kind's with --app, then default]")
+@click.option("--priority", type=int, help="Jobs with a higher number run first. [default: 0]")
+@click.option("--replace", is_flag=True, help="Change the schedule if there is one of this name.")
+@click.argument("schedule")
+@click.argument("kind")
+@click.argument("payload", default="null")
+def add_schedule(
+    url: str | None,
+    app: str | None,
+    namespace: str | None,
+    replace: bool,
+    schedule: str,
+    kind: str,
+    payload: str,
+    queue: str | None,
+    priority: int | None,
+    **timing: Any,
+) -> None:
+    """Make a SCHEDULE that enqueues jobs of KIND with a JSON PAYLOAD.
+
+    \b
+    Examples:
+      tenure schedules add nightly report --cron '15 3 * * *' --tz Europe/Berlin
+      tenure schedules add ping check '{"host": "a"}' --every 10m --overlap allow
+    """
+    application = None if app is None else load_app(app)
+    chosen = url if application is None else url_for(application, url, tell=say)
+    with coordination(chosen, create=True, token=token_for(application, url)) as serving:
+        body = payload.encode("utf-8", "surrogateescape")
+        job = _job(application, kind, body, queue, priority)
+        command = PutSchedule(
+            namespace=Namespace(namespace or namespace_of(application)),
+            name=schedule_name(schedule),
+            actor=operator(),
+            spec=schedule_spec(job, _options(timing)),
+        )
+        known = [each.name for each in serving.store.list_schedules(command.namespace)]
+        if command.name in known and not replace:
+            refuse(f"there is a schedule {schedule} already; --replace changes it")
+        changed = _ask(serving, command)
+    next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)
+    click.echo(f"{printable(schedule)}: fires next at {next_at}")
+
+
+def _options(timing: dict[str, Any]) -> ScheduleOptions:
+    spans = {name: timing.pop(name) for name in ("every", "jitter")}
+    given: Any = {name: value for name, value in timing.items() if value is not None}
+    for name, value in spans.items():
+        if value is not None:
+            given[name] = value / MICROSECONDS_PER_SECOND
+    options: ScheduleOptions = given
+    return options
+
+
+def _job(app: Any, kind: str, payload: bytes, queue: str | None, priority: int | None) -> JobSpec:
+    if app is None:
+        return JobSpec(
+            kind=Kind(kind),
+            queue=QueueName(queue or DEFAULT_QUEUE),
+            payload=payload,
+            priority=priority or 0,
+        )
+    handler = app.registry.get(Kind(kind))
+    if handler is None:
+        raise InvalidInput("KIND", f"the application has no kind {kind}", hint="omit --app")
+    check_payload(handler, payload)
+    given: Any = {"queue": queue, "priority": priority}
+    options = {name: value for name, value in given.items() if value is not None}
+    return called(app.call(kind, msgspec.json.decode(payload), **options))
+
+
+def _ask(serving: Coordination, command: ScheduleCommand) -> Schedule:
+    reply = serving.change_schedule(command)
+    if reply.schedule is None:
+        known = serving.store.list_schedules(command.namespace)
+        refuse(str(unknown_schedule(command.name, [each.name for each in known])))
+    if reply.cause is not None:
+        refuse(f"schedule {command.name}: another job has this id ({reply.cause.value})")
+    return reply.schedule
+
+
+def _schedule_argument(function: _F) -> _F:
+    return url_option(namespace_option(click.argument("schedule")(function)))
+
+
+@schedules.command(name="pause")
+@_schedule_argument
+def pause_schedule(url: str | None, namespace: str, schedule: str) -> None:
+    """Fire SCHEDULE no more until it is resumed. A deploy does not resume it."""
+    with coordination(url) as serving:
+        _ask(serving, PauseSchedule(**_key(namespace, schedule)))
+    click.echo(f"{printable(schedule)}: paused")
+
+
+@schedules.command(name="resume")
+@_schedule_argument
+def resume_schedule(url: str | None, namespace: str, schedule: str) -> None:
+    """Fire SCHEDULE again, from its next time on: paused time is not caught up."""
+    with coordination(url) as serving:
+        changed = _ask(serving, ResumeSchedule(**_key(namespace, schedule)))
+    next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)
+    click.echo(f"{printable(schedule)}: fires next at {next_at}")
+
+
+@schedules.command(name="rm")
+@_schedule_argument
+def remove_schedule(url: str | None, namespace: str, schedule: str) -> None:
+    """Remove SCHEDULE; its jobs stay. Workers do not write it again, `sync` does."""
+    with coordination(url) as serving:
+        _ask(serving, RemoveSchedule(**_key(namespace, schedule)))
+    click.echo(f"{printable(schedule)}: removed")
+
+
+@schedules.command(name="run")
+@_schedule_argument
+def run_schedule(url: str | None, namespace: str, schedule: str) -> None:
+    """Make a job of SCHEDULE now, whatever its times and its last run say; prints its id."""
+    with coordination(url) as serving:
+        job_id = new_job_id(serving.store.now(), os.urandom(ENTROPY_BYTES))
+        _ask(serving, RunSchedule(**_key(namespace, schedule), job_id=job_id))
+    click.echo(job_id)
+
+
+def _key(namespace: str, schedule: str) -> dict[str, Any]:
+    return {
+        "namespace": Namespace(namespace),
+        "name": schedule_name(schedule),
+        "actor": operator(),
+    }
+
+
+@schedules.command(name="sync")
+@app_url_option
+@json_option(list[SyncedSchedule])
+@click.option("--namespace", help="The namespace. [default: the application's]")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove schedules that this application declared before and declares no more.",
+)
+@click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
+def sync_schedules(
+    url: str | None, as_json: bool, namespace: str | None, prune: bool, app: str
+) -> None:
+    """Write the schedules that the application declares: a step of a deploy.
+
+    Paused schedules stay paused. Schedules that were made by hand, or that another application
+    declares, are left alone.
+    """
+    application = load_app(app)
+    chosen = url_for(application, url, tell=say)
+    with coordination(chosen, create=True, token=token_for(application, url)) as serving:
+        space = Namespace(namespace or application.namespace)
+        done = _synced(serving, space, application.registry.schedules(), app, prune=prune)
+    if as_json:
+        print_json(done)
+        return
+    for each in done:
+        click.echo(f"{printable(each.name)}: {each.action}")
+
+
+def _synced(
+    serving: Coordination,
+    namespace: Namespace,
+    declared: dict[ScheduleName, ScheduleSpec],
+    app: str,
+    *,
+    prune: bool,
+) -> list[SyncedSchedule]:
+    known = {each.name: each for each in serving.store.list_schedules(namespace)}
+    done = []
+    for name, spec in declared.items():
+        command = PutSchedule(
+            namespace=namespace, name=name, actor=operator(), spec=spec, declared_by=app
+        )
+        reply = serving.change_schedule(command)
+        changed = "changed" if name in known else "new"
+        done.append(SyncedSchedule(name=name, action=changed if reply.changed else "unchanged"))
+    for name, each in known.items():
+        if name not in declared and each.declared_by == app:
+            if prune:
+                _ask(serving, RemoveSchedule(namespace=namespace, name=name, actor=operator()))
+            action = "removed" if prune else "kept: no longer declared, --prune removes it"
+            done.append(SyncedSchedule(name=name, action=action))
+    return done

@@ -1,0 +1,114 @@
+"""Schedules from Python: `app.schedules`. The same requests as those of `tenure schedules`.
+
+Declaring one is `app.schedule(…)` or `@app.job(schedule=…)`, which write nothing. Over HTTP the
+requests are within the permissions of the token. Decides nothing itself.
+"""
+
+from difflib import get_close_matches
+
+from tenure.client.channel import Channel
+from tenure.client.functions import Sender
+from tenure.client.jobs import Job
+from tenure.client.shells import Operation, arun, in_thread, run
+from tenure.core.ids import ScheduleName
+from tenure.core.schedules import (
+    PauseSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    Schedule,
+    ScheduleCommand,
+)
+from tenure.errors import InvalidInput
+from tenure.handlers.schedules import schedule_name
+from tenure.protocol.records import ScheduleRecord, schedule_record
+
+
+class Schedules:
+    """List, pause, resume, run and remove schedules."""
+
+    def __init__(self, channel: Channel, sender: Sender) -> None:
+        self._channel = channel
+        self._sender = sender
+
+    def ls(self) -> list[ScheduleRecord]:
+        """Every schedule of the application's namespace, by name, without payloads."""
+        return run(self._listing())
+
+    async def als(self) -> list[ScheduleRecord]:
+        """`ls` for async code."""
+        return await arun(self._listing())
+
+    def pause(self, schedule: str) -> ScheduleRecord:
+        """Fire it no more until it is resumed; what it would have fired is not caught up."""
+        return run(self._changing(PauseSchedule, schedule))
+
+    async def apause(self, schedule: str) -> ScheduleRecord:
+        """`pause` for async code."""
+        return await arun(self._changing(PauseSchedule, schedule))
+
+    def resume(self, schedule: str) -> ScheduleRecord:
+        """Fire it again, from its next time on."""
+        return run(self._changing(ResumeSchedule, schedule))
+
+    async def aresume(self, schedule: str) -> ScheduleRecord:
+        """`resume` for async code."""
+        return await arun(self._changing(ResumeSchedule, schedule))
+
+    def remove(self, schedule: str) -> ScheduleRecord:
+        """End it; its jobs stay. A worker that starts does not write it again."""
+        return run(self._changing(RemoveSchedule, schedule))
+
+    async def aremove(self, schedule: str) -> ScheduleRecord:
+        """`remove` for async code."""
+        return await arun(self._changing(RemoveSchedule, schedule))
+
+    def run(self, schedule: str) -> Job[object]:
+        """Make a job of it now, whatever its times and its last run say."""
+        return run(self._running(schedule))
+
+    async def arun(self, schedule: str) -> Job[object]:
+        """`run` for async code."""
+        return await arun(self._running(schedule))
+
+    def _listing(self) -> Operation[list[ScheduleRecord]]:
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
+        return [schedule_record(each, bodies=False) for each in found]
+
+    def _changing(
+        self,
+        kind: type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSchedule],
+        schedule: str,
+    ) -> Operation[ScheduleRecord]:
+        name = schedule_name(schedule)
+        command = kind(namespace=self._channel.namespace, name=name, actor=self._channel.operator)
+        changed = yield from self._asking(command)
+        return schedule_record(changed, bodies=False)
+
+    def _running(self, schedule: str) -> Operation[Job[object]]:
+        yield from self._channel.linking()  # first: new ids are dated by the store's clock
+        command = RunSchedule(
+            namespace=self._channel.namespace,
+            name=schedule_name(schedule),
+            actor=self._channel.operator,
+            job_id=self._channel.new_job_id(),
+        )
+        yield from self._asking(command)
+        return Job(self._channel, command.job_id, decode=self._sender.decode)
+
+    def _asking(self, command: ScheduleCommand) -> Operation[Schedule]:
+        link = yield from self._channel.linking()
+        reply = yield in_thread(lambda: link.coordination.change_schedule(command))
+        if reply.schedule is None:
+            known = yield from self._listing()
+            raise unknown_schedule(command.name, [each.name for each in known])
+        found: Schedule = reply.schedule
+        return found
+
+
+def unknown_schedule(name: ScheduleName, known: list[ScheduleName]) -> InvalidInput:
+    """The error for a name that no schedule has."""
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "`tenure schedules ls` lists them"
+    return InvalidInput("schedule", f"there is no schedule {name}", hint=hint)

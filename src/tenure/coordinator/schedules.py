@@ -1,0 +1,165 @@
+"""Schedules in a coordinator: what is asked about them, and firing those that are due.
+
+The core decides and the store compares and swaps, so that any number of processes may fire the same
+schedules: each occurrence is dealt with once. [SC2] Whoever sweeps also fires, and only when it may
+sweep: not on a clock that jumped until a second reading confirms it. [SC6]
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from tenure.core.commands import Cancel, Command
+from tenure.core.ids import SYSTEM, JobId, RequestId
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.job import Job
+from tenure.core.outcomes import Moment
+from tenure.core.schedules import (
+    Firing,
+    RunSchedule,
+    Schedule,
+    ScheduleChange,
+    ScheduleCommand,
+    ScheduleReply,
+    decide_schedule,
+    plan_firing,
+)
+from tenure.core.verdicts import Answer
+from tenure.core.vocabulary import Overlap
+from tenure.errors import Closed, StoreUnavailable
+from tenure.ports import DueSchedules, Observer, Store
+
+MAX_TRIES = 8
+PAGE = 100
+ROUNDS = 150
+"""How often one pass asks for schedules that are due: one may have a hundred occurrences to catch
+up with, one in each round."""
+
+_log = logging.getLogger("tenure.schedules")
+
+
+def change_schedule(
+    store: Store, command: ScheduleCommand, observer: Observer | None
+) -> ScheduleReply:
+    """Decide about a request that was checked, and write what was decided."""
+    for _ in range(MAX_TRIES):
+        loaded = store.load_schedule(command.namespace, command.name)
+        existing = None
+        if isinstance(command, RunSchedule):
+            existing = store.load([command.job_id]).jobs.get(command.job_id)
+        at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
+        decided = decide_schedule(loaded.schedule, command, at, existing)
+        if decided.change is None:
+            return decided.reply
+        if store.save_schedule(decided.change, epoch=loaded.epoch):
+            _tell(observer, decided.change)
+            return decided.reply
+    raise StoreUnavailable(
+        f"schedule {command.name} changed under this request {MAX_TRIES} times in a row",
+        hint="nothing was written; send the same request again",
+    )
+
+
+def _tell(observer: Observer | None, change: ScheduleChange) -> None:
+    if observer is not None and change.job is not None:
+        observer.saved([change.job], {})
+
+
+class Executes(Protocol):
+    """What firing needs of a coordinator."""
+
+    store: Store
+    observer: Observer | None
+
+    def execute(self, command: Command) -> Answer:
+        """Submit one command and wait."""
+
+
+class FiringReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass did."""
+
+    fired: int = 0
+    next_in_us: Duration | None = None
+    """How long until a schedule is due; None if none will be, or if one could not be fired."""
+
+
+class Firer:
+    """Fires the schedules of one store. Thread-safe: it keeps nothing."""
+
+    def __init__(self, coordinator: Executes) -> None:
+        self._coordinator = coordinator
+        self._store = coordinator.store
+        self._observer = coordinator.observer
+
+    def fire_due(self) -> FiringReport:
+        """Deal with every occurrence that is due. Raises what the store raises."""
+        fired = 0
+        for _ in range(ROUNDS):
+            due = self._store.due_schedules(limit=PAGE)
+            if not due.schedules:
+                return FiringReport(fired=fired, next_in_us=due.next_in_us)
+            previous = self._previous(due)
+            firings = [self._fire(each, due, previous) for each in due.schedules]
+            fired += sum(each is not None and each.change.job is not None for each in firings)
+            if firings == [None] * len(firings):
+                return FiringReport(fired=fired)  # another process was faster, or none can be fired
+        return FiringReport(fired=fired, next_in_us=Duration(0))
+
+    def _previous(self, due: DueSchedules) -> Mapping[JobId, Job]:
+        """The jobs of the runs before, where a schedule needs to know."""
+        ids = [
+            each.last_job_id
+            for each in due.schedules
+            if each.last_job_id is not None and each.spec.overlap is not Overlap.ALLOW
+        ]
+        return self._store.load_without_bodies(ids) if ids else {}
+
+    def _fire(
+        self, schedule: Schedule, due: DueSchedules, previous: Mapping[JobId, Job]
+    ) -> Firing | None:
+        """Deal with an occurrence; None if another process did, or it cannot be done now."""
+        if not (schedule.spec.catch_up.is_known and schedule.spec.overlap.is_known):
+            return None  # left to processes of the version that wrote it [Y5]
+        last = None if schedule.last_job_id is None else previous.get(schedule.last_job_id)
+        at = Moment(now=due.now, epoch=due.epoch, entropy=b"")
+        try:
+            firing = plan_firing(schedule, last, at)
+            if firing.cancels is not None:
+                self._cancel(schedule, firing.cancels, firing)
+            if not self._store.save_schedule(firing.change, epoch=due.epoch):
+                return None
+        except (StoreUnavailable, Closed):
+            raise
+        except Exception:  # one schedule that cannot be fired must not stop the others
+            _log.exception("schedule %s could not be fired", schedule.name)
+            return None
+        _tell(self._observer, firing.change)
+        _log_firing(schedule, firing)
+        return firing
+
+    def _cancel(self, schedule: Schedule, job_id: JobId, firing: Firing) -> None:
+        """Ask the run before to stop. First: if this process dies now, the occurrence is still due,
+        and whoever fires it asks again, which changes nothing. [SC7]"""
+        made = firing.change.job
+        assert made is not None
+        self._coordinator.execute(
+            Cancel(
+                job_id=job_id,
+                actor=SYSTEM,
+                request_id=RequestId(f"schedule:{made.job.id}"),
+                reason=f"the schedule {schedule.name} fired again",
+            )
+        )
+
+
+def _log_firing(before: Schedule, firing: Firing) -> None:
+    after = firing.change.schedule
+    if after.missed > before.missed:
+        _log.warning("schedule %s: %d occurrences missed", after.name, after.missed - before.missed)
+    if after.skipped > before.skipped:
+        _log.info("schedule %s: skipped, because its last run has not ended", after.name)
+    if firing.late_us is not None:
+        late_s = firing.late_us / MICROSECONDS_PER_SECOND
+        _log.debug("schedule %s: job %s, %.1f s late", after.name, after.last_job_id, late_s)

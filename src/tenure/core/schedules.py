@@ -1,0 +1,559 @@
+"""Schedules: when they fire, which job each occurrence makes, and what happens to one that is late
+or meets a run that has not ended.
+
+Pure: callers pass the moment. An occurrence is one nominal time of a schedule. Its job's id follows
+from namespace, schedule and nominal time, so that it is made once, whoever makes it. [SC1]
+`decide_schedule` is the only function that changes a schedule on request, `plan_firing` the only
+one that fires it. Zones come from the system's database of time zones, or from the package tzdata.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any, TypeAlias, assert_never
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+from msgspec.structs import replace
+
+from tenure.core.checks import (
+    MAX_NAME,
+    check_actor,
+    check_duration,
+    check_job_id,
+    check_label,
+    check_name,
+    check_type,
+    check_word,
+    shown,
+)
+from tenure.core.commands import Enqueue, ScheduledEnqueue
+from tenure.core.ids import (
+    DERIVED_VERSION,
+    SYSTEM,
+    Actor,
+    JobId,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+    new_job_id,
+    occurrence_job_id,
+)
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, later, seconds
+from tenure.core.job import Job
+from tenure.core.lifecycle import decide
+from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.policy import Policy
+from tenure.core.validation import Limits, check_command
+from tenure.core.vocabulary import CatchUp, Cause, Overlap
+from tenure.errors import InvalidInput
+
+SHORTEST_EVERY = seconds(1)
+MAX_CRON = 200
+MAX_CATCH_UP = 100
+"""How many occurrences `catch_up="all"` makes up for; older ones are missed. [SC8]"""
+MAX_COUNTED = 5_000
+"""How many missed occurrences of a cron expression are counted at a time: three days of minutes,
+which take half a second."""
+LATE = seconds(60)
+"""With `catch_up="none"` an occurrence that is later than this is missed. [SC8]"""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_ZONES_REMEMBERED = 256
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is declared about a schedule: when it fires and which job that makes."""
+
+    kind: Kind
+    queue: QueueName
+    payload: bytes = b"null"
+    priority: int = 0
+    policy: Policy = Policy()
+    concurrency_key: str | None = None
+    concurrency_group: str | None = None
+    expires_us: Duration | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    every_us: Duration | None = None
+    catch_up: CatchUp = CatchUp.LATEST
+    overlap: Overlap = Overlap.SKIP
+    jitter_us: Duration = Duration(0)
+
+    @property
+    def timing(self) -> tuple[str | None, str, Duration | None]:
+        """What its nominal times follow from."""
+        return self.cron, self.tz, self.every_us
+
+
+_OF_ITS_JOB = (
+    "kind",
+    "queue",
+    "payload",
+    "priority",
+    "policy",
+    "concurrency_key",
+    "concurrency_group",
+    "expires_us",
+)
+"""What a spec says about the job: fields of an enqueue, of the same names."""
+
+
+def job_fields(source: Any) -> dict[str, Any]:
+    """What a spec says about its job; or what a call says, for the spec of a schedule."""
+    return {name: getattr(source, name) for name in _OF_ITS_JOB}
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One row of the `schedule` table.
+
+    `next_at` is the nominal time of the next occurrence; None while it is paused, after it was
+    removed, and if there is none. A removed schedule keeps its row, so that a worker that starts
+    does not declare it again. [SC10]
+    """
+
+    namespace: Namespace
+    name: ScheduleName
+    spec: ScheduleSpec
+    rev: int
+    created_at: Instant
+    updated_at: Instant
+    updated_by: Actor
+    declared_by: str | None = None  # the application that declares it; None: made by hand
+    next_at: Instant | None = None
+    paused_at: Instant | None = None
+    removed_at: Instant | None = None
+    last_at: Instant | None = None  # the nominal time of the last occurrence that was dealt with
+    last_job_id: JobId | None = None
+    fired: int = 0
+    skipped: int = 0  # because the run before had not ended
+    missed: int = 0  # because nobody fired them in time
+
+
+class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule's next row, and the job that goes with it. A store writes both, or neither: it
+    writes iff the row's rev is still `expected_rev` (0: there is no such row). [SC3]"""
+
+    schedule: Schedule
+    expected_rev: int
+    job: Change | None = None
+
+
+# --- Times -------------------------------------------------------------------------------------
+
+
+def next_after(spec: ScheduleSpec, after: Instant) -> Instant | None:
+    """The first nominal time after `after`; None: there is none in fifty years. [SC4] [SC5]"""
+    if spec.every_us is not None:
+        return Instant((after // spec.every_us + 1) * spec.every_us)
+    return next(_cron_times(spec, after), None)
+
+
+def next_times(spec: ScheduleSpec, after: Instant, *, number: int) -> list[Instant]:
+    """The next nominal times."""
+    found: list[Instant] = []
+    while len(found) < number:
+        at = next_after(spec, found[-1] if found else after)
+        if at is None:
+            break
+        found.append(at)
+    return found
+
+
+def _cron_times(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
+    """The nominal times after `after`, rising. CronSim may begin before it in an hour that the
+    clocks repeat, and it may give one time twice where they skip an hour."""
+    assert spec.cron is not None
+    last = after
+    begin = (_EPOCH + timedelta(microseconds=after)).astimezone(_zone(spec.tz))
+    for at in CronSim(spec.cron, begin):
+        instant = Instant((at.astimezone(UTC) - _EPOCH) // _MICROSECOND)
+        if instant > last:
+            yield instant
+            last = instant
+
+
+@lru_cache(maxsize=_ZONES_REMEMBERED)
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
+class DueTimes(msgspec.Struct, frozen=True):
+    """The latest occurrences that are due, in order, and how many came before them."""
+
+    times: tuple[Instant, ...]
+    older: int
+
+
+def due_times(spec: ScheduleSpec, first: Instant, now: Instant) -> DueTimes:
+    """The occurrences from `first` until `now`: the latest, and the number of the others, which
+    is a lower bound after a very long stop."""
+    if spec.every_us is not None:
+        number = (now - first) // spec.every_us + 1
+        kept = min(number, MAX_CATCH_UP)
+        begin = first + (number - kept) * spec.every_us
+        times = tuple(Instant(begin + nth * spec.every_us) for nth in range(kept))
+        return DueTimes(times, number - kept)
+    latest: deque[Instant] = deque([first], maxlen=MAX_CATCH_UP)
+    number = 1
+    for at in _cron_times(spec, first):
+        if at > now:
+            break
+        if number == MAX_COUNTED:
+            return DueTimes(tuple(_latest(spec, latest[-1], now)), number)
+        latest.append(at)
+        number += 1
+    return DueTimes(tuple(latest), number - len(latest))
+
+
+def _latest(spec: ScheduleSpec, after: Instant, now: Instant) -> deque[Instant]:
+    """The latest occurrences until `now`, without going through all of them: by looking back twice
+    as far until there are enough. At least one of them is after `after`."""
+    back_us = MAX_CATCH_UP * 60 * MICROSECONDS_PER_SECOND  # cron fires once a minute at most
+    while True:
+        begin = later(Instant(now - back_us), after)
+        latest: deque[Instant] = deque(maxlen=MAX_CATCH_UP)
+        latest.extend(takewhile(lambda at: at <= now, _cron_times(spec, begin)))
+        if len(latest) == MAX_CATCH_UP or begin == after:
+            return latest
+        back_us *= 2
+
+
+def jitter_of(job_id: JobId, most: Duration) -> Duration:
+    """How long after its nominal time this occurrence's job is ready: the same whoever asks."""
+    drawn = int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big")
+    return Duration(drawn % (most + 1))
+
+
+# --- Firing ------------------------------------------------------------------------------------
+
+
+class Firing(msgspec.Struct, frozen=True, kw_only=True):
+    """What firing a schedule does: cancel this job first, then write this change."""
+
+    change: ScheduleChange
+    cancels: JobId | None = None
+
+    @property
+    def late_us(self) -> Duration | None:
+        """How late the job was made; None if none was."""
+        job = self.change.job
+        if job is None or job.job.scheduled_for is None:
+            return None
+        return Duration(max(0, job.job.enqueued_at - job.job.scheduled_for))
+
+
+def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
+    """Deal with the next occurrence of a schedule that is due: make its job, skip it or miss it.
+    `previous` is the job of the run before, if it still exists. [SC6] [SC7] [SC8]
+
+    One occurrence at a time: with `catch_up="all"` the next one is due at once.
+    """
+    spec, first = schedule.spec, schedule.next_at
+    assert first is not None
+    assert first <= at.now, "it is not due"
+    due = due_times(spec, first, at.now)
+    chosen, missed = _chosen(spec.catch_up, due, at.now)
+    dealt_with = due.times[-1] if chosen is None else chosen
+    after = replace(
+        schedule,
+        rev=schedule.rev + 1,
+        updated_at=at.now,
+        updated_by=SYSTEM,
+        next_at=next_after(spec, dealt_with),
+        last_at=dealt_with,
+        missed=schedule.missed + missed,
+    )
+    if chosen is None:
+        return Firing(change=ScheduleChange(schedule=after, expected_rev=schedule.rev))
+    is_live = previous is not None and not previous.status.is_terminal
+    if is_live and spec.overlap is Overlap.SKIP:
+        after = replace(after, skipped=schedule.skipped + 1)
+        return Firing(change=ScheduleChange(schedule=after, expected_rev=schedule.rev))
+    job_id = occurrence_job_id(schedule.namespace, schedule.name, chosen)
+    made = _job(schedule, job_id, at, nominal=chosen, actor=SYSTEM)
+    after = replace(after, fired=schedule.fired + 1, last_job_id=job_id)
+    return Firing(
+        change=ScheduleChange(schedule=after, expected_rev=schedule.rev, job=made),
+        cancels=schedule.last_job_id if is_live and spec.overlap is Overlap.CANCEL else None,
+    )
+
+
+def _chosen(catch_up: CatchUp, due: DueTimes, now: Instant) -> tuple[Instant | None, int]:
+    """The occurrence to fire, and how many before it are missed. [SC8]"""
+    if catch_up is CatchUp.ALL:
+        return due.times[0], due.older
+    missed = due.older + len(due.times) - 1
+    if catch_up is CatchUp.NONE and now - due.times[-1] > LATE:
+        return None, missed + 1
+    return due.times[-1], missed
+
+
+def _job(
+    schedule: Schedule, job_id: JobId, at: Moment, *, nominal: Instant, actor: Actor
+) -> Change:
+    spec = schedule.spec
+    command = ScheduledEnqueue(
+        job_id=job_id,
+        namespace=schedule.namespace,
+        actor=actor,
+        run_at=Instant(nominal + jitter_of(job_id, spec.jitter_us)),
+        schedule=schedule.name,
+        scheduled_for=nominal,
+        **job_fields(spec),
+    )
+    outcome = decide(None, command, at)
+    assert isinstance(outcome, Applied)
+    return outcome.change
+
+
+# --- Requests ----------------------------------------------------------------------------------
+
+
+class PutSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Declare a schedule, or change it. With `only_new` only a name that the store has never had is
+    written: what a worker that starts asks for. [SC10]"""
+
+    namespace: Namespace
+    name: ScheduleName
+    actor: Actor
+    spec: ScheduleSpec
+    declared_by: str | None = None
+    only_new: bool = False
+
+
+class PauseSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Fire it no more until it is resumed. [SC9]"""
+
+    namespace: Namespace
+    name: ScheduleName
+    actor: Actor
+
+
+class ResumeSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Fire a paused schedule again; what it would have fired meanwhile is not caught up. [SC9]"""
+
+    namespace: Namespace
+    name: ScheduleName
+    actor: Actor
+
+
+class RemoveSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """End a schedule; its jobs stay. [SC10]"""
+
+    namespace: Namespace
+    name: ScheduleName
+    actor: Actor
+
+
+class RunSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a job of it now, whatever its times and its last run say. The caller makes the id, so a
+    repeated request is one job. [SC11]"""
+
+    namespace: Namespace
+    name: ScheduleName
+    actor: Actor
+    job_id: JobId
+
+
+ScheduleCommand: TypeAlias = (
+    PutSchedule | PauseSchedule | ResumeSchedule | RemoveSchedule | RunSchedule
+)
+
+
+class ScheduleReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedule as it is now; None if there is none of this name. `changed` says whether the
+    request changed it."""
+
+    schedule: Schedule | None
+    changed: bool = False
+    cause: Cause | None = None
+
+
+class ScheduleDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Write this change, if there is one, and then give this answer."""
+
+    reply: ScheduleReply
+    change: ScheduleChange | None = None
+
+
+def decide_schedule(
+    schedule: Schedule | None, command: ScheduleCommand, at: Moment, existing: Job | None = None
+) -> ScheduleDecision:
+    """What a request does to a schedule. `existing` is the job that has the id of a
+    `RunSchedule` already, if there is one."""
+    if isinstance(command, PutSchedule):
+        return _put(schedule, command, at)
+    if schedule is None or schedule.removed_at is not None:
+        return ScheduleDecision(reply=ScheduleReply(schedule=None))
+    match command:
+        case PauseSchedule():
+            if schedule.paused_at is not None:
+                return _unchanged(schedule)
+            return _changed(schedule, command.actor, at, next_at=None, paused_at=at.now)
+        case ResumeSchedule():
+            if schedule.paused_at is None:
+                return _unchanged(schedule)
+            next_at = _first_after(schedule.spec, schedule, at)
+            return _changed(schedule, command.actor, at, next_at=next_at, paused_at=None)
+        case RemoveSchedule():
+            return _changed(
+                schedule, command.actor, at, next_at=None, paused_at=None, removed_at=at.now
+            )
+        case RunSchedule():
+            return _run(schedule, command, at, existing)
+        case _:
+            assert_never(command)
+
+
+def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> ScheduleDecision:
+    spec, said = command.spec, {"spec": command.spec, "declared_by": command.declared_by}
+    if schedule is None:
+        made = Schedule(
+            namespace=command.namespace,
+            name=command.name,
+            spec=spec,
+            rev=1,
+            created_at=at.now,
+            updated_at=at.now,
+            updated_by=command.actor,
+            declared_by=command.declared_by,
+            next_at=next_after(spec, at.now),
+        )
+        change = ScheduleChange(schedule=made, expected_rev=0)
+        return ScheduleDecision(reply=ScheduleReply(schedule=made, changed=True), change=change)
+    if command.only_new:
+        return _unchanged(schedule)
+    is_removed = schedule.removed_at is not None
+    if not is_removed and (schedule.spec, schedule.declared_by) == (spec, command.declared_by):
+        return _unchanged(schedule)
+    keeps_times = not is_removed and schedule.spec.timing == spec.timing
+    next_at = schedule.next_at
+    if not keeps_times and schedule.paused_at is None:
+        next_at = _first_after(spec, schedule, at)
+    return _changed(schedule, command.actor, at, next_at=next_at, removed_at=None, **said)
+
+
+def _first_after(spec: ScheduleSpec, schedule: Schedule, at: Moment) -> Instant | None:
+    """The first occurrence to come. Never one that was dealt with: the clock may have been set
+    back since. [SC2]"""
+    return next_after(spec, at.now if schedule.last_at is None else later(at.now, schedule.last_at))
+
+
+def _run(
+    schedule: Schedule, command: RunSchedule, at: Moment, existing: Job | None
+) -> ScheduleDecision:
+    if existing is not None:
+        is_its_own = (existing.namespace, existing.schedule) == (schedule.namespace, schedule.name)
+        cause = None if is_its_own else Cause.IDEMPOTENCY_KEY_REUSE
+        return ScheduleDecision(reply=ScheduleReply(schedule=schedule, cause=cause))
+    made = _job(schedule, command.job_id, at, nominal=at.now, actor=command.actor)
+    decided = _changed(
+        schedule, command.actor, at, last_job_id=command.job_id, fired=schedule.fired + 1
+    )
+    assert decided.change is not None
+    return ScheduleDecision(reply=decided.reply, change=replace(decided.change, job=made))
+
+
+def _unchanged(schedule: Schedule) -> ScheduleDecision:
+    return ScheduleDecision(reply=ScheduleReply(schedule=schedule))
+
+
+def _changed(schedule: Schedule, actor: Actor, at: Moment, **fields: object) -> ScheduleDecision:
+    after = replace(schedule, rev=schedule.rev + 1, updated_at=at.now, updated_by=actor, **fields)
+    change = ScheduleChange(schedule=after, expected_rev=schedule.rev)
+    return ScheduleDecision(reply=ScheduleReply(schedule=after, changed=True), change=change)
+
+
+# --- Limits ------------------------------------------------------------------------------------
+
+_ANY_TIME = Instant(1_700_000_000_000_000)
+
+
+def check_schedule_command(command: ScheduleCommand, limits: Limits) -> None:
+    """Raise `InvalidInput` unless every field of the request is within its limits. [SC12]"""
+    check_name("namespace", command.namespace)
+    check_name("schedule", command.name)
+    check_actor(command.actor)
+    if isinstance(command, RunSchedule):
+        check_job_id("job_id", command.job_id)
+        if command.job_id[14] == DERIVED_VERSION:
+            raise InvalidInput("job_id", "is a UUID of version 8: such ids follow from other jobs")
+    if isinstance(command, PutSchedule):
+        if command.declared_by is not None:
+            check_label("declared_by", command.declared_by, most=2 * MAX_NAME)
+        check_schedule_spec(command.spec)
+        _check_job(command, limits)
+
+
+def _check_job(command: PutSchedule, limits: Limits) -> None:
+    """The job that it makes, by the rules of any other enqueue."""
+    job = Enqueue(
+        job_id=new_job_id(_ANY_TIME, bytes(16)),
+        namespace=command.namespace,
+        actor=command.actor,
+        **job_fields(command.spec),
+    )
+    check_command(job, limits)
+
+
+def check_schedule_spec(spec: ScheduleSpec) -> None:
+    """When it fires, and what it does about late and overlapping runs. [SC12]"""
+    check_type("spec", spec, ScheduleSpec)
+    check_word("catch_up", spec.catch_up, CatchUp)
+    check_word("overlap", spec.overlap, Overlap)
+    check_duration("jitter_us", spec.jitter_us)
+    if spec.catch_up is CatchUp.ALL and spec.overlap is Overlap.SKIP:
+        raise InvalidInput(
+            "catch_up",
+            "all would make every missed job, and overlap skip would then skip all but the first",
+            hint='use overlap="allow" or "cancel", or catch_up="latest"',
+        )
+    if (spec.cron is None) == (spec.every_us is None):
+        given = "neither is given" if spec.cron is None else "both are given"
+        raise InvalidInput("cron", f"a schedule has cron or every, {given}", hint="give one")
+    _check_zone(spec)
+    if spec.every_us is not None:
+        check_duration("every_us", spec.every_us)
+        if spec.every_us < SHORTEST_EVERY:
+            raise InvalidInput("every_us", "is less than a second")
+    else:
+        _check_cron(spec)
+
+
+def _check_zone(spec: ScheduleSpec) -> None:
+    check_label("tz", spec.tz, most=MAX_NAME)
+    if spec.every_us is not None and spec.tz != "UTC":
+        raise InvalidInput("tz", "is for cron; every counts from 1970 UTC", hint="leave it out")
+    try:
+        _zone(spec.tz)
+    except (LookupError, ValueError, OSError) as wrong:  # OSError: the name of a directory
+        raise InvalidInput(
+            "tz",
+            f"{shown(spec.tz)} is no time zone that this machine knows",
+            hint="write a name such as Europe/Berlin; `pip install tzdata` adds the database",
+        ) from wrong
+
+
+def _check_cron(spec: ScheduleSpec) -> None:
+    assert spec.cron is not None
+    check_label("cron", spec.cron, most=MAX_CRON)
+    if len(spec.cron.split()) != 5:
+        raise InvalidInput(
+            "cron",
+            f"{shown(spec.cron)} does not have five fields",
+            hint="minute, hour, day of the month, month, day of the week, as in 15 3 * * *",
+        )
+    try:
+        first = next_after(spec, _ANY_TIME)
+    except (CronSimError, AssertionError, ValueError) as wrong:  # it asserts in some of its cases
+        what = str(wrong).lower() or "not a cron expression"
+        raise InvalidInput("cron", f"{shown(spec.cron)}: {what}") from wrong
+    if first is None:
+        raise InvalidInput("cron", f"{shown(spec.cron)} never fires", hint="check day and month")

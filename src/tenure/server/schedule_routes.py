@@ -1,0 +1,174 @@
+"""Handlers of the routes about schedules.
+
+A caller sees and changes the schedules whose job is within its scope: of its namespace, its queues
+and its kinds. Others are unknown to it. [SC13]
+"""
+
+import os
+
+from starlette.responses import Response
+
+from tenure.core.ids import ENTROPY_BYTES, JobId, ScheduleName, new_job_id
+from tenure.core.schedules import (
+    PauseSchedule,
+    PutSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    Schedule,
+    ScheduleCommand,
+    ScheduleReply,
+    next_times,
+)
+from tenure.core.vocabulary import Role
+from tenure.errors import InvalidInput
+from tenure.protocol.fields import moment
+from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.records import schedule_record
+from tenure.protocol.replies import ScheduleReply as ScheduleMessage
+from tenure.protocol.replies import SchedulesReply
+from tenure.protocol.requests import PutScheduleMessage, RunScheduleMessage, schedule_spec
+from tenure.server.calls import Call, Handler, answer
+from tenure.server.problems import Refused, out_of_scope
+
+SHOWN_TIMES = 5
+ROW_BYTES = 2 << 10
+"""About how much memory a schedule takes without its payload."""
+
+
+async def schedules(call: Call) -> Response:
+    """List schedules within the caller's scope."""
+    namespace = call.namespace()
+    found = await call.services.listing(lambda: call.store.list_schedules(namespace))
+    seen = [each for each in found if _sees(call, each)]
+    call.memory.read(ROW_BYTES * len(seen))
+    return await call.large_answer(
+        lambda: SchedulesReply(
+            schedules=tuple(schedule_record(each, bodies=False) for each in seen)
+        )
+    )
+
+
+async def schedule(call: Call) -> Response:
+    """Read a schedule."""
+    return await _answer(call, ScheduleReply(schedule=await _find(call)))
+
+
+async def put_schedule(call: Call) -> Response:
+    """Make a schedule, or change it."""
+    message, principal = call.message(PutScheduleMessage), call.principal
+    principal.check_queues([message.queue])
+    principal.check_kinds([message.kind])
+    undo = message.policy.compensation
+    if undo is not None:
+        principal.check_compensation(undo.queue, undo.kind)
+    is_worker = principal.token is not None and principal.token.role is Role.WORKER
+    if is_worker and not message.only_new:
+        raise out_of_scope("a worker only makes schedules that are new", field="only_new")
+    name, namespace = _name(call), call.namespace()
+    loaded = await call.services.blocking(lambda: call.store.load_schedule(namespace, name))
+    if loaded.schedule is not None and not _sees(call, loaded.schedule):
+        raise out_of_scope("a schedule of this name is out of this token's scope", field="schedule")
+    command = PutSchedule(
+        namespace=namespace,
+        name=name,
+        actor=call.actor,
+        spec=schedule_spec(message),
+        declared_by=message.declared_by,
+        only_new=message.only_new,
+    )
+    return await _decided(call, command)
+
+
+_CHANGES: dict[str, type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSchedule]] = {
+    "pause-schedule": PauseSchedule,
+    "resume-schedule": ResumeSchedule,
+    "remove-schedule": RemoveSchedule,
+}
+
+
+async def change_schedule(call: Call) -> Response:
+    """Pause, resume or remove a schedule, by the route."""
+    await _find(call)
+    kind = _CHANGES[call.route.name]
+    return await _decided(
+        call, kind(namespace=call.namespace(), name=_name(call), actor=call.actor)
+    )
+
+
+async def run_schedule(call: Call) -> Response:
+    """Make a job of a schedule now."""
+    await _find(call)
+    job_id = call.message(RunScheduleMessage).job_id
+    if job_id is None:
+        job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
+    command = RunSchedule(
+        namespace=call.namespace(),
+        name=_name(call),
+        actor=call.actor,
+        job_id=JobId(job_id.lower()),
+    )
+    return await _decided(call, command, job_id=command.job_id)
+
+
+async def _decided(
+    call: Call, command: ScheduleCommand, *, job_id: JobId | None = None
+) -> Response:
+    reply = await call.services.blocking(lambda: call.coordinator.change_schedule(command))
+    if reply.schedule is None:
+        raise _unknown(command.name)
+    if reply.cause is not None:
+        raise InvalidInput("job_id", "another job has this id", hint="leave it out")
+    if job_id is not None:
+        queue = reply.schedule.spec.queue
+        call.services.waiting_claims.enqueued(command.namespace, [queue])
+    return await _answer(call, reply, job_id=job_id)
+
+
+async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = None) -> Response:
+    found = reply.schedule
+    assert found is not None
+    times = []
+    if found.next_at is not None:
+        later = next_times(found.spec, found.next_at, number=SHOWN_TIMES - 1)
+        times = [found.next_at, *later]
+    message = ScheduleMessage(
+        schedule=schedule_record(found, bodies=call.principal.sees_bodies),
+        next_times=tuple(map(moment, times)),
+        changed=reply.changed,
+        job_id=job_id,
+    )
+    return answer(message)
+
+
+async def _find(call: Call) -> Schedule:
+    """The schedule that the path names."""
+    name, namespace = _name(call), call.namespace()
+    loaded = await call.services.blocking(lambda: call.store.load_schedule(namespace, name))
+    found = loaded.schedule
+    if found is None or found.removed_at is not None or not _sees(call, found):
+        raise _unknown(name)
+    return found
+
+
+def _name(call: Call) -> ScheduleName:
+    return ScheduleName(call.path["schedule"])
+
+
+def _sees(call: Call, found: Schedule) -> bool:
+    return call.principal.sees_work(found.spec.queue, found.spec.kind)
+
+
+def _unknown(name: ScheduleName) -> Refused:
+    return Refused(404, ProblemCode.UNKNOWN_SCHEDULE, f"there is no schedule {name}")
+
+
+HANDLERS: dict[str, Handler] = {
+    "schedules": schedules,
+    "schedule": schedule,
+    "put-schedule": put_schedule,
+    "pause-schedule": change_schedule,
+    "resume-schedule": change_schedule,
+    "remove-schedule": change_schedule,
+    "run-schedule": run_schedule,
+}

@@ -1,0 +1,106 @@
+"""Schedules of the SQL stores. A mixin of `SqlStore`, which owns jobs and events."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure.core.ids import Epoch, JobId, Namespace, ScheduleName
+from tenure.core.instants import Duration, Instant
+from tenure.core.outcomes import Change
+from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
+from tenure.errors import StoreError
+from tenure.ports import DueSchedules, LoadedSchedule, Saved
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+SCHEDULE_COLUMNS: tuple[str, ...] = (*Schedule.__struct_fields__, "payload")
+_KEY = ("namespace", "name")
+_CHANGING = tuple(name for name in SCHEDULE_COLUMNS if name not in _KEY)
+COLUMN_WORDS = {
+    "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
+    "schedule_values": ", ".join(f":{name}" for name in SCHEDULE_COLUMNS),
+    "schedule_assignments": ", ".join(f"{name} = :{name}" for name in _CHANGING),
+}
+
+_NO_PAYLOAD = b""
+"""In the document of the spec: the payload has a column of its own, as text."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(ScheduleSpec).decode
+
+
+class Schedules(Transactional):
+    """The part of `tenure.ports.Store` about schedules."""
+
+    @abstractmethod
+    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[Any]) -> list[Query]:
+        """Locks on these jobs, and on the epoch before them."""
+
+    @abstractmethod
+    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        """Write changes of jobs in this transaction."""
+
+    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
+        """The schedules of a namespace that were not removed, by name."""
+        query = self._query("list_schedules", namespace=namespace)
+        return [_schedule(row) for row in self._rows(query, listing=True)]
+
+    def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
+        """A schedule, also a removed one."""
+        query = self._query("load_schedule", namespace=namespace, name=name)
+        found, [(now, epoch)] = self._read(
+            lambda tx: tx.fetch(query, self._query("moment"), last=True)
+        )
+        schedule = _schedule(found[0]) if found else None
+        return LoadedSchedule(Instant(now), Epoch(epoch), schedule)
+
+    def due_schedules(self, *, limit: int) -> DueSchedules:
+        """The schedules whose next time has come. One statement while there is none."""
+        [(first, now, epoch)] = self._rows(self._query("next_schedule"))
+        rows: list[Row] = []
+        if first is not None and first <= now:
+            rows = self._rows(self._query("due_schedules", until=now, limit=limit))
+        next_in = None if first is None else Duration(max(0, first - now))
+        return DueSchedules(Instant(now), Epoch(epoch), tuple(map(_schedule, rows)), next_in)
+
+    def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
+        """Write the schedule and its job, if the rev and the epoch are still these. [SC3]"""
+        return self._write(lambda tx: self._save_schedule(tx, change, epoch))
+
+    def _save_schedule(self, tx: Transaction, change: ScheduleChange, epoch: Epoch) -> bool:
+        # With the epoch locked, it is still this one at the commit.
+        *_, [(_, current)] = tx.fetch(*self._row_locks([], []), self._query("moment"))
+        if current != epoch:
+            return False
+        name = "update_schedule" if change.expected_rev else "insert_schedule"
+        values = _values(change.schedule)
+        [written] = tx.fetch(self._query(name, expected_rev=change.expected_rev, **values))
+        if not written:
+            return False
+        if change.job is not None:
+            self._save_held(tx, [change.job], epoch)  # a job of this id stays as it is
+        return True
+
+
+def _values(schedule: Schedule) -> dict[str, object]:
+    values: dict[str, object] = msgspec.structs.asdict(schedule)
+    values["payload"] = schedule.spec.payload.decode()
+    values["spec"] = _encode(replace(schedule.spec, payload=_NO_PAYLOAD)).decode()
+    return values
+
+
+def _schedule(row: Row) -> Schedule:
+    values = dict(zip(SCHEDULE_COLUMNS, row, strict=True))
+    payload = values.pop("payload").encode()
+    try:
+        spec = replace(_decode(values["spec"]), payload=payload)
+    except msgspec.MsgspecError as wrong:
+        raise StoreError(
+            f"schedule {values['name']} cannot be read: {wrong}",
+            hint="upgrade Tenure, or correct what was written by hand",
+        ) from wrong
+    return Schedule(**values | {"spec": spec})

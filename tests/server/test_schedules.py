@@ -1,0 +1,154 @@
+"""Schedules over HTTP: who sees and changes which."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.schedules import Firer
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName
+from tenure.core.vocabulary import Role
+from tests.server.harness import JOB, Answer, Stage
+
+HOURLY: dict[str, Any] = {"queue": "q", "kind": "k", "every_s": 3600, "payload": {"pin": 1}}
+O, W, V = Role.OPERATOR, Role.WORKER, Role.VIEWER  # noqa: E741 - as in the table of routes
+
+
+def put(stage: Stage, name: str = "s", token: str | None = None, **fields: Any) -> Answer:
+    chosen = token or stage.of(O)
+    return stage.ask("PUT", f"/v1/schedules/{name}/spec", {**HOURLY, **fields}, token=chosen)
+
+
+def post(stage: Stage, path: str, message: Any = None, token: str | None = None) -> Answer:
+    return stage.ask("POST", f"/v1/schedules/{path}", message, token=token or stage.of(O))
+
+
+@spec("SC13")
+def test_a_schedule_is_made_read_changed_and_removed(stage: Stage) -> None:
+    made = put(stage)
+    read = stage.ask("GET", "/v1/schedules/s/spec", token=stage.of(O))
+    listed = stage.ask("GET", "/v1/schedules", token=stage.of(O)).json["schedules"]
+    paused, resumed = post(stage, "s/pause"), post(stage, "s/resume")
+    removed, gone = post(stage, "s/remove"), post(stage, "s/pause")
+
+    assert (made.status, made.json["changed"]) == (200, True)
+    assert read.json["schedule"] == made.json["schedule"]
+    assert read.json["schedule"]["payload"] == {"pin": 1}
+    assert len(read.json["next_times"]) == 5
+    assert read.json["schedule"]["updated_by"] == "operator:operator-1"
+    assert [each["name"] for each in listed] == ["s"]
+    assert "payload" not in listed[0]
+    assert (paused.json["next_times"], paused.json["schedule"]["next_at"]) == ([], None)
+    assert resumed.json["schedule"]["paused_at"] is None
+    assert removed.status == 200
+    assert (gone.status, gone.code) == (404, "unknown_schedule")
+
+
+@spec("SC11", "SC13")
+def test_a_schedule_is_run_and_its_jobs_are_listed(stage: Stage) -> None:
+    put(stage)
+    asked = {"job_id": JOB.format(7)}
+
+    first, again = post(stage, "s/run", asked), post(stage, "s/run", asked)
+    fresh = post(stage, "s/run", {})
+    taken = post(stage, "s/run", {"job_id": stage.enqueue(9)})
+
+    assert first.json["job_id"] == again.json["job_id"] == JOB.format(7)
+    assert (first.json["changed"], again.json["changed"]) == (True, False)
+    listed = stage.ask("GET", "/v1/jobs?schedule=s", token=stage.of(O)).json["jobs"]
+    assert {each["id"] for each in listed} == {JOB.format(7), fresh.json["job_id"]}
+    assert (taken.status, taken.json["field"]) == (422, "job_id")
+
+
+@spec("SC6", "SC13")
+def test_a_fired_job_shows_its_schedule_and_a_grant_its_nominal_time(stage: Stage) -> None:
+    put(stage)
+    stage.clock.advance(3600)
+    Firer(stage.coordinator).fire_due()
+
+    [job] = stage.ask("GET", "/v1/jobs?schedule=s", token=stage.of(O)).json["jobs"]
+    [grant] = stage.call("claim", stage.claim_message(), role=W).json["grants"]
+
+    assert job["schedule"] == grant["schedule"] == "s"
+    assert job["scheduled_for"] == grant["scheduled_for"]
+    assert job["scheduled_for"].endswith(":00:00Z")
+
+
+@spec("SC13", "SC10")
+def test_a_worker_makes_new_schedules_only(stage: Stage) -> None:
+    worker = stage.of(W)
+
+    refused = put(stage, token=worker)
+    made = put(stage, token=worker, only_new=True, declared_by="shop:app")
+    again = put(stage, token=worker, only_new=True, every_s=60)
+
+    assert (refused.status, refused.json["field"]) == (403, "only_new")
+    assert (made.status, made.json["changed"]) == (200, True)
+    assert (again.status, again.json["changed"]) == (200, False)
+    assert again.json["schedule"]["every_s"] == 3600
+
+
+@spec("SC13")
+@pytest.mark.parametrize("limits", [{"queues": (QueueName("mine"),)}, {"kinds": (Kind("mine"),)}])
+def test_a_limited_token_sees_and_changes_only_its_own(
+    stage: Stage, limits: dict[str, Any]
+) -> None:
+    limited = stage.token(O, "limited", **limits)
+    put(stage, "theirs")
+    put(stage, "mine", queue="mine", kind="mine")
+
+    listed = stage.ask("GET", "/v1/schedules", token=limited).json["schedules"]
+    answers = [
+        stage.ask("GET", "/v1/schedules/theirs/spec", token=limited),
+        *(post(stage, f"theirs/{verb}", token=limited) for verb in ("pause", "resume", "remove")),
+        post(stage, "theirs/run", {}, token=limited),
+    ]
+    taken = put(stage, "theirs", token=limited, queue="mine", kind="mine")
+    other = put(stage, "new", token=limited)
+    undo = {"compensation": {"queue": "theirs", "kind": "theirs"}}
+    undone = put(stage, "new", token=limited, queue="mine", kind="mine", policy=undo)
+
+    assert [each["name"] for each in listed] == ["mine"]
+    assert {(each.status, each.code) for each in answers} == {(404, "unknown_schedule")}
+    assert [each.status for each in (taken, other, undone)] == [403, 403, 403]
+    assert post(stage, "mine/pause", token=limited).status == 200
+    theirs = stage.store.load_schedule(DEFAULT_NAMESPACE, ScheduleName("theirs")).schedule
+    assert theirs is not None
+    assert theirs.rev == 1
+
+
+@spec("SC13", "H46")
+def test_a_viewer_sees_no_payload(stage: Stage) -> None:
+    put(stage)
+
+    seen = stage.ask("GET", "/v1/schedules/s/spec", token=stage.of(V))
+
+    assert seen.status == 200
+    assert "payload" not in seen.json["schedule"]
+
+
+@spec("SC12")
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"every_s": None, "cron": "0 0 30 2 *"}, "cron"),
+        ({"every_s": None, "cron": "0 0 * * *", "tz": "Nowhere/Land"}, "tz"),
+        ({"cron": "0 0 * * *"}, "cron"),
+        ({"every_s": None}, "cron"),
+        ({"every_s": 0.5}, "every_s"),
+        ({"catch_up": "all"}, "catch_up"),
+        ({"overlap": "queue"}, "overlap"),
+        ({"jitter_s": -1}, "jitter_s"),
+        ({"queue": "two words"}, "queue"),
+        ({"every": 60}, "every"),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_is_written(
+    stage: Stage, fields: dict[str, Any], field: str
+) -> None:
+    refused = put(stage, **fields)
+
+    assert refused.status in (400, 422), refused
+    assert refused.json["field"] == field
+    name = ScheduleName("s")
+    assert stage.store.load_schedule(DEFAULT_NAMESPACE, name).schedule is None
