@@ -29,6 +29,8 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    kind_meter,
+    queue_meter,
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.event_counts import EventCounts, EventSpan
@@ -52,7 +54,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
-from tenure.core.rates import Rate, RateStanding
+from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleCommand, ScheduleReply
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
@@ -175,6 +177,42 @@ class Record(msgspec.Struct, frozen=True):
     events: Sequence[Event]
     observations: Sequence[Observation] = ()
     unreadable: tuple[Unreadable, ...] = ()
+
+
+class RateInForce(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate that is set, and since when."""
+
+    namespace: Namespace
+    meter: Meter
+    rate: Rate
+    since: Instant
+
+
+def in_force(
+    namespace: Namespace, meter: Meter, settings: QueueState | KindSettings
+) -> RateInForce | None:
+    """The rate that is set for a queue or a kind, if one is."""
+    if settings.rate is None or settings.rate_since is None:
+        return None
+    return RateInForce(
+        namespace=namespace, meter=meter, rate=settings.rate, since=settings.rate_since
+    )
+
+
+class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant as the log has it, and what it counts for."""
+
+    job_id: JobId
+    seq: int
+    ts: Instant
+    namespace: Namespace
+    queue: QueueName
+    kind: Kind
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        """What it was counted for, if that has a rate."""
+        return (queue_meter(self.queue), kind_meter(self.kind))
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -602,6 +640,12 @@ class RecordSource(Protocol):
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order, so that equal neighbours show a shared lease."""
+
+    def rates_in_force(self) -> list[RateInForce]:
+        """Every rate that is set for a queue or a kind, in all namespaces."""
+
+    def grants(self, *, since: Instant) -> Iterator[GrantMade]:
+        """The grants that are dated after `since`, in the order of their commits. [I30]"""
 
 
 class TokenStore(Protocol):

@@ -73,7 +73,15 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
-from tenure.ports import DedupeKey, EventPosition, Loaded, Record, TailedEvent
+from tenure.ports import (
+    DedupeKey,
+    EventPosition,
+    GrantMade,
+    Loaded,
+    RateInForce,
+    Record,
+    TailedEvent,
+)
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
 
 BEGINNING = Instant(1_700_000_000_000_000)
@@ -536,6 +544,12 @@ class RecordedStore:
             if job.dedupe_key is not None and not job.status.is_terminal
         ]
         return iter(sorted(held, key=lambda pair: (pair[0].key, pair[0].kind, pair[1])))
+
+    def rates_in_force(self) -> list[RateInForce]:
+        return []
+
+    def grants(self, *, since: Instant) -> Iterator[GrantMade]:
+        return iter(())
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         return iter(sorted((job.lease_id, job.id) for job in self._jobs() if job.lease_id))

@@ -135,6 +135,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         "I23",
         "I24",
         "I28",
+        "I30",
         "I31",
         "I32",
         "I33",

@@ -46,7 +46,8 @@ UNWATCHED = frozenset(
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
         *("delete_sessions", "delete_outages", "delete_workers"),
-        *("records", "edges", "live_keys", "lease_holders", "raise_epoch", "close"),
+        *("records", "edges", "live_keys", "lease_holders", "rates_in_force", "grants"),
+        *("raise_epoch", "close"),
         "now",  # SQLite answers it without its file
     }
 )

@@ -16,6 +16,7 @@ from tenure.verify import (
     leases,
     order,
     projections,
+    rates,
     rows,
     schedules,
     shared_keys,
@@ -139,6 +140,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I28",
         title="each occurrence of a schedule has one job",
         of_record=schedules.occurrences_have_one_job,
+    ),
+    Invariant(
+        id="I30",
+        title="no window has more grants than its rate allows",
+        of_store=rates.rates_are_kept,
     ),
     Invariant(
         id="I31",

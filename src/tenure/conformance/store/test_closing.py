@@ -140,6 +140,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "count_events": lambda store: store.count_events(SPAN),
     "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),
+    "rates_in_force": lambda store: store.rates_in_force(),
+    "grants": lambda store: list(store.grants(since=BEGINNING)),
     "live_keys": lambda store: list(store.live_keys()),
     "unblocked": lambda store: store.unblocked([JOB], limit=1),
     "edge_checks": lambda store: store.edge_checks(limit=1),

@@ -1,9 +1,13 @@
 """Rates of queues and kinds, and what is set for kinds."""
 
-from tenure.conformance.harness import KIND, QUEUE, Kit, ids
+from functools import partial
+
+from tenure.conformance.harness import KIND, QUEUE, Kit, ids, race
 from tenure.conformance.spec import spec
-from tenure.core.claims import QueueState
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import QueueState, kind_meter, queue_meter
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
+from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindSettings
 from tenure.core.rates import Rate, parse_rate
 
@@ -308,3 +312,69 @@ def test_the_rates_of_a_queue_and_a_kind_are_listed_with_their_waits(kit: Kit) -
     assert (of_queue.meter.name, of_queue.rate, of_queue.wait_us) == (QUEUE, rate("1/m", 2), 0)
     assert (of_kind.meter.name, of_kind.rate) == (KIND, rate("1/m", 1))
     assert 0 < of_kind.wait_us <= 60_000_000
+
+
+@spec("I30")
+def test_the_log_has_the_grants_in_the_order_of_their_commits(kit: Kit) -> None:
+    before = [kit.running_job() for _ in range(2)]
+    kit.advance(seconds=1)
+    since = kit.store.now()
+    kit.advance(seconds=1)
+    after = [kit.running_job(queue=OTHER_QUEUE, kind=OTHER_KIND), kit.running_job()]
+    kit.release(kit.claimed_job())
+
+    found = list(kit.store.grants(since=since))
+    everything = list(kit.store.grants(since=Instant(0)))
+
+    assert [(each.job_id, each.queue, each.kind) for each in found[:2]] == [
+        (job.id, job.queue, job.kind) for job in after
+    ]
+    assert len(found) == 3
+    assert [each.job_id for each in everything[:2]] == ids(before)
+    assert all(each.namespace == DEFAULT_NAMESPACE and each.seq == 2 for each in everything)
+
+
+@spec("I30", "RL5")
+def test_every_rate_that_is_set_is_known_with_its_instant(kit: Kit) -> None:
+    elsewhere = Namespace("elsewhere")
+    kit.rate(rate("1/s", 2))
+    kit.limit(3, OTHER_QUEUE)
+    kit.rate_of_kind(None)
+    kit.store.put_kind(elsewhere, KindSettings(kind=OTHER_KIND, rate=rate("5/m")))
+
+    found = {(each.namespace, each.meter): each for each in kit.store.rates_in_force()}
+
+    assert {key: each.rate for key, each in found.items()} == {
+        (DEFAULT_NAMESPACE, queue_meter(QUEUE)): rate("1/s", 2),
+        (elsewhere, kind_meter(OTHER_KIND)): rate("5/m"),
+    }
+    assert all(each.since <= kit.store.now() for each in found.values())
+
+
+@spec("RL1")
+def test_racing_claimers_share_a_rate(kit: Kit) -> None:
+    for number in range(40):
+        kit.enqueue(queue=(QUEUE, OTHER_QUEUE)[number % 2])
+    kit.rate(rate("1/s", 7))
+    kit.rate_of_kind(rate("1/s", 11))
+    claimers = [(kit.rival(), f"racer-{number}") for number in range(6)]
+
+    def claim_all() -> int:
+        """Each claims from both queues until it receives nothing twice."""
+
+        def work(coordinator: Coordinator, worker: str) -> int:
+            answers = [
+                coordinator.claim(kit.claim_request(2, worker=worker, queues=(QUEUE, OTHER_QUEUE)))
+                for _ in range(4)
+            ]
+            return sum(len(answer.grants) for answer in answers)
+
+        return sum(race(*(partial(work, *each) for each in claimers)))
+
+    first = claim_all()
+    kit.advance(seconds=3)
+    second = claim_all()
+
+    assert (first, second) == (11, 3)
+    leased = kit.store.list_queues(DEFAULT_NAMESPACE)
+    assert next(state.live for state in leased if state.name == QUEUE) <= 10

@@ -23,6 +23,8 @@ from tenure.core.claims import (
     SessionKey,
     claim_order,
     first_with_room,
+    kind_meter,
+    queue_meter,
     rates_of,
     standings,
 )
@@ -44,7 +46,7 @@ from tenure.core.observations import (
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.unknown_words import has_unknown_word
-from tenure.core.vocabulary import RENEWALS, EventClass, LeaseNews
+from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
     MAX_TAILED,
@@ -52,6 +54,7 @@ from tenure.ports import (
     DeadLetter,
     DedupeKey,
     EventPosition,
+    GrantMade,
     HealthFact,
     Hint,
     HintedChange,
@@ -60,10 +63,12 @@ from tenure.ports import (
     Locked,
     OnHint,
     PruneResult,
+    RateInForce,
     Record,
     Saved,
     TailedEvent,
     fact,
+    in_force,
 )
 from tenure.stores.hints import Watchers, hints_of
 from tenure.stores.host_clock import host_clock
@@ -742,6 +747,39 @@ class MemoryStore(
             ]
         held.sort(key=lambda pair: (pair[0].namespace, pair[0].kind, pair[0].key, pair[1]))
         yield from held
+
+    def rates_in_force(self) -> list[RateInForce]:
+        """Every rate that is set."""
+        with self._lock:
+            self._open()
+            found = [
+                in_force(space, queue_meter(name), state)
+                for (space, name), state in self._queues.items()
+            ]
+            found += [
+                in_force(space, kind_meter(kind), settings)
+                for (space, kind), settings in self._kinds.items()
+            ]
+            return [each for each in found if each is not None]
+
+    def grants(self, *, since: Instant) -> Iterator[GrantMade]:
+        """The grants after an instant, in the order in which they were written."""
+        with self._lock:
+            self._open()
+            found = [
+                (event, self._jobs[event.job_id])
+                for event in self._tail.values()
+                if event.type is EventType.CLAIMED and event.ts > since
+            ]
+        for event, job in found:
+            yield GrantMade(
+                job_id=job.id,
+                seq=event.seq,
+                ts=event.ts,
+                namespace=job.namespace,
+                queue=job.queue,
+                kind=job.kind,
+            )
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order."""

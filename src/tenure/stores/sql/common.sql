@@ -288,6 +288,21 @@ DELETE FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
 INSERT INTO {t}kind_setting (namespace, {kind_columns})
 VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since);
 
+-- name: queue_rates_in_force
+SELECT namespace, {queue_columns} FROM {t}queue WHERE rate_grants IS NOT NULL;
+
+-- name: kind_rates_in_force
+SELECT namespace, {kind_columns} FROM {t}kind_setting WHERE rate_grants IS NOT NULL;
+
+-- name: grants
+-- In the order of commits: claims under one rate wait for each other, so that an event of a lower
+-- position was granted before.
+SELECT e.position, e.job_id, e.seq, e.ts, j.namespace, j.queue, j.kind
+  FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
+ WHERE e.type = 'claimed' AND e.ts > :since
+   AND (e.position, e.job_id, e.seq) > (:position, CAST(:job_id AS {uuid}), :seq)
+ ORDER BY e.position, e.job_id, e.seq LIMIT :limit;
+
 -- name: raise_kind_settings_rev
 UPDATE {t}meta SET kind_settings_rev = kind_settings_rev + 1;
 

@@ -6,15 +6,16 @@ them. Decides nothing: `core.rates` says what a state means.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from tenure.core.claims import QueueState, rates_of, standings
+from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, standings
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindSettings, put_over
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
+from tenure.ports import GrantMade, RateInForce, in_force
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -22,6 +23,10 @@ from tenure.stores.sql.transactions import Transaction, Transactional
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
 QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
 KIND_COLUMNS = ("kind", *RATE_COLUMNS)
+
+GRANTS_PER_PAGE = 2000
+GRANT_FIELDS = ("job_id", "seq", "ts", "namespace", "queue", "kind")
+FIRST_JOB_ID = "00000000-0000-0000-0000-000000000000"
 
 COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
 
@@ -98,6 +103,45 @@ class SqlLimits(Transactional):
             return after
 
         return self._write(change)
+
+    def rates_in_force(self) -> list[RateInForce]:
+        """Every rate that is set."""
+        queues, kinds = self._read(
+            lambda tx: tx.fetch(
+                self._query("queue_rates_in_force"), self._query("kind_rates_in_force"), last=True
+            ),
+            listing=True,
+        )
+        found = [
+            in_force(Namespace(space), queue_meter(state.name), state)
+            for space, state in ((row[0], queue_state_from(row[1:])) for row in queues)
+        ]
+        found += [
+            in_force(Namespace(space), kind_meter(settings.kind), settings)
+            for space, settings in ((row[0], kind_settings_from(row[1:])) for row in kinds)
+        ]
+        return [each for each in found if each is not None]
+
+    def grants(self, *, since: Instant) -> Iterator[GrantMade]:
+        """The grants after an instant, page by page in the order of their commits."""
+        last: Row = (0, FIRST_JOB_ID, 0)
+        while True:
+            position, job_id, seq = last
+            rows = self._rows(
+                self._query(
+                    "grants",
+                    since=since,
+                    position=position,
+                    job_id=job_id,
+                    seq=seq,
+                    limit=GRANTS_PER_PAGE,
+                )
+            )
+            for _, *row in rows:
+                yield GrantMade(**dict(zip(GRANT_FIELDS, row, strict=True)))
+            if len(rows) < GRANTS_PER_PAGE:
+                return
+            last = rows[-1][:3]
 
     def _known_kinds(self, namespace: Namespace) -> KnownKinds:
         return self._kinds.get(namespace, NOTHING_KNOWN)
