@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from tenure.conformance.harness import CLIENT, OPERATOR, StoreFactory, policy
@@ -47,7 +48,9 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
+from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import (
     CancelMode,
@@ -65,6 +68,8 @@ from tests.conformance.worlds import Worlds
 DAY = seconds(24 * 3600)
 QUEUES = (QueueName("default"), QueueName("other"))
 KINDS = (Kind("task"), Kind("report"))
+RATES = (None, None, None, "none", "none", "1/s", "2/s")
+"""None leaves a rate as it is."""
 KEYS = (None, None, "k", "K", "ключ")
 CONCURRENCY = ((None, None), ("1", None), (None, None), ("1", "g"), ("2", None), ("1", "g"))
 """The concurrency keys and groups of the jobs of a program, in turns."""
@@ -92,6 +97,12 @@ revs = st.sampled_from([None, None, None, 3])
 bodies = st.sampled_from([b"null", b"1", b'"\\\\ {} NULL"', b'{"a":[1,2]}', '"ü"'.encode()])
 steps_s = st.sampled_from([0.000001, 1.0, 1.0, 5.0, 5.0, 19.999999, 60.0, 3600.0])
 delays_s = st.sampled_from([0.0, 0.0, 0.0, 3.0, 60.0])
+
+
+def _rate(text: str | None) -> Rate | UnsetType | None:
+    if text is None:
+        return UNSET
+    return None if text == "none" else parse_rate("rate", text, 3)
 
 
 class Differential(RuleBasedStateMachine):
@@ -426,13 +437,25 @@ class Differential(RuleBasedStateMachine):
         queue=st.integers(0, 1),
         paused=st.sampled_from([None, False, False, True]),
         limit=st.sampled_from([None, 0, 0, 1, 2, 3]),
+        rate=st.sampled_from(RATES),
     )
-    def put_queue(self, queue: int, paused: bool | None, limit: int | None) -> None:
+    def put_queue(
+        self, queue: int, paused: bool | None, limit: int | None, rate: str | None
+    ) -> None:
         self.worlds.step(
             "put_queue",
             lambda world: world.store.put_queue(
-                DEFAULT_NAMESPACE, QUEUES[queue], paused=paused, limit=limit
+                DEFAULT_NAMESPACE, QUEUES[queue], paused=paused, limit=limit, rate=_rate(rate)
             ),
+        )
+
+    @rule(kind=st.integers(0, 1), rate=st.sampled_from(RATES), only_new=st.booleans())
+    def put_kind(self, kind: int, rate: str | None, only_new: bool) -> None:
+        wanted = _rate(rate)
+        settings = KindSettings(kind=KINDS[kind], rate=None if wanted is UNSET else wanted)
+        self.worlds.step(
+            "put_kind",
+            lambda world: world.store.put_kind(DEFAULT_NAMESPACE, settings, only_new=only_new),
         )
 
     @rule(

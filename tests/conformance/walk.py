@@ -15,6 +15,7 @@ from tests.conformance.differential import (
     KINDS,
     POLICIES,
     QUEUES,
+    RATES,
     RELEASES,
     Differential,
 )
@@ -122,6 +123,15 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
             "queue": luck.randint(0, 1),
             "paused": luck.choice([None, False, False, False, True]),
             "limit": luck.choice([None, 0, 0, 2, 4]),
+            "rate": luck.choice(RATES),
+        },
+    ),
+    "put_kind": (
+        0.4,
+        lambda luck: {
+            "kind": luck.randint(0, 1),
+            "rate": luck.choice(RATES),
+            "only_new": luck.random() < 0.3,
         },
     ),
     "keep_house": (

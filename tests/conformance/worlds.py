@@ -20,7 +20,7 @@ from tenure.core.observations import Observation
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
-from tenure.ports import JobFilter, Record, Store
+from tenure.ports import GrantMade, JobFilter, Record, Store
 from tenure.verify import assert_holds
 
 PAGE_SIZE = 1000
@@ -197,6 +197,8 @@ class Worlds:
         self.same("resolutions", lambda world: world.store.load_resolutions(jobs))
         self.same("edges", lambda world: list(world.store.edges()))
         self.same("live_keys", lambda world: list(world.store.live_keys()))
+        self.same("kinds", lambda world: world.store.list_kinds(DEFAULT_NAMESPACE))
+        self.same("grants", lambda world: sorted(world.store.grants(since=Instant(0)), key=_when))
         self.same("lease_holders", lambda world: list(world.store.lease_holders()))
         used = {record.job.queue for record in self.records if record.job is not None}
         self.same("queues", lambda world: _in_use(world.store, used))
@@ -236,3 +238,8 @@ def _settled(run: Callable[[], list[Answer]]) -> list[Answer | str]:
         return list(run())
     except TenureError as refused:
         return [str(refused)]
+
+
+def _when(grant: GrantMade) -> tuple[int, str, int]:
+    """Grants of one transaction have no order."""
+    return grant.ts, grant.job_id, grant.seq

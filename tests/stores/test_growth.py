@@ -17,10 +17,12 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.claims import ClaimScope
+from tenure.core.claims import ClaimScope, GrantRoom, kind_meter
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration, seconds
+from tenure.core.kind_settings import KindSettings
+from tenure.core.rates import NOTHING_GRANTED, parse_rate
 from tenure.core.vocabulary import JobStatus
 from tenure.deadlines import deadline
 from tenure.ports import NO_WAIT, JobFilter
@@ -93,12 +95,33 @@ def _claim(*kinds: str) -> Callable[[AnyStore], Sequence[Query]]:
     return lambda store: store._candidate_queries(Reading(scope, {QUEUE: kinds}, {QUEUE: 10}))
 
 
+def _claim_past(held: str, *kinds: str) -> Callable[[AnyStore], Sequence[Query]]:
+    """A claim of several kinds, of which one waits for its rate. [RL8]"""
+    scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=tuple(map(Kind, (held, *kinds))))
+    rate = parse_rate("rate", "1/d")
+
+    def queries(store: AnyStore) -> Sequence[Query]:
+        now = store.now()
+        room = GrantRoom(
+            now=now,
+            queues={},
+            kinds={Kind(held): KindSettings(kind=Kind(held), rate=rate)},
+            rate_states={kind_meter(Kind(held)): rate.after(NOTHING_GRANTED, now)},
+        )
+        reading = Reading(scope, {QUEUE: (held, *kinds)}, {QUEUE: 10}).within(room)
+        assert reading.kinds == {QUEUE: list(kinds)}
+        return store._candidate_queries(reading)
+
+    return queries
+
+
 ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "claim of a kind": _claim(READY),
     "claim of a kind that the queue does not have": _claim(MISSING),
     "claim of a kind behind all others": _claim(RARE),
     "claim of several kinds": _claim(RARE, MISSING, READY, DELAYED),
     "claim of delayed jobs": _claim(DELAYED),
+    "claim past jobs that wait for a rate": _claim_past(READY, RARE, MISSING),
     "kinds that wait": lambda store: [
         store._query("waiting_kinds", namespace=HERE, queue=QUEUE),
     ],

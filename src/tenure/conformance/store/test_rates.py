@@ -378,3 +378,20 @@ def test_racing_claimers_share_a_rate(kit: Kit) -> None:
     assert (first, second) == (11, 3)
     leased = kit.store.list_queues(DEFAULT_NAMESPACE)
     assert next(state.live for state in leased if state.name == QUEUE) <= 10
+
+
+@spec("RL3")
+def test_after_the_clock_was_set_back_the_next_grant_is_one_interval_away(kit: Kit) -> None:
+    for _ in range(9):
+        kit.enqueue()
+    kit.rate(rate("1/m", 2))
+    kit.advance(seconds=600)
+    kit.claimed(limit=9)
+
+    kit.step_back(seconds=600)
+
+    assert kit.claimed(limit=9) == []
+    kit.advance(seconds=59)
+    assert kit.claimed(limit=9) == []
+    kit.advance(seconds=1)
+    assert len(kit.claimed(limit=9)) == 1

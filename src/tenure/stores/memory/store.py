@@ -348,11 +348,7 @@ class MemoryStore(
                 sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
                 queues={name: self._queue(scope.namespace, name) for name in scope.queues},
                 candidates=(),
-                kinds={
-                    kind: settings
-                    for (space, kind), settings in self._kinds.items()
-                    if space == scope.namespace
-                },
+                kinds=self._settings_of(scope),
                 rate_states={
                     meter: tat
                     for (space, meter), tat in self._rate_states.items()
@@ -379,6 +375,20 @@ class MemoryStore(
             if key is not None:
                 live[key] += job.lease_id is not None
         return {key: KeyState(live=number) for key, number in live.items()}
+
+    def _settings_of(self, scope: ClaimScope) -> dict[Kind, KindSettings]:
+        """What is set for the kinds that the claim names, or that wait in its queues."""
+        wanted = scope.kinds or {
+            job.kind
+            for job in self._jobs.values()
+            if job.not_before is not None
+            and job.namespace == scope.namespace
+            and job.queue in scope.queues
+        }
+        found = {kind: self._kinds.get((scope.namespace, kind)) for kind in sorted(set(wanted))}
+        return {
+            kind: each for kind, each in found.items() if each is not None and each.rate is not None
+        }
 
     def _candidates(
         self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
