@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import ProxyTracer, SpanKind, get_current_span
 
 from tenure import Context, Tenure
 from tenure.conformance.spec import spec
@@ -37,6 +38,7 @@ STRICTEST_HEAD_BYTES = 8 << 10
 app = Tenure()
 seen: list[tuple[str | None, str | None]] = []
 labels: list[tuple[str | None, str]] = []
+current_traces: list[int | None] = []
 
 
 @app.job
@@ -72,6 +74,12 @@ def root(ctx: Context) -> list[str]:
 
 
 @app.job
+def watched() -> None:
+    found = get_current_span().get_span_context()
+    current_traces.append(found.trace_id if found.is_valid else None)
+
+
+@app.job
 def broken() -> None:
     raise ValueError("no")
 
@@ -80,6 +88,7 @@ def broken() -> None:
 def stand() -> Iterator[Inline]:
     seen.clear()
     labels.clear()
+    current_traces.clear()
     with inline(app) as stand:
         yield stand
 
@@ -124,6 +133,27 @@ def test_what_was_given_is_handed_on_from_job_to_job(stand: Inline, function: ob
         events = each.events()
         assert {event.trace_id for event in events} == {TRACEPARENT}
         assert {event.correlation_id for event in events} == {"order-7"}
+
+
+@pytest.mark.parametrize("given", [None, TRACEPARENT])
+def test_without_a_tracer_provider_a_given_trace_is_current_and_no_other_span_is_made(
+    stand: Inline, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    made: list[str] = []
+    start = ProxyTracer.start_as_current_span
+
+    def counted(self: ProxyTracer, name: str, *args: Any, **named: Any) -> Any:
+        made.append(name)
+        return start(self, name, *args, **named)
+
+    monkeypatch.setattr(ProxyTracer, "start_as_current_span", counted)
+    monkeypatch.setattr(ProxyTracer, "start_span", lambda *_, **__: pytest.fail("of an enqueue"))
+    watched.using(trace_id=given).enqueue()
+
+    stand.drain()
+
+    assert made == ([] if given is None else ["run watched"])
+    assert current_traces == [None if given is None else int(TRACE, 16)]
 
 
 @spec("OB4")

@@ -106,6 +106,8 @@ class Child:
 
     def flush(self) -> None:
         """Write what the child takes now, and the rest when it reads."""
+        if not self._outgoing and not self._wants_to_write:
+            return
         with suppress(BlockingIOError, ConnectionError):
             while self._outgoing:
                 del self._outgoing[: self._sock.send(self._outgoing)]

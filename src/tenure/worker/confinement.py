@@ -13,6 +13,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+# The C function. That around it looks whether the handler is a member of an enum: 3 µs instead of
+# 0.3, for two signals after each job.
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
+
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 OOM_SCORE = 500  # of 1000; a supervisor has 0 unless somebody changed it
@@ -43,7 +47,11 @@ def ignore_termination() -> None:
     must not take handlers down before they are released. A handler that does nothing, not
     SIG_IGN: programs that a handler starts would inherit that."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        _set_handler(number, _do_nothing)
+
+
+def _do_nothing(*_: object) -> None:
+    """A signal handler."""
 
 
 def confine(memory_bytes: int | None) -> None:

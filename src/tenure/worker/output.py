@@ -46,6 +46,8 @@ class BoundedOutput:
 
     def take(self) -> tuple[bytes, int]:
         """As `peek`, and start over."""
+        if not self.written_bytes:
+            return b"", 0
         taken = self.peek()
         self._head.clear()
         self._tail.clear()

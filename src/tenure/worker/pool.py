@@ -234,7 +234,8 @@ class Pool:
         slot.is_announced = frame is not None
         self._slots[run] = slot
         self._assign(slot)
-        self._spawn_missing(lane)
+        if slot.child is None:
+            self._spawn_missing(lane)
 
     def run(self, frame: Run) -> None:
         """Run it in its reserved child, or in another one if that died."""
@@ -450,7 +451,7 @@ class Pool:
         self._schedule_output(slot)
 
     def _echo(self, lines: Sequence[str], slot: _Slot | None) -> None:
-        if self._options.echo is None:
+        if self._options.echo is None or not lines:
             return
         about = {} if slot is None or slot.frame is None else _ids(slot.frame)
         for line in lines:

@@ -465,6 +465,8 @@ class Session:
 
     def _move(self, attempt: Attempt, phase: Phase) -> None:
         """Count the slots and remember who runs: the only place where a phase changes."""
+        if attempt.phase is phase:
+            return
         if phase is Phase.RUNNING:
             self._running[attempt.run] = attempt
             self._young.append(attempt)
