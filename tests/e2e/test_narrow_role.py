@@ -13,8 +13,22 @@ import psycopg
 import pytest
 
 from tenure.coordinator.retention import Retention
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName, WorkerId
+from tenure.coordinator.service import Coordinator
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import Enqueue
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    Actor,
+    JobId,
+    Kind,
+    QueueName,
+    RequestId,
+    WorkerId,
+    new_job_id,
+)
 from tenure.core.instants import Duration
+from tenure.core.kind_settings import KindSettings
+from tenure.core.rates import parse_rate
 from tenure.core.tokens import NewToken, TokenId
 from tenure.core.vocabulary import CancelMode, JobStatus, Role
 from tenure.errors import StoreError
@@ -96,6 +110,39 @@ def test_retention_and_purge_work_as_the_narrow_role(narrow_site: Site) -> None:
     store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
 
     assert store.purge(older_than_us=AT_ONCE, limit=10) == 1
+
+
+def test_rates_and_keys_work_as_the_narrow_role(narrow_site: Site) -> None:
+    store = narrow_site.store
+    queue, rate = QueueName("default"), parse_rate("rate", "1/h", 2)
+    store.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None, rate=rate)
+    store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=Kind("add"), rate=rate))
+    with closing(Coordinator(store)) as coordinator:
+        coordinator.execute_many(
+            [
+                Enqueue(
+                    job_id=new_job_id(store.now(), secrets.token_bytes(16)),
+                    namespace=DEFAULT_NAMESPACE,
+                    queue=queue,
+                    kind=Kind("add"),
+                    actor=Actor("client:c"),
+                    payload=b"1",
+                    concurrency_key=key,
+                )
+                for key in (None, "a", "a", "b")
+            ]
+        )
+        request = ClaimRequest(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=Actor("worker:w"),
+            queues=(queue,),
+            limit=5,
+            claim_seq=1,
+            request_id=RequestId("c"),
+        )
+
+        assert len(coordinator.claim(request).grants) == 2
 
 
 def test_the_narrow_role_cannot_change_the_log_tokens_or_the_schema(narrow_url: str) -> None:
