@@ -17,6 +17,7 @@ SCENARIOS = {
     "callers-postgres": "bench.callers_postgres",
     "claim-depth": "bench.claim_depth",
     "claim-pinned": "bench.claim_pinned",
+    "growth": "bench.growth",
     "sqlite": "bench.sqlite",
     "worker-memory": "bench.worker_memory",
     "worker-drain": "bench.worker_drain",

@@ -5,7 +5,6 @@ its virtual machine took.
 """
 
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -24,7 +23,6 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.kind_settings import KindSettings
 from tenure.core.rates import NOTHING_GRANTED, parse_rate
 from tenure.core.vocabulary import JobStatus
-from tenure.deadlines import deadline
 from tenure.ports import NO_WAIT, JobFilter
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.candidates import Reading
@@ -32,6 +30,7 @@ from tenure.stores.sql.claim_marks import ClaimMarks, Mark
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, change, claim_request, planner, save
+from tests.support.counted_work import pages_read, steps_taken
 from tests.support.postgres import PostgresServer
 
 SIZES = (1_000, 10_000)
@@ -115,6 +114,11 @@ def _claim_past(held: str, *kinds: str) -> Callable[[AnyStore], Sequence[Query]]
     return queries
 
 
+def _listed(store: AnyStore, *statuses: JobStatus) -> Sequence[Query]:
+    wanted = JobFilter(namespace=HERE, statuses=statuses)
+    return [store._jobs_query(wanted, kinds=store._kinds_to_list(wanted))]
+
+
 ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "claim of a kind": _claim(READY),
     "claim of a kind that the queue does not have": _claim(MISSING),
@@ -142,6 +146,14 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "jobs of a quiet queue": lambda store: [
         store._jobs_query(JobFilter(namespace=HERE, queue=QUIET))
     ],
+    "jobs that succeeded, of which there are none": lambda store: _listed(
+        store, JobStatus.SUCCEEDED
+    ),
+    "jobs that wait, behind others": lambda store: [
+        query
+        for statuses in ((JobStatus.QUEUED,), (JobStatus.QUEUED, JobStatus.FAILED))
+        for query in _listed(store, *statuses)
+    ],
     "jobs that did not succeed": lambda store: [
         store._jobs_query(JobFilter(namespace=HERE, statuses=(status,))) for status in RARE_STATUSES
     ],
@@ -150,6 +162,20 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     ],
 }
 """What is asked of a small store and of a large one."""
+
+ASKED_POSTGRES = ASKED | {
+    "jobs of a status that a queue does not have": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, queue=QUEUE, statuses=(status,)))
+        for status in JobStatus
+        if status is not JobStatus.QUEUED
+    ],
+    "jobs of a status that a kind does not have": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, kind=Kind(READY), statuses=(status,)))
+        for status in JobStatus
+        if status is not JobStatus.QUEUED
+    ],
+}
+"""Also of PostgreSQL. SQLite reads all jobs of the queue or kind for these (docs/adr/0049)."""
 
 
 @pytest.fixture(scope="module")
@@ -184,27 +210,15 @@ def sqlite_stores(
 
 
 @spec("Z1", "B25", "B27")
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", ASKED_POSTGRES)
 def test_postgres_reads_as_few_pages_of_a_large_store_as_of_a_small_one(
     postgres_stores: list[tuple[PostgresStore, str]], name: str
 ) -> None:
-    small, large = (_pages(store, url, ASKED[name](store)) for store, url in postgres_stores)
+    small, large = (
+        pages_read(store, url, ASKED_POSTGRES[name](store)) for store, url in postgres_stores
+    )
 
     assert 0 < large <= 2 * small + 4, f"{small} pages, then {large}"
-
-
-def _pages(store: PostgresStore, url: str, queries: Sequence[Query]) -> int:
-    pages = 0
-    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
-        settings = store._settings(deadline(10), None)
-        raw.execute(settings.text, settings.parameters)
-        for query in queries:
-            explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {query.text}".encode()
-            plan = "\n".join(row[0] for row in raw.execute(explain, query.parameters).fetchall())
-            whole = plan.partition("Planning:")[0].partition("Buffers: ")[2].partition("\n")[0]
-            pages += sum(int(n) for n in re.findall(r"(?:hit|read)=(\d+)", whole))
-        raw.rollback()
-    return pages
 
 
 @spec("Z1", "B25", "B27")
@@ -212,25 +226,9 @@ def _pages(store: PostgresStore, url: str, queries: Sequence[Query]) -> int:
 def test_sqlite_takes_as_few_steps_in_a_large_store_as_in_a_small_one(
     sqlite_stores: list[tuple[SqliteStore, Path]], name: str
 ) -> None:
-    small, large = (_steps(store, path, ASKED[name](store)) for store, path in sqlite_stores)
+    small, large = (steps_taken(store, path, ASKED[name](store)) for store, path in sqlite_stores)
 
     assert 0 < large <= 2 * small, f"{small} steps, then {large}"
-
-
-def _steps(store: SqliteStore, path: Path, queries: Sequence[Query]) -> int:
-    steps = 0
-
-    def count() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
-    with closing(sqlite3.connect(path)) as raw:
-        raw.create_function("tenure_clock", 0, store.now)
-        raw.set_progress_handler(count, 10)
-        for query in queries:
-            raw.execute(query.text, query.parameters).fetchall()
-    return steps
 
 
 # --- While a snapshot is held open ---------------------------------------------------------------
@@ -270,7 +268,10 @@ def test_postgres_claims_from_a_backlog_do_not_read_what_a_snapshot_keeps(
                     marked = _next_claim(store, begins_at=claim.begins_at)
                     front = _next_claim(store, begins_at={})
                 pages.append(
-                    (_pages(store, postgres_url, [marked]), _pages(store, postgres_url, [front]))
+                    (
+                        pages_read(store, postgres_url, [marked]),
+                        pages_read(store, postgres_url, [front]),
+                    )
                 )
 
     (marked_first, front_first), (marked_last, front_last) = pages
@@ -291,6 +292,6 @@ def test_sqlite_keeps_no_entries_of_claimed_jobs_while_somebody_reads(sqlite_pat
         steps = []
         for claims in (1, DRAINED // 100):
             _drain(store, claims=claims, worker=f"w{claims}")
-            steps.append(_steps(store, sqlite_path, [_next_claim(store, begins_at={})]))
+            steps.append(steps_taken(store, sqlite_path, [_next_claim(store, begins_at={})]))
 
     assert 0 < steps[1] <= steps[0] + 2

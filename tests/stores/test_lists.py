@@ -52,7 +52,15 @@ FILTERS: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
     "running": (JobFilter(namespace=HERE, statuses=(JobStatus.RUNNING,)), ("leased",)),
     "failed of a kind": (
         JobFilter(namespace=HERE, kind=Kind("nosuch"), statuses=(JobStatus.FAILED,)),
-        ("ended_by_kind", "listed_by_kind"),
+        ("ended_by_kind", "failed", "listed_by_kind"),
+    ),
+    "queued": (
+        JobFilter(namespace=HERE, statuses=(JobStatus.QUEUED,)),
+        ("waiting_by_kind", "waiting"),
+    ),
+    "queued of a queue": (
+        JobFilter(namespace=HERE, queue=QUEUE, statuses=(JobStatus.QUEUED,)),
+        ("waiting_by_queue", "listed_by_queue"),
     ),
     "dead for a reason": (
         JobFilter(namespace=HERE, statuses=DEAD, reason_code=ReasonCode.TIMEOUT),
@@ -102,7 +110,7 @@ def test_postgres_reads_no_jobs_for_a_name_that_none_ever_had(
 
 def _postgres_plan(full_store: tuple[PostgresStore, str], wanted: JobFilter) -> list[str]:
     store, url = full_store
-    query = store._jobs_query(wanted)
+    query = store._jobs_query(wanted, kinds=store._kinds_to_list(wanted))
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
@@ -116,7 +124,7 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
     path = tmp_path / "tenure.db"
     wanted, indexes = (FILTERS | UNKNOWN)[name]
     with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path)) as raw:
-        query = store._jobs_query(wanted)
+        query = store._jobs_query(wanted, kinds=store._kinds_to_list(wanted))
         rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     plan = "\n".join(row[3] for row in rows)
 

@@ -1,5 +1,7 @@
 """Reading: listings, and the iterators that verify reads."""
 
+import msgspec
+
 from tenure.conformance.harness import CLIENT, KIND, QUEUE, Kit, ids, policy
 from tenure.conformance.spec import spec
 from tenure.core.event_pages import EventFilter, EventPage
@@ -41,6 +43,35 @@ def test_jobs_are_listed_page_by_page(kit: Kit) -> None:
         before = page[-1].id
 
     assert pages == [expected[:2], expected[2:4], expected[4:]]
+
+
+@spec("B25")
+def test_jobs_of_any_statuses_are_listed_page_by_page(kit: Kit) -> None:
+    """Of several kinds and queues, and merged however a store finds them."""
+    kinds, queues = [Kind("a"), Kind("b"), Kind("c")], [QueueName("x"), QueueName("y")]
+    by_status: dict[JobStatus, list[JobId]] = {status: [] for status in JobStatus}
+    for make in (kit.succeeded_job, kit.running_job, kit.enqueue):
+        for kind in kinds:
+            for queue in queues:
+                job = kit.reload(make(kind=kind, queue=queue))
+                by_status[job.status].append(job.id)
+    asked: list[tuple[JobStatus, ...]] = [
+        *[(status,) for status in JobStatus],
+        (JobStatus.QUEUED, JobStatus.SUCCEEDED),
+        (JobStatus.QUEUED, JobStatus.FAILED, JobStatus.RUNNING),
+        (JobStatus.SUCCEEDED, JobStatus.CANCELLED),
+    ]
+
+    for statuses in asked:
+        found: list[JobId] = []
+        wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=statuses, limit=4)
+        while page := kit.store.list_jobs(wanted):
+            found += ids(page)
+            wanted = msgspec.structs.replace(wanted, before=page[-1].id)
+
+        assert found == _newest_first([each for status in statuses for each in by_status[status]])
+        elsewhere = msgspec.structs.replace(wanted, namespace=Namespace("elsewhere"), before=None)
+        assert kit.store.list_jobs(elsewhere) == []
 
 
 def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> None:

@@ -507,6 +507,16 @@ SELECT {columns} FROM {t}job
                ORDER BY job_id DESC LIMIT :limit)
  ORDER BY id DESC;
 
+-- name: listed_kinds
+-- From kind to kind through the index of {phase}: jobs that wait, or jobs that have ended.
+WITH RECURSIVE known (kind, nth) AS (
+    SELECT (SELECT min(j.kind || '') FROM {t}job AS j WHERE j.namespace = :namespace {phase}), 1
+     UNION ALL
+    SELECT (SELECT min(j.kind || '') FROM {t}job AS j
+             WHERE j.namespace = :namespace {phase} AND j.kind || '' > k.kind), k.nth + 1
+      FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :kinds)
+SELECT k.kind FROM known AS k WHERE k.kind IS NOT NULL;
+
 -- name: event_types
 -- From type to type through the index of (type, ts), however many events each has.
 WITH RECURSIVE known (type, nth) AS (

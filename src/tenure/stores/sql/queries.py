@@ -4,9 +4,10 @@ Only reads: a list holds up no writer, and each page is bounded.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -77,7 +78,20 @@ _STATUS_ARMS = {
     JobStatus.DEAD_LETTERED: "AND reason_code IS NOT NULL",
 }
 """What the rows of a status have in common, as the index for them says it: an index never mentions
-the status itself (docs/adr/0006). The other two, `queued` and `succeeded`, are common."""
+the status itself (docs/adr/0006). The other two, `queued` and `succeeded`, have many jobs."""
+_LEASED_STATUSES = (JobStatus.CLAIMED, JobStatus.RUNNING)
+_COMMON = {JobStatus.QUEUED: _WAITING, JobStatus.SUCCEEDED: _ENDED}
+"""Statuses of many jobs have no index of their own where each index costs much: their jobs are
+found kind by kind, in the indexes of jobs that wait and of jobs that have ended."""
+_COMMON_ARMS = {JobStatus.QUEUED: _WAITING, JobStatus.SUCCEEDED: "AND result IS NOT NULL"}
+"""The same where they have one, and queues and kinds are indexed as a whole."""
+_NOTHING = "AND FALSE"
+
+MAX_LISTED_KINDS = 64
+"""A list of a common status is merged from as many kinds at most."""
+
+ListedKinds: TypeAlias = Mapping[str, Sequence[str]] | None
+"""By phase, the kinds that it has; see `_kinds_to_list`."""
 _LISTING_INDEX = {_LEASED: "{by_leases}"}
 _LISTING_ARM = (
     "SELECT * FROM (SELECT id AS job_id FROM {t}job %s WHERE namespace = :namespace %s"
@@ -96,7 +110,7 @@ class SqlQueries(Transactional):
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
-        jobs = self._listed_jobs(self._jobs_query(wanted))
+        jobs = self._listed_jobs(self._jobs_query(wanted, kinds=self._kinds_to_list(wanted)))
         own_id = job_correlated_by(wanted.correlation_id)
         if own_id is None:
             return jobs
@@ -108,7 +122,39 @@ class SqlQueries(Transactional):
     def _listed_jobs(self, query: Query) -> list[Job]:
         return [job_from(row) for row in self._rows(query, listing=True)]
 
-    def _jobs_query(self, wanted: JobFilter, *, uncorrelated_id: JobId | None = None) -> Query:
+    def _kinds_to_list(self, wanted: JobFilter) -> ListedKinds:
+        """The kinds of jobs that wait or have ended, if a list of all queued or succeeded jobs is
+        to be merged from them. None if there are too many: then all jobs are read, newest first."""
+        if not self._lists_by_phase or not _is_by_common_status(wanted):
+            return {}
+        phases = [phase for status, phase in _COMMON.items() if status in wanted.statuses]
+        answers = self._read(
+            lambda tx: tx.fetch(
+                *[
+                    self._query(
+                        "listed_kinds",
+                        (("phase", phase),),
+                        namespace=wanted.namespace,
+                        kinds=MAX_LISTED_KINDS + 1,
+                    )
+                    for phase in phases
+                ],
+                last=True,
+            ),
+            listing=True,
+        )
+        found = {
+            phase: [kind for (kind,) in rows] for phase, rows in zip(phases, answers, strict=True)
+        }
+        return None if sum(map(len, found.values())) > MAX_LISTED_KINDS else found
+
+    def _jobs_query(
+        self,
+        wanted: JobFilter,
+        *,
+        uncorrelated_id: JobId | None = None,
+        kinds: ListedKinds = None,
+    ) -> Query:
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )
@@ -130,10 +176,11 @@ class SqlQueries(Transactional):
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
         clauses.append(_JOB_FLAGS[wanted.resolved])
         given |= {"namespace": wanted.namespace, "limit": wanted.limit}
+        given |= {f"kind_{n}": kind for n, kind in enumerate(chain(*(kinds or {}).values()))}
         columns = ("columns", _JOB_COLUMNS[wanted.bodies])
         arms = [
             (_LISTING_INDEX.get(arm, ""), " ".join([*clauses, arm]))
-            for arm in self._listing_arms(wanted)
+            for arm in self._listing_arms(wanted, kinds)
         ]
         if len(arms) == 1:
             [(index, conditions)] = arms
@@ -142,16 +189,22 @@ class SqlQueries(Transactional):
         merged = " UNION ALL ".join(_LISTING_ARM % arm for arm in arms)
         return self._query("list_merged_jobs", (columns, ("arms", merged)), **given)
 
-    def _listing_arms(self, wanted: JobFilter) -> Sequence[str]:
+    def _listing_arms(self, wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
         """Conditions that together leave no listed job out, each with an index of its own."""
-        if wanted.kind is None and all(status in _STATUS_ARMS for status in wanted.statuses):
-            arms = dict.fromkeys(_STATUS_ARMS[status] for status in wanted.statuses)
-            if arms:
-                return list(arms)
+        if kinds:
+            return _arms_by_kind(wanted, kinds)
+        known = _STATUS_ARMS if self._lists_by_phase else _STATUS_ARMS | _COMMON_ARMS
+        if wanted.kind is None and all(status in known for status in wanted.statuses):
+            of_statuses = dict.fromkeys(known[status] for status in wanted.statuses)
+            if of_statuses:
+                return list(of_statuses)
         is_indexed = wanted.queue is not None or wanted.kind is not None
         if self._lists_by_phase and is_indexed and wanted.correlation_id is None:
             leased = _LEASED if wanted.queue is None else f"{_LEASED} AND queue = :queue"
-            return [_WAITING, leased, _ENDED]
+            if not wanted.statuses:
+                return [_WAITING, leased, _ENDED]
+            arms = _STATUS_ARMS | _COMMON | dict.fromkeys(_LEASED_STATUSES, leased)
+            return list(dict.fromkeys(arms[status] for status in wanted.statuses))
         return [""]
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
@@ -227,6 +280,19 @@ class SqlQueries(Transactional):
             if len(rows) < KEYS_PER_PAGE:
                 return
             shape, last = (("after", f"AND ({names}) > ({values})"),), rows[-1]
+
+
+def _is_by_common_status(wanted: JobFilter) -> bool:
+    """Whether jobs are listed by `queued` or `succeeded`, and by nothing that an index has."""
+    others = (wanted.queue, wanted.kind, wanted.correlation_id, wanted.id_prefix)
+    return all(each is None for each in others) and not _COMMON.keys().isdisjoint(wanted.statuses)
+
+
+def _arms_by_kind(wanted: JobFilter, kinds: Mapping[str, Sequence[str]]) -> list[str]:
+    phases = [phase for phase, found in kinds.items() for _ in found]
+    arms = [f"{phase} AND kind || '' = :kind_{n}" for n, phase in enumerate(phases)]
+    arms += dict.fromkeys(_STATUS_ARMS[each] for each in wanted.statuses if each not in _COMMON)
+    return arms or [_NOTHING]
 
 
 def _readable(
