@@ -635,6 +635,9 @@ class RecordSource(Protocol):
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were written."""
 
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+        """Every kind that has settings."""
+
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""
 

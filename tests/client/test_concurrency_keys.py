@@ -142,3 +142,61 @@ def test_inline_jobs_of_one_key_run_one_after_the_other(app: Tenure, jobs: Inlin
     assert sorted(seen) == [0, 1, 2, 3]
     assert seen.index(0) < seen.index(2)
     assert seen.index(1) < seen.index(3)
+
+
+@spec("CK7")
+@pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5, 1_000_001])
+def test_a_limit_that_is_no_number_of_jobs_is_refused(app: Tenure, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="concurrency_limit"):
+
+        @app.job(concurrency_key="customer_id", concurrency_limit=limit)
+        def bill(customer_id: int) -> None: ...
+
+
+@spec("CK7")
+def test_a_limit_without_a_key_is_refused(app: Tenure) -> None:
+    with pytest.raises(InvalidInput, match="given without a key"):
+
+        @app.job(concurrency_limit=2)
+        def bill(customer_id: int) -> None: ...
+
+
+@spec("CK7")
+def test_what_is_declared_is_written_and_shown(app: Tenure, jobs: Inline) -> None:
+    @app.job(concurrency_key="customer_id", concurrency_limit=2, rate="10/s")
+    def bill(customer_id: int) -> None: ...
+
+    @app.job(concurrency_key="customer_id", concurrency_group="accounts", concurrency_limit=3)
+    def close(customer_id: int) -> None: ...
+
+    bill.enqueue(1)
+    jobs.drain()
+
+    found = {each.kind: (each.rate, each.concurrency_limit) for each in app.kinds.ls()}
+    assert found == {"bill": ("10/s", 2), "accounts": (None, 3)}
+
+
+@spec("CK7")
+def test_what_is_not_given_stays_as_it_is(app: Tenure, jobs: Inline) -> None:
+    app.kinds.limit("bill", rate="10/s", concurrency_limit=2)
+    by_rate = app.kinds.limit("bill", rate=None)
+    by_limit = app.kinds.limit("bill", concurrency_limit=None)
+
+    assert (by_rate.rate, by_rate.concurrency_limit) == (None, 2)
+    assert (by_limit.rate, by_limit.concurrency_limit) == (None, None)
+    with pytest.raises(InvalidInput, match="concurrency_limit"):
+        app.kinds.limit("bill", concurrency_limit=0)
+
+
+@spec("CK7")
+def test_kinds_of_one_group_declare_the_same_limit(app: Tenure, jobs: Inline) -> None:
+    @app.job(concurrency_key="customer_id", concurrency_group="accounts", concurrency_limit=3)
+    def close(customer_id: int) -> None: ...
+
+    @app.job(concurrency_key="customer_id", concurrency_group="accounts", concurrency_limit=2)
+    def bill(customer_id: int) -> None: ...
+
+    bill.enqueue(1)
+
+    with pytest.raises(InvalidInput, match="kinds of the group accounts declare 3 and 2"):
+        jobs.drain()

@@ -45,6 +45,7 @@ from tenure.core.ids import (
     JobId,
     Kind,
     LeaseId,
+    Namespace,
     QueueName,
     RequestId,
     WorkerId,
@@ -55,6 +56,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress, compensation_id
+from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
@@ -517,6 +519,9 @@ class RecordedStore:
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         return iter(self._records)
+
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+        return []
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """In the order of their times."""

@@ -1,6 +1,7 @@
 """`tenure kinds …`: list what is set for kinds, and set it."""
 
 import click
+import msgspec
 from msgspec import UnsetType
 
 from tenure.cli.application import app_value, load_app, token_for, url_for
@@ -14,8 +15,10 @@ from tenure.cli.common import (
 from tenure.cli.output import print_json, print_table, printable, say
 from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
+from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindSettings
+from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, kind_record
 from tenure.worker.declared_kinds import settings_of
 
@@ -30,7 +33,7 @@ def kinds() -> None:
 @json_option(list[KindRecord])
 @namespace_option
 def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
-    """List kinds with their rates."""
+    """List kinds with their rates and limits."""
     with coordination(url) as serving:
         check_name("namespace", namespace)
         found = serving.store.list_kinds(Namespace(namespace))
@@ -38,8 +41,16 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
         print_json([kind_record(each) for each in found])
         return
     print_table(
-        ["KIND", "RATE", "BURST"],
-        [(each.kind, each.rate, None if each.rate is None else each.rate.burst) for each in found],
+        ["KIND", "RATE", "BURST", "PER KEY"],
+        [
+            (
+                each.kind,
+                each.rate,
+                None if each.rate is None else each.rate.burst,
+                each.concurrency_limit,
+            )
+            for each in found
+        ],
     )
 
 
@@ -81,23 +92,53 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
 @url_option
 @namespace_option
 @rate_options
+@click.option(
+    "--concurrency-limit",
+    metavar="JOBS",
+    help="At most so many jobs of each concurrency key run at a time; none means 1.",
+)
 @click.argument("kind")
 def limit_kind(
-    url: str | None, namespace: str, rate: str | None, burst: int | None, kind: str
+    url: str | None,
+    namespace: str,
+    rate: str | None,
+    burst: int | None,
+    concurrency_limit: str | None,
+    kind: str,
 ) -> None:
-    """Limit how many jobs of KIND begin per second, in all queues and on all workers together.
+    """Limit how many jobs of KIND begin per second, in all queues and on all workers together, and
+    how many of each concurrency key run at a time.
 
     --rate 10/s lets at most 10 jobs begin per second, --burst 5 up to 5 of them at once; --rate
-    none removes the rate.
+    none removes the rate. --concurrency-limit 2 lets two jobs of each key run; KIND may also be the
+    name of a group of keys. What is not given stays as it is.
     """
-    if rate is None:
-        raise click.UsageError("give --rate")
+    if rate is None and concurrency_limit is None:
+        raise click.UsageError("give --rate or --concurrency-limit")
     wanted = given_rate(rate, burst)
-    assert not isinstance(wanted, UnsetType)
+    limit = _given_limit(concurrency_limit)
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("KIND", kind)
-        settings = KindSettings(kind=Kind(kind), rate=wanted)
+        known = {each.kind: each for each in serving.store.list_kinds(Namespace(namespace))}
+        settings = known.get(Kind(kind), KindSettings(kind=Kind(kind)))
+        if not isinstance(wanted, UnsetType):
+            settings = msgspec.structs.replace(settings, rate=wanted)
+        if concurrency_limit is not None:
+            settings = msgspec.structs.replace(settings, concurrency_limit=limit)
         kept = serving.store.put_kind(Namespace(namespace), settings)
     said = "no rate" if kept.rate is None else rate_in_words(kept.rate)
+    if kept.concurrency_limit is not None:
+        said += f", at most {kept.concurrency_limit} at a time for each key"
     click.echo(f"{printable(kind)}: {said}")
+
+
+def _given_limit(text: str | None) -> int | None:
+    if text is None or text.strip().lower() == "none":
+        return None
+    number = int(text) if text.isascii() and text.isdecimal() else text
+    try:
+        check_concurrency_limit("--concurrency-limit", number)
+    except InvalidInput as wrong:
+        raise click.UsageError(str(wrong)) from wrong
+    return int(number)

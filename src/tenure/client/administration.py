@@ -19,6 +19,7 @@ from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Command, Discard, Redrive
+from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
@@ -156,26 +157,55 @@ class Kinds:
         """`ls` for async code."""
         return await arun(self._listing())
 
-    def limit(self, kind: str, *, rate: str | None, burst: int | None = None) -> KindRecord:
+    def limit(
+        self,
+        kind: str,
+        *,
+        rate: str | UnsetType | None = UNSET,
+        burst: int | None = None,
+        concurrency_limit: int | UnsetType | None = UNSET,
+    ) -> KindRecord:
         """Let at most so many jobs of the kind begin per second, minute, hour or day, such as
-        `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number."""
-        return run(self._limiting(kind, rate, burst))
+        `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number. Of each
+        concurrency key at most `concurrency_limit` jobs run at a time; None: one. What is not given
+        stays as it is; `kind` may also be the name of a group of keys."""
+        return run(self._limiting(kind, rate, burst, concurrency_limit))
 
-    async def alimit(self, kind: str, *, rate: str | None, burst: int | None = None) -> KindRecord:
+    async def alimit(
+        self,
+        kind: str,
+        *,
+        rate: str | UnsetType | None = UNSET,
+        burst: int | None = None,
+        concurrency_limit: int | UnsetType | None = UNSET,
+    ) -> KindRecord:
         """`limit` for async code."""
-        return await arun(self._limiting(kind, rate, burst))
+        return await arun(self._limiting(kind, rate, burst, concurrency_limit))
 
     def _listing(self) -> Operation[list[KindRecord]]:
         namespace = self._channel.namespace
         found = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
         return [kind_record(settings) for settings in found]
 
-    def _limiting(self, kind: str, rate: str | None, burst: int | None) -> Operation[KindRecord]:
+    def _limiting(
+        self,
+        kind: str,
+        rate: str | UnsetType | None,
+        burst: int | None,
+        concurrency_limit: int | UnsetType | None,
+    ) -> Operation[KindRecord]:
         name = Kind(plain(kind))
         check_name("kind", name)
         wanted = changed_rate(rate, burst)
-        settings = KindSettings(kind=name, rate=None if wanted is UNSET else wanted)
+        if concurrency_limit is not None and concurrency_limit is not UNSET:
+            check_concurrency_limit("concurrency_limit", concurrency_limit)
         namespace = self._channel.namespace
+        known = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
+        settings = next((each for each in known if each.kind == name), KindSettings(kind=name))
+        if wanted is not UNSET:
+            settings = msgspec.structs.replace(settings, rate=wanted)
+        if concurrency_limit is not UNSET:
+            settings = msgspec.structs.replace(settings, concurrency_limit=concurrency_limit)
         kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, settings))
         return kind_record(kept)
 

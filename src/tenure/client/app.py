@@ -88,6 +88,7 @@ class JobOptions(PolicyOptions, total=False):
     concurrency: int
     concurrency_key: KeySource
     concurrency_group: str
+    concurrency_limit: int
     rate: str
     burst: int
     compensate: str | JobFunction[..., Any, Any]
@@ -205,6 +206,7 @@ class Application:
             concurrency=_concurrency(options),
             concurrency_key=options.get("concurrency_key"),
             concurrency_group=options.get("concurrency_group"),
+            concurrency_limit=options.get("concurrency_limit"),
             expires_us=expires_us,
             rate=_rate(options),
             local_names=local_names,

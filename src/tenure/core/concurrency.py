@@ -9,10 +9,25 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tenure.core.checks import check_integer
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindSettings
 
+MAX_CONCURRENCY_LIMIT = 1_000_000
 DEFAULT_CONCURRENCY_LIMIT = 1
 """How many jobs of one key may run at a time if nobody has said otherwise. [CK2]"""
+
+
+def check_concurrency_limit(field: str, value: object) -> None:
+    """Raise `InvalidInput` unless this is a number of jobs. [CK7]"""
+    check_integer(field, value, low=1, high=MAX_CONCURRENCY_LIMIT)
+
+
+def concurrency_limit_of(settings: KindSettings | None) -> int:
+    """How many jobs of one key may run at a time, by what is set for their group. [CK2]"""
+    if settings is None or settings.concurrency_limit is None:
+        return DEFAULT_CONCURRENCY_LIMIT
+    return settings.concurrency_limit
 
 
 class ConcurrencyKey(msgspec.Struct, frozen=True):

@@ -13,21 +13,28 @@ from tenure.core.rates import Rate
 
 
 class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one kind. `rate_since` is when its rate was set last; a store sets it."""
+    """The settings of one kind, or of a group of concurrency keys, which has only a limit.
+    `..._since` is when something was set last; a store sets it."""
 
     kind: Kind
     rate: Rate | None = None
     rate_since: Instant | None = None
+    concurrency_limit: int | None = None
+    """How many of its jobs may run at a time for each concurrency key; None is 1. [CK2]"""
+    concurrency_since: Instant | None = None
 
     def __str__(self) -> str:
-        """For people, such as "rate 10/s, burst 5"."""
-        if self.rate is None:
-            return "no rate"
-        return f"rate {self.rate}, burst {self.rate.burst}"
+        """For people, such as "rate 10/s, burst 5, 2 per key"."""
+        said = "no rate" if self.rate is None else f"rate {self.rate}, burst {self.rate.burst}"
+        if self.concurrency_limit is None:
+            return said
+        per_key = f"{self.concurrency_limit} per key"
+        return per_key if self.rate is None else f"{said}, {per_key}"
 
     def is_declared_as(self, other: "KindSettings") -> bool:
         """Whether both say the same, whenever they were set."""
-        return msgspec.structs.replace(self, rate_since=other.rate_since) == other
+        dated = {"rate_since": other.rate_since, "concurrency_since": other.concurrency_since}
+        return msgspec.structs.replace(self, **dated) == other
 
 
 def put_over(before: KindSettings | None, wanted: KindSettings, now: Instant) -> KindSettings:
@@ -39,4 +46,16 @@ def put_over(before: KindSettings | None, wanted: KindSettings, now: Instant) ->
         since = before.rate_since
     else:
         since = now
-    return msgspec.structs.replace(wanted, rate_since=since)
+    return msgspec.structs.replace(
+        wanted, rate_since=since, concurrency_since=_limited_since(before, wanted, now)
+    )
+
+
+def _limited_since(
+    before: KindSettings | None, wanted: KindSettings, now: Instant
+) -> Instant | None:
+    """From when on `verify` holds claims against this limit; also one that was removed. [CK7]"""
+    known = None if before is None else before.concurrency_limit
+    if known != wanted.concurrency_limit:
+        return now
+    return None if before is None else before.concurrency_since

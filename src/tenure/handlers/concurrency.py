@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.core.checks import MAX_DEDUPE_KEY, check_label, check_name
+from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind
 from tenure.errors import InvalidInput
 from tenure.handlers.options import concurrency_key, plain
@@ -24,6 +25,7 @@ class KeyRule(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     source: KeySource
     group: str | None
+    limit: int | None
     names: tuple[str, ...]
     """The arguments that the key is made of."""
 
@@ -50,17 +52,20 @@ class KeyRule(msgspec.Struct, frozen=True, kw_only=True):
 def key_rule(
     kind: Kind,
     parameters: Mapping[str, inspect.Parameter],
+    *,
     source: Any,
     group: Any,
+    limit: Any,
 ) -> KeyRule | None:
     """How a kind's calls get their key; `InvalidInput` if that names no argument. [CK5]"""
     source, group = plain(source), plain(group)
     if source is None:
-        if group is not None:
-            raise InvalidInput(
-                "concurrency_group", "given without a key", hint="give concurrency_key= too"
-            )
+        for name, value in (("concurrency_group", group), ("concurrency_limit", limit)):
+            if value is not None:
+                raise InvalidInput(name, "given without a key", hint="give concurrency_key= too")
         return None
+    if limit is not None:
+        check_concurrency_limit("concurrency_limit", limit)
     if group is not None:
         check_name("concurrency_group", group)
     if isinstance(source, str):
@@ -80,4 +85,4 @@ def key_rule(
                 f"{kind} has no argument {name[:60]!a}",
                 hint=f"its arguments are {', '.join(parameters) or 'none'}",
             )
-    return KeyRule(kind=kind, source=source, group=group, names=names)
+    return KeyRule(kind=kind, source=source, group=group, limit=limit, names=names)

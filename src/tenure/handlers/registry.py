@@ -50,11 +50,15 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
 
     @property
-    def settings(self) -> KindSettings | None:
-        """What is declared for all jobs of this kind, if anything is. [RL6]"""
-        if self.rate is None:
-            return None
-        return KindSettings(kind=self.kind, rate=self.rate)
+    def settings(self) -> list[KindSettings]:
+        """What is declared for all jobs of this kind, and for the group of their keys. [RL6]"""
+        found = []
+        if self.rate is not None:
+            found.append(KindSettings(kind=self.kind, rate=self.rate))
+        if self.key_rule is not None and self.key_rule.limit is not None:
+            group = Kind(self.key_rule.group or self.kind)
+            found.append(KindSettings(kind=group, concurrency_limit=self.key_rule.limit))
+        return found
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
@@ -166,6 +170,7 @@ def make_handler(
     concurrency: int | None = None,
     concurrency_key: object = None,
     concurrency_group: object = None,
+    concurrency_limit: object = None,
     expires_us: Duration | None = None,
     rate: Rate | None = None,
     local_names: Mapping[str, Any] | None = None,
@@ -191,9 +196,13 @@ def make_handler(
         isolation=isolation or default,
         priority=priority,
         concurrency=concurrency,
-        key_rule=None
-        if concurrency_key is None and concurrency_group is None
-        else key_rule(name, signature.all_parameters, concurrency_key, concurrency_group),
+        key_rule=key_rule(
+            name,
+            signature.all_parameters,
+            source=concurrency_key,
+            group=concurrency_group,
+            limit=concurrency_limit,
+        ),
         expires_us=expires_us,
         rate=rate,
     )

@@ -383,12 +383,14 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
 class KindRecord(Record, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
-    once, and since when. [RL4]"""
+    once; how many of its jobs may run at a time for each concurrency key; and since when. [RL4]"""
 
     kind: Kind
     rate: str | None = None
     burst: int | None = None
     rate_since: datetime | None = None
+    concurrency_limit: int | None = None
+    concurrency_since: datetime | None = None
 
 
 class RateRecord(Record, frozen=True, kw_only=True):
@@ -451,6 +453,8 @@ def kind_record(settings: KindSettings) -> KindRecord:
     return KindRecord(
         kind=settings.kind,
         rate_since=optional_moment(settings.rate_since),
+        concurrency_limit=settings.concurrency_limit,
+        concurrency_since=optional_moment(settings.concurrency_since),
         **_rate_fields(settings.rate),
     )
 
@@ -458,7 +462,11 @@ def kind_record(settings: KindSettings) -> KindRecord:
 def kind_of(record: KindRecord) -> KindSettings:
     """What is set for a kind, as a client reads it back."""
     return KindSettings(
-        kind=record.kind, rate=_rate_of(record), rate_since=optional_instant(record.rate_since)
+        kind=record.kind,
+        rate=_rate_of(record),
+        rate_since=optional_instant(record.rate_since),
+        concurrency_limit=record.concurrency_limit,
+        concurrency_since=optional_instant(record.concurrency_since),
     )
 
 

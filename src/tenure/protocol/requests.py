@@ -386,10 +386,12 @@ class RatesQuery(Request, frozen=True, kw_only=True):
 
 
 class KindMessage(Request, frozen=True, kw_only=True):
-    """What is set for a kind: its rate, such as `100/m`; null or missing means none. [RL4]"""
+    """What is set for a kind: its rate, such as `100/m`; null or missing means none. [RL4] And how
+    many of its jobs may run at a time for each concurrency key; null or missing means 1. [CK7]"""
 
     rate: ShortText | None = None
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    concurrency_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 @derived(ScheduleSpec)

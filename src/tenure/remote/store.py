@@ -328,7 +328,9 @@ class RemoteStore:
             parts={"kind": str(settings.kind)},
             query=NamespaceQuery(namespace=namespace),
             message=KindMessage(
-                rate=None if rate is None else str(rate), burst=None if rate is None else rate.burst
+                rate=None if rate is None else str(rate),
+                burst=None if rate is None else rate.burst,
+                concurrency_limit=settings.concurrency_limit,
             ),
         )
         return kind_of(self._caller.ask(call, KindRecord))

@@ -120,7 +120,11 @@ async def put_kind(call: Call) -> Response:
     else:
         call.principal.check_whole_kind(kind)
     body: KindMessage = call.body
-    settings = KindSettings(kind=kind, rate=_rate(body.rate, body.burst))
+    settings = KindSettings(
+        kind=kind,
+        rate=_rate(body.rate, body.burst),
+        concurrency_limit=body.concurrency_limit,
+    )
     kept = await call.services.blocking(
         lambda: call.store.put_kind(namespace, settings, only_new=only_new)
     )

@@ -5,7 +5,8 @@ Nothing is decided by it: the rows are read one after the other and may change m
 worker that never sends a sign of life is not known here.
 """
 
-from tenure.core.ids import JobId
+from tenure.core.concurrency import concurrency_limit_of
+from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
@@ -37,12 +38,9 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
                 return f"queue {job.queue} is paused"
             if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
                 return f"queue {job.queue} is at its limit of {queue.limit}"
-        holders = _holders(store, job)
-        if holders:
-            return (
-                f"waits for another job with the key {job.concurrency_key} (limit {len(holders)}):"
-                f" {', '.join(holders)}"
-            )
+        held = _held_by_key(store, job)
+        if held is not None:
+            return held
         for standing in store.list_rates(job.namespace, job.queue, job.kind):
             if standing.wait_us > 0:
                 return _waits_for(standing)
@@ -51,6 +49,22 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
     except RequestRefused:  # a client's token sees neither queues nor workers
         return None
     return None
+
+
+def _held_by_key(store: JobStore, job: Job) -> str | None:
+    """Which jobs with the same concurrency key run, if they are as many as may. [CK4]"""
+    holders = _holders(store, job)
+    if not holders:
+        return None
+    known = {each.kind: each for each in store.list_kinds(job.namespace)}
+    limit = concurrency_limit_of(known.get(Kind(job.concurrency_group or job.kind)))
+    if len(holders) < limit:
+        return None
+    others = "another job" if limit == 1 else "other jobs"
+    return (
+        f"waits for {others} with the key {job.concurrency_key} (limit {limit}):"
+        f" {', '.join(holders)}"
+    )
 
 
 def _holders(store: JobStore, job: Job) -> list[JobId]:

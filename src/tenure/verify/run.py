@@ -7,7 +7,10 @@ must find everything that was acknowledged before it began, whatever is written 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tenure.core.instants import Duration
+from tenure.core.concurrency import concurrency_limit_of
+from tenure.core.ids import Kind, Namespace
+from tenure.core.instants import Duration, Instant
+from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.ports import RecordSource
 from tenure.verify.ack_index import AckIndex
@@ -51,11 +54,27 @@ def verify(
             if progress is not None:
                 progress(report.jobs, report.events)
         _check_missing(store, index, report, retention_us)
-        for violation in check_attempts(attempts, store, lambda *_: ConcurrencyLimit()):
+        for violation in check_attempts(attempts, store, _Limits(store)):
             report.add(violation)
     for violation in check_across(store):
         report.add(violation)
     return report.build(acks=lines)
+
+
+class _Limits:
+    """The limits of concurrency keys, read once for each namespace."""
+
+    def __init__(self, store: RecordSource) -> None:
+        self._store = store
+        self._known: dict[Namespace, dict[Kind, KindSettings]] = {}
+
+    def __call__(self, namespace: Namespace, group: str) -> ConcurrencyLimit:
+        if namespace not in self._known:
+            found = self._store.list_kinds(namespace)
+            self._known[namespace] = {each.kind: each for each in found}
+        settings = self._known[namespace].get(Kind(group))
+        since = None if settings is None else settings.concurrency_since
+        return ConcurrencyLimit(concurrency_limit_of(settings), since or Instant(0))
 
 
 def _check_missing(

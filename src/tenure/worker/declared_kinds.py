@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tenure.core.ids import Namespace
+from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindSettings
-from tenure.errors import RequestRefused
+from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.registry import Handler
 from tenure.ports import JobStore
 
@@ -59,7 +59,28 @@ def declare_and_warn(store: JobStore, namespace: Namespace, handlers: Iterable[H
 
 
 def settings_of(handlers: Iterable[Handler]) -> Iterator[KindSettings]:
-    """What is declared, for each kind for which something is."""
+    """What is declared, for each kind and group for which something is."""
+    found: dict[Kind, KindSettings] = {}
     for handler in handlers:
-        if handler.settings is not None:
-            yield handler.settings
+        for wanted in handler.settings:
+            found[wanted.kind] = _joined(found.get(wanted.kind), wanted)
+    yield from found.values()
+
+
+def _joined(before: KindSettings | None, wanted: KindSettings) -> KindSettings:
+    """What two declarations say together; kinds of one group must declare the same limit."""
+    if before is None:
+        return wanted
+    limits = {before.concurrency_limit, wanted.concurrency_limit} - {None}
+    if len(limits) > 1:
+        raise InvalidInput(
+            "concurrency_limit",
+            f"kinds of the group {wanted.kind} declare {before.concurrency_limit} and"
+            f" {wanted.concurrency_limit}",
+            hint="declare the same limit for all kinds of a group",
+        )
+    return msgspec.structs.replace(
+        before,
+        rate=before.rate or wanted.rate,
+        concurrency_limit=next(iter(limits), None),
+    )

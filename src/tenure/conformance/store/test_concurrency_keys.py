@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 from tenure.conformance.harness import KIND, QUEUE, Kit, ids, policy
 from tenure.conformance.spec import spec
-from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
+from tenure.core.instants import seconds
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindSettings
+from tenure.core.rates import parse_rate
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
 
 OTHER_KIND = Kind("other")
@@ -233,3 +236,85 @@ def test_a_repeated_claim_gets_the_same_job_of_a_key(kit: Kit) -> None:
     answers = [kit.coordinator.claim(request) for _ in range(2)]
 
     assert [[grant.job_id for grant in answer.grants] for answer in answers] == [[first.id]] * 2
+
+
+def _limit(kit: Kit, limit: int | None, group: str = KIND) -> KindSettings:
+    settings = KindSettings(kind=Kind(group), concurrency_limit=limit)
+    return kit.store.put_kind(DEFAULT_NAMESPACE, settings)
+
+
+@spec("CK2", "CK3", "CK7")
+def test_as_many_jobs_of_a_key_run_as_its_limit_says(kit: Kit) -> None:
+    _limit(kit, 2)
+    jobs = [kit.enqueue(concurrency_key="42") for _ in range(5)]
+
+    first = kit.claimed(limit=10)
+    kit.complete(first[0])
+    second = kit.claimed(limit=10)
+
+    assert ids(first) == ids(jobs[:2])
+    assert ids(second) == [jobs[2].id]
+    assert kit.claimed(limit=10) == []
+
+
+@spec("CK7", "CK3")
+def test_a_changed_limit_holds_from_the_next_claim_on(kit: Kit) -> None:
+    jobs = [kit.enqueue(concurrency_key="42") for _ in range(6)]
+
+    one = kit.claimed(limit=10)
+    _limit(kit, 3)
+    three = kit.claimed(limit=10)
+    kit.advance(seconds=1)
+    _limit(kit, 2)
+    none = kit.claimed(limit=10)
+    for job in [*one, *three]:
+        kit.complete(job)
+    two = kit.claimed(limit=10)
+    _limit(kit, None)
+    kit.complete(two[0])
+
+    assert (len(one), len(three), len(none), len(two)) == (1, 2, 0, 2)
+    assert kit.claimed(limit=10) == []
+    kit.complete(two[1])
+    assert ids(kit.claimed(limit=10)) == [jobs[5].id]
+
+
+@spec("CK7")
+def test_a_limit_keeps_its_instant_while_it_stays_the_same(kit: Kit) -> None:
+    before = _limit(kit, 2)
+    kit.advance(seconds=5)
+    same = _limit(kit, 2)
+    changed = _limit(kit, 3)
+    kit.advance(seconds=5)
+    removed = _limit(kit, None)
+
+    assert before.concurrency_since == same.concurrency_since
+    assert changed.concurrency_since == kit.now() - seconds(5)
+    assert removed.concurrency_since == kit.now()
+    assert kit.store.list_kinds(DEFAULT_NAMESPACE) == [removed]
+
+
+@spec("CK7", "CK1")
+def test_a_group_has_a_limit_of_its_own(kit: Kit) -> None:
+    _limit(kit, 5)
+    _limit(kit, 2, "accounts")
+    jobs = [
+        kit.enqueue(concurrency_key="42", concurrency_group="accounts", kind=kind)
+        for kind in (KIND, OTHER_KIND, KIND)
+    ]
+
+    assert ids(kit.claimed(limit=10)) == ids(jobs[:2])
+
+
+@spec("CK3", "RL1")
+def test_rates_and_keys_hold_beside_each_other(kit: Kit) -> None:
+    settings = KindSettings(kind=KIND, rate=parse_rate("rate", "1/s", 2), concurrency_limit=2)
+    kit.store.put_kind(DEFAULT_NAMESPACE, settings)
+    jobs = [kit.enqueue(concurrency_key=key) for key in ("1", "1", "1", "2")]
+
+    first = kit.claimed(limit=10)
+    kit.advance(seconds=1)
+    second = kit.claimed(limit=10)
+
+    assert ids(first) == ids(jobs[:2])
+    assert ids(second) == [jobs[3].id]

@@ -29,7 +29,13 @@ from tenure.core.claims import (
     standings,
 )
 from tenure.core.commands import Outage
-from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of, with_room
+from tenure.core.concurrency import (
+    ConcurrencyKey,
+    KeyState,
+    concurrency_key_of,
+    concurrency_limit_of,
+    with_room,
+)
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
 from tenure.core.events import MAX_DECISION_EVENTS, Event
@@ -374,7 +380,13 @@ class MemoryStore(
             key = concurrency_key_of(job) if job.namespace == namespace else None
             if key is not None:
                 live[key] += job.lease_id is not None
-        return {key: KeyState(live=number) for key, number in live.items()}
+        return {
+            key: KeyState(
+                limit=concurrency_limit_of(self._kinds.get((namespace, Kind(key.group)))),
+                live=number,
+            )
+            for key, number in live.items()
+        }
 
     def _settings_of(self, scope: ClaimScope) -> dict[Kind, KindSettings]:
         """What is set for the kinds that the claim names, or that wait in its queues."""

@@ -112,6 +112,8 @@ WORDS = COLUMN_WORDS | {
     "keys": "num_nonnulls(j.concurrency_key)",
     "keyless": "num_nonnulls(j.concurrency_key) = 0",
     "by_leases_of_keys": "",
+    "by_ready_of_keys": "",
+    "by_delayed_of_keys": "",
     "each_key": "SELECT k.concurrency_group, k.concurrency_key FROM"
     " unnest(CAST(:groups AS text[]), CAST(:keys AS text[]))"
     " AS k(concurrency_group, concurrency_key)",

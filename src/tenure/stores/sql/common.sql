@@ -121,6 +121,34 @@ DELETE FROM {t}key_change
                ORDER BY c.at, c.id LIMIT :changes)
 RETURNING concurrency_group, concurrency_key;
 
+-- name: note_keys_of_group
+-- Every key of the group that has a job that waits: from key to key through two indexes.
+WITH RECURSIVE ready (concurrency_key) AS (
+    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_ready_of_keys}
+             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+               AND j.concurrency_key IS NOT NULL AND j.not_before = 0)
+     UNION ALL
+    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_ready_of_keys}
+             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+               AND j.concurrency_key IS NOT NULL AND j.not_before = 0
+               AND j.concurrency_key > r.concurrency_key)
+      FROM ready AS r WHERE r.concurrency_key IS NOT NULL),
+delayed (concurrency_key) AS (
+    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_delayed_of_keys}
+             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+               AND j.concurrency_key IS NOT NULL AND j.not_before > 0)
+     UNION ALL
+    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_delayed_of_keys}
+             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+               AND j.concurrency_key IS NOT NULL AND j.not_before > 0
+               AND j.concurrency_key > d.concurrency_key)
+      FROM delayed AS d WHERE d.concurrency_key IS NOT NULL)
+INSERT INTO {t}key_change (namespace, concurrency_group, concurrency_key, at)
+SELECT CAST(:namespace AS text), CAST(:concurrency_group AS text), k.concurrency_key, 0
+  FROM (SELECT r.concurrency_key FROM ready AS r UNION
+        SELECT d.concurrency_key FROM delayed AS d) AS k
+ WHERE k.concurrency_key IS NOT NULL;
+
 -- name: live_of_keys
 SELECT k.concurrency_group, k.concurrency_key,
        (SELECT count(*) FROM {t}job AS j {by_leases_of_keys}
@@ -286,7 +314,8 @@ DELETE FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
 
 -- name: insert_kind
 INSERT INTO {t}kind_setting (namespace, {kind_columns})
-VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since);
+VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since, :concurrency_limit,
+        :concurrency_since);
 
 -- name: queue_rates_in_force
 SELECT namespace, {queue_columns} FROM {t}queue WHERE rate_grants IS NOT NULL;

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, standings
+from tenure.core.concurrency import concurrency_limit_of
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindSettings, put_over
@@ -22,7 +23,7 @@ from tenure.stores.sql.transactions import Transaction, Transactional
 
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
 QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
-KIND_COLUMNS = ("kind", *RATE_COLUMNS)
+KIND_COLUMNS = ("kind", *RATE_COLUMNS, "concurrency_limit", "concurrency_since")
 
 GRANTS_PER_PAGE = 2000
 GRANT_FIELDS = ("job_id", "seq", "ts", "namespace", "queue", "kind")
@@ -97,8 +98,18 @@ class SqlLimits(Transactional):
             after = put_over(before, settings, Instant(now))
             tx.fetch(
                 self._query("delete_kind", **key),
-                self._query("insert_kind", **key, **rate_parameters(after.rate, after.rate_since)),
+                self._query(
+                    "insert_kind",
+                    **key,
+                    **rate_parameters(after.rate, after.rate_since),
+                    concurrency_limit=after.concurrency_limit,
+                    concurrency_since=after.concurrency_since,
+                ),
                 self._query("raise_kind_settings_rev"),
+                # Their turns are chosen again, because more or fewer may run now. [CK7]
+                self._query(
+                    "note_keys_of_group", namespace=namespace, concurrency_group=settings.kind
+                ),
             )
             return after
 
@@ -145,6 +156,12 @@ class SqlLimits(Transactional):
 
     def _known_kinds(self, namespace: Namespace) -> KnownKinds:
         return self._kinds.get(namespace, NOTHING_KNOWN)
+
+    def _concurrency_limit(self, namespace: Namespace, group: str) -> int:
+        """How many jobs of one key of this group may run at a time, in a claim that has checked
+        the settings of kinds. [CK2]"""
+        known = self._known_kinds(namespace).settings.get(Kind(group))
+        return concurrency_limit_of(known)
 
     def _current_kinds(
         self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int
@@ -210,8 +227,14 @@ def _rate_from(grants: int | None, per: str | None, burst: int | None) -> Rate |
 
 def kind_settings_from(row: Row) -> KindSettings:
     """A kind's settings, from a row."""
-    kind, grants, per, burst, since = row
-    return KindSettings(kind=Kind(kind), rate=_rate_from(grants, per, burst), rate_since=since)
+    kind, grants, per, burst, since, limit, limited_since = row
+    return KindSettings(
+        kind=Kind(kind),
+        rate=_rate_from(grants, per, burst),
+        rate_since=since,
+        concurrency_limit=limit,
+        concurrency_since=limited_since,
+    )
 
 
 def queue_state_from(row: Row, live: int = 0) -> QueueState:

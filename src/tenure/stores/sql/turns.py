@@ -73,6 +73,10 @@ class SqlTurns(Transactional):
         a group, a key, and then a priority, a `run_at` and an id."""
 
     @abstractmethod
+    def _concurrency_limit(self, namespace: Namespace, group: str) -> int:
+        """How many jobs of one key of this group may run at a time."""
+
+    @abstractmethod
     def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
         """Keys as the parameters of `{each_key}`."""
 
@@ -171,7 +175,11 @@ class SqlTurns(Transactional):
         """These keys with their live leases. Only claims that hold the group's lock add one."""
         packed = self._pack_keys(keys)
         [rows] = tx.fetch(self._query("live_of_keys", namespace=namespace, **packed))
-        return {ConcurrencyKey(group, key): KeyState(live=live) for group, key, live in rows}
+        limits = {group: self._concurrency_limit(namespace, group) for group, _, _ in rows}
+        return {
+            ConcurrencyKey(group, key): KeyState(limit=limits[group], live=live)
+            for group, key, live in rows
+        }
 
     def _end_turns(
         self,

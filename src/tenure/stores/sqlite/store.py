@@ -67,6 +67,8 @@ WORDS = COLUMN_WORDS | {
     "keys": "(j.concurrency_key IS NOT NULL)",
     "keyless": "(j.concurrency_key IS NOT NULL) = 0",
     "by_leases_of_keys": "INDEXED BY tenure_job_leased_by_key",
+    "by_ready_of_keys": "INDEXED BY tenure_job_ready_by_key",
+    "by_delayed_of_keys": "INDEXED BY tenure_job_delayed_by_key",
     "each_key": "SELECT g.value AS concurrency_group, k.value AS concurrency_key"
     " FROM json_each(:groups) AS g JOIN json_each(:keys) AS k ON k.key = g.key",
     "smallint": "integer",

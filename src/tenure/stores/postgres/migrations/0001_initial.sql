@@ -357,6 +357,8 @@ CREATE TABLE {t}kind_setting (
     rate_per    text    COLLATE "C",
     rate_burst  integer CHECK (rate_burst > 0),
     rate_since  bigint,
+    concurrency_limit integer CHECK (concurrency_limit > 0),
+    concurrency_since bigint,
     PRIMARY KEY (namespace, kind)
 );
 

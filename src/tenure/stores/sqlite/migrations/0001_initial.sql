@@ -277,6 +277,8 @@ CREATE TABLE tenure_kind_setting (
     rate_per    TEXT,
     rate_burst  INTEGER CHECK (rate_burst > 0),
     rate_since  INTEGER,
+    concurrency_limit INTEGER CHECK (concurrency_limit > 0),
+    concurrency_since INTEGER,
     PRIMARY KEY (namespace, kind)
 ) STRICT, WITHOUT ROWID;
 
