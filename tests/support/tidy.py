@@ -51,6 +51,23 @@ CORE_IMPORTS = frozenset(
 )
 CORE_OWN_MODULES = ("tenure.core", "tenure.errors")
 
+SESSION_REFUSED_IMPORTS = frozenset(
+    [
+        "asyncio",
+        "concurrent",
+        "logging",
+        "os",
+        "queue",
+        "random",
+        "selectors",
+        "signal",
+        "socket",
+        "subprocess",
+        "threading",
+        "time",
+    ]
+)
+
 # Names that reach for a clock, for chance or for the world, wherever they come from. `hash` and
 # `id` are among them because they differ from process to process.
 CORE_REFUSED_CALLS = frozenset({"__import__", "breakpoint", "hash", "id", "input", "open", "print"})
@@ -222,6 +239,13 @@ def core_imports_are_pure(source: Source) -> Iterator[str]:
             yield f"{line}: the core does not import {module}"
         if name in CORE_REFUSED_NAMES:
             yield f"{line}: the core has no clock and no chance of its own: {name}"
+
+
+def session_does_no_io(source: Source) -> Iterator[str]:
+    """A worker's session is driven by tests and simulators: events in, actions out."""
+    for line, module, _ in source.imports():
+        if module.split(".")[0] in SESSION_REFUSED_IMPORTS:
+            yield f"{line}: a worker's session has no input and output: {module}"
 
 
 def core_calls_are_pure(source: Source) -> Iterator[str]:

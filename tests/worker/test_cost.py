@@ -4,22 +4,23 @@ Counted in instructions of the interpreter, not in seconds: a walk through all a
 or all children for each job would multiply them.
 """
 
-import selectors
 import socket
-import subprocess
+from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tenure.clock import Boot, boot_now
+from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Start, WorkerCommand
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, LeaseId, WorkerId
 from tenure.core.instants import seconds
+from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Disposition, VerdictKind
-from tenure.handlers.registry import Isolation
-from tenure.worker import children
+from tenure.handlers.registry import Isolation, Registry, make_handler
+from tenure.worker.child_main import AsyncLane
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.keeper_client import KeeperClient
 from tenure.worker.messages import (
@@ -27,26 +28,25 @@ from tenure.worker.messages import (
     Answered,
     ChildrenReady,
     ClaimAnswered,
-    Ended,
     Event,
     Finished,
     LeasesPolled,
     PollLeases,
     Prepare,
     Prepared,
-    Ready,
+    Retire,
     Run,
     Send,
     SendClaim,
     Ticked,
+    ToSupervisor,
 )
-from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Returned
-from tenure.worker.pool import Pool
 from tenure.worker.session import Session
 from tenure.worker.stats import Stats
-from tenure.worker.wire import encode_frame
+from tenure.worker.wire import Channel, FrameReader
 from tests.support.coordinators import KIND, QUEUE, World
+from tests.worker.actors import Actors, frame
 from tests.worker.steps import steps
 
 SHORT_JOBS = 50
@@ -152,88 +152,6 @@ def test_a_job_costs_its_session_as_much_beside_a_thousand_others_as_beside_fift
 # --- the pool ----------------------------------------------------------------------------------
 
 
-def frame(run: int) -> Run:
-    return Run(
-        run=run,
-        job_id=JobId("j"),
-        kind=KIND,
-        queue=QUEUE,
-        attempt=1,
-        fence=1,
-        correlation_id=None,
-        checkpoint=None,
-        payload=b"{}",
-        until=Boot(boot_now() + seconds(60)),
-    )
-
-
-class Actors:
-    """A pool whose children are processes that do nothing; the test says what they say."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lane: Isolation, runs: int) -> None:
-        self.ends: list[socket.socket] = []  # of the sockets that belong to children
-        self.finished = 0
-        self.selector = selectors.DefaultSelector()
-        monkeypatch.setattr(children, "_spawn", self._spawn)
-        self.pool = Pool(
-            "no:app",
-            {lane: runs},
-            WorkerOptions(concurrency=runs),
-            environment={},
-            selector=self.selector,
-            clock=boot_now,
-            emit=self._emit,
-            stats=Stats(),
-        )
-        self._lane = lane
-        self.pool.start()
-        for end in self.ends:
-            end.sendall(encode_frame(Ready()))
-        for run in range(runs - 1):
-            self._begin(run)
-        self._turn()
-
-    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-        process = subprocess.Popen(
-            ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
-        )
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self.ends.append(theirs)
-        return process, ours
-
-    def _emit(self, event: Event) -> None:
-        self.finished += isinstance(event, Finished)
-
-    def _begin(self, run: int) -> None:
-        self.pool.prepare(run, self._lane)
-        self.pool.run(frame(run))
-
-    def _turn(self) -> None:
-        for key, _ in self.selector.select(0):
-            key.data()
-        self.pool.flush()
-
-    def pass_through(self) -> None:
-        """Short jobs, one after the other, beside those that run."""
-        for number in range(SHORT_JOBS):
-            run = 1_000_000 + number
-            self._begin(run)
-            self._turn()
-            child = self.pool._slots[run].child
-            assert child is not None
-            self.ends[child.number].sendall(encode_frame(Ended(run=run, outcome=Returned(b"null"))))
-            self._turn()
-
-    def close(self) -> None:
-        for child in self.pool._children:
-            child.kill()
-        self.pool.close()
-        for end in self.ends:
-            end.close()
-        self.selector.close()
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("lane", "few", "many"), [(Isolation.ASYNC, FEW, MANY), (Isolation.PROCESS, 5, 50)]
@@ -244,7 +162,7 @@ def test_a_job_costs_its_pool_as_much_beside_many_others_as_beside_few(
     spent = []
     for runs in (few, many):
         actors = Actors(monkeypatch, lane, runs)
-        spent.append(steps(actors.pass_through))
+        spent.append(steps(partial(actors.pass_through, SHORT_JOBS)))
         actors.close()
         assert actors.finished >= SHORT_JOBS
 
@@ -259,9 +177,76 @@ def test_a_stream_of_short_jobs_hardly_ever_wakes_the_keeper(
     actors = Actors(monkeypatch, Isolation.PROCESS, 2)
     monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
 
-    actors.pass_through()
+    actors.pass_through(SHORT_JOBS)
 
     assert len(told) <= 1, "of a deadline, when the child begins its first job"
     monkeypatch.undo()
     actors.close()
     assert actors.finished >= SHORT_JOBS
+
+
+class CountedSocket:
+    """A child's socket whose writes are counted."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self.writes = 0
+
+    def send(self, data: bytes) -> int:
+        self.writes += 1
+        return int(self._sock.send(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.process
+def test_the_frames_of_one_turn_travel_to_a_child_in_one_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actors = Actors(monkeypatch, Isolation.ASYNC, 1)
+    [child] = actors.pool._children
+    sock = CountedSocket(child._sock)
+    monkeypatch.setattr(child, "_sock", sock)
+
+    for run in range(SHORT_JOBS):
+        actors.begin(run)
+    actors.turn()
+
+    assert sock.writes == 1
+    monkeypatch.undo()
+    actors.close()
+
+
+class CountingChannel(Channel):
+    """Counts how often something is written to the supervisor."""
+
+    writes = 0
+
+    def send(self, *messages: ToSupervisor) -> None:
+        self.writes += 1
+        super().send(*messages)
+
+
+async def nothing() -> None:
+    pass
+
+
+def test_coroutines_that_end_in_one_turn_of_their_loop_are_reported_in_one_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(AsyncLane, "_watch", lambda self: None)  # it ends only with its process
+    registry = Registry()
+    registry.add(make_handler(nothing, kind=KIND))
+    ours, theirs = socket.socketpair()
+    channel = CountingChannel(theirs, max_bytes=1 << 20)
+    lane = AsyncLane(channel, registry, Limits())
+
+    lane.take([*(frame(run) for run in range(SHORT_JOBS)), Retire()])
+    lane.serve()
+
+    assert channel.writes == 1
+    ended = FrameReader(max_bytes=1 << 20).feed(ours.recv(1 << 20))
+    assert len(ended) == SHORT_JOBS
+    ours.close()
+    theirs.close()

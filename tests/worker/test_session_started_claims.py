@@ -1,10 +1,12 @@
 """Claims that start what they are granted, and claims that wait a moment for more free slots."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.commands import Release, Start
+from tenure.core.commands import Release, Start, WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
@@ -19,8 +21,9 @@ from tenure.worker.messages import (
     Run,
     Send,
     SendClaim,
+    Ticked,
 )
-from tenure.worker.outbox import GATHER, LONGEST_GATHER
+from tenure.worker.outbox import GATHER, LONGEST_GATHER, PATIENCE
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
 
@@ -223,3 +226,68 @@ def test_a_slot_that_a_long_job_frees_is_claimed_for_at_once() -> None:
     drive.finish(1)
 
     assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [1]
+
+
+# --- batches in flight -------------------------------------------------------------------------
+
+
+class SlowReports(Drive):
+    """Calls with reports are answered when the test says so."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.held: list[Send] = []
+
+    def _send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
+        self.held.append(Send(ticket, commands))
+
+    def answer(self) -> None:
+        send = self.held.pop(0)
+        super()._send(send.ticket, send.commands)
+        self.feed(Ticked())
+
+
+def slow_reports(*, jobs: int) -> SlowReports:
+    """A worker whose slots are all taken by long jobs, so that no report waits for another."""
+    drive = SlowReports(concurrency=jobs, lanes={KIND: Isolation.ASYNC})
+    drive.feed(ChildrenServing(Isolation.ASYNC, 1))
+    for _ in range(3 * jobs):
+        drive.enqueue()
+    drive.begin()
+    drive.advance(0.5)
+    return drive
+
+
+def test_a_claim_does_not_wait_for_the_answer_to_a_report() -> None:
+    drive = slow_reports(jobs=4)
+    before = len(drive.wanted(SendClaim))
+
+    drive.finish(frames(drive)[0].run)
+
+    assert len(drive.held) == 1
+    assert len(drive.wanted(SendClaim)) == before + 1
+    assert len(frames(drive)) == 5, "and the next job runs"
+
+
+def test_two_calls_with_reports_are_in_flight_and_those_after_them_gather() -> None:
+    drive = slow_reports(jobs=6)
+    runs = [frame.run for frame in frames(drive)]
+
+    for run in runs[:5]:
+        drive.finish(run)
+    assert [len(send.commands) for send in drive.held] == [1, 1]
+
+    drive.answer()
+    assert [len(send.commands) for send in drive.held] == [1, 3]
+
+
+def test_a_call_that_hangs_holds_up_no_report_for_longer_than_a_moment() -> None:
+    drive = slow_reports(jobs=6)
+    runs = [frame.run for frame in frames(drive)]
+    for run in runs[:4]:
+        drive.finish(run)
+    assert [len(send.commands) for send in drive.held] == [1, 1]
+
+    drive.advance(PATIENCE / seconds(1))
+
+    assert [len(send.commands) for send in drive.held] == [1, 1, 2]

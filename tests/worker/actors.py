@@ -1,0 +1,120 @@
+"""A pool whose children are processes that do nothing: the test says what they say."""
+
+import selectors
+import socket
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tenure.clock import Boot, boot_now
+from tenure.core.ids import JobId
+from tenure.core.instants import seconds
+from tenure.handlers.registry import Isolation
+from tenure.worker import children
+from tenure.worker.messages import Ended, Event, Finished, Ready, Run
+from tenure.worker.options import WorkerOptions
+from tenure.worker.outcomes import Returned
+from tenure.worker.pool import Pool
+from tenure.worker.stats import Stats
+from tenure.worker.wire import encode_frame
+from tests.support.coordinators import KIND, QUEUE
+
+
+def frame(run: int) -> Run:
+    return Run(
+        run=run,
+        job_id=JobId("j"),
+        kind=KIND,
+        queue=QUEUE,
+        attempt=1,
+        fence=1,
+        correlation_id=None,
+        checkpoint=None,
+        payload=b"{}",
+        until=Boot(boot_now() + seconds(60)),
+    )
+
+
+class Actors:
+    """A pool and its children, all of them ready, and all but one with an attempt."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        lane: Isolation,
+        runs: int,
+        *,
+        jobs_per_child: int = 10_000,
+        clock: Callable[[], Boot] = boot_now,
+    ) -> None:
+        self.ends: list[socket.socket] = []  # of the sockets that belong to children
+        self.finished = 0
+        self.selector = selectors.DefaultSelector()
+        monkeypatch.setattr(children, "_spawn", self._spawn)
+        self.pool = Pool(
+            "no:app",
+            {lane: runs},
+            WorkerOptions(concurrency=runs, jobs_per_child=jobs_per_child),
+            environment={},
+            selector=self.selector,
+            clock=clock,
+            emit=self._emit,
+            stats=Stats(),
+        )
+        self._lane = lane
+        self._runs = 1_000_000
+        self.pool.start()
+        for child in range(len(self.ends)):
+            self.say_ready(child)
+        for run in range(runs - 1):
+            self.begin(run)
+        self.turn()
+
+    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        process = subprocess.Popen(
+            ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
+        )
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.ends.append(theirs)
+        return process, ours
+
+    def _emit(self, event: Event) -> None:
+        self.finished += isinstance(event, Finished)
+
+    @property
+    def serving(self) -> int:
+        return self.pool._lanes[self._lane].serving
+
+    def say_ready(self, child: int) -> None:
+        self.ends[child].sendall(encode_frame(Ready()))
+
+    def begin(self, run: int) -> None:
+        self.pool.prepare(run, self._lane)
+        self.pool.run(frame(run))
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0):
+            key.data()
+        self.pool.flush()
+
+    def pass_through(self, jobs: int) -> None:
+        """Short jobs, one after the other, beside those that run."""
+        for _ in range(jobs):
+            self._runs += 1
+            self.begin(self._runs)
+            self.turn()
+            child = self.pool._slots[self._runs].child
+            assert child is not None
+            ended = Ended(run=self._runs, outcome=Returned(b"null"))
+            self.ends[child.number].sendall(encode_frame(ended))
+            self.turn()
+
+    def close(self) -> None:
+        for child in self.pool._children:
+            child.kill()
+        self.pool.close()
+        for end in self.ends:
+            end.close()
+        self.selector.close()
