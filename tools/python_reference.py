@@ -66,6 +66,8 @@ _CLASSES = (
     "Retry",
     "Job",
     "JobStatus",
+    "Flow",
+    "FlowJob",
     "Context",
     "Attempt",
     "Call",
@@ -125,6 +127,12 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Job": {
         "id": "Its id.",
         "deduplicated": "Whether `enqueue` found the key held: then it is the earlier job.",
+    },
+    "Flow": {"id": "Its id, which each of its jobs shows.", "name": "As it was given."},
+    "FlowJob": {
+        "id": "The job's id.",
+        "name": "Its name within the flow.",
+        "call": "The call that it was made of.",
     },
     "Inline": {"clock": "A `FakeClock`: the time it is for these jobs."},
     "FakeContext": {

@@ -34,6 +34,7 @@ from tenure.errors import (
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+    from tenure.client.flows import Flow, FlowJob
     from tenure.client.functions import Enqueueable, JobFunction
     from tenure.client.jobs import Job
     from tenure.client.records import JobRecord
@@ -48,6 +49,8 @@ _LAZY = {
     "Context": "tenure.handlers.context",
     "Enqueueable": "tenure.client.functions",
     "Enqueued": "tenure.handlers.context",
+    "Flow": "tenure.client.flows",
+    "FlowJob": "tenure.client.flows",
     "Job": "tenure.client.jobs",
     "JobFunction": "tenure.client.functions",
     "JobRecord": "tenure.client.records",
@@ -66,6 +69,8 @@ __all__ = [
     "Context",
     "Enqueueable",
     "Enqueued",
+    "Flow",
+    "FlowJob",
     "InvalidInput",
     "Job",
     "JobCancelled",

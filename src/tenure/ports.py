@@ -37,7 +37,7 @@ from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
-from tenure.core.flow_rows import Edge, EdgeCheck, UnblockedJobs
+from tenure.core.flow_rows import Edge, EdgeCheck, ParentPage, UnblockedJobs
 from tenure.core.ids import (
     Actor,
     Epoch,
@@ -414,6 +414,10 @@ class JobStore(Protocol):
 
     def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""
+
+    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+        """The next parents of a leased job, after this position, with their results: for those who
+        hold its lease. [FL7]"""
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
         """Keep the output of the attempt that this lease was issued for, unless it has some of the

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tenure import Context, Retry, Tenure
-from tests.e2e import followers, ledger, papers, trouble
+from tests.e2e import followers, joins, ledger, papers, trouble
 
 app = Tenure()
 LEASE = "2s"
@@ -19,6 +19,7 @@ ledger.add_to(app, lease=LEASE, retry=QUICK)
 papers.add_to(app, lease=CALM, retry=QUICK)
 trouble.add_to(app, lease=CALM)
 followers.add_to(app, lease=CALM, retry=QUICK)
+joins.add_to(app, lease=CALM, retry=QUICK)
 
 
 @app.job(lease=LEASE, retry=QUICK)

@@ -26,6 +26,8 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "output": frozenset({W}),
     "upload-artifact": frozenset({W}),
     "follow-up": frozenset({W}),
+    "parents": frozenset({W}),
+    "flow": frozenset({C, P, O}),
     "alive": frozenset({W}),
     "enqueue": frozenset({C, P, O}),
     "enqueue-many": frozenset({C, P, O}),
@@ -85,6 +87,12 @@ EXAMPLES: dict[str, object] = {
     "peek-leases": {"leases": [{"job_id": JOB.format(1), "lease_id": LEASE}]},
     "output": {"job_id": JOB.format(1), "lease_id": LEASE, "text": "hello"},
     "follow-up": {"lease_id": LEASE, "job": {"queue": "q", "kind": "k"}},
+    "parents": {"lease_id": LEASE},
+    "flow": {
+        "flow_id": JOB.format(8),
+        "name": "f",
+        "jobs": [{"job": {"job_id": JOB.format(9), "queue": "q", "kind": "k"}, "name": "a"}],
+    },
     "alive": {
         "host": "h",
         "pid": 1,

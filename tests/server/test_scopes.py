@@ -25,7 +25,7 @@ NAMED_BY_HAND = {
     "queue": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
-        *("peek-leases", "output", "upload-artifact", "follow-up"),
+        *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
         *("pause", "resume", "limit", "drain", "rates"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
@@ -34,7 +34,7 @@ NAMED_BY_HAND = {
     "kind": {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
-        *("peek-leases", "output", "upload-artifact", "follow-up"),
+        *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
         *("drain", "set-kind", "declare-kind", "rates"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
@@ -51,7 +51,12 @@ def fields_of(message: type[msgspec.Struct]) -> set[str]:
     lists = [each.type for each in info.fields if isinstance(each.type, VarTupleType)]
     items = [each.item_type for each in lists]
     structs = [info, *(each for each in items if isinstance(each, msgspec.inspect.StructType))]
-    return {field.encode_name for struct in structs for field in struct.fields}
+    found = {field.encode_name for struct in structs for field in struct.fields}
+    for struct in structs[1:]:  # a job of a flow is within one of its list
+        within = (each.type for each in struct.fields)
+        inner = [each for each in within if isinstance(each, msgspec.inspect.StructType)]
+        found |= {field.encode_name for each in inner for field in each.fields}
+    return found
 
 
 def names(route: Route, word: str) -> bool:

@@ -26,7 +26,10 @@ def test_every_public_name_has_its_place() -> None:
 def test_every_attribute_is_there() -> None:
     app = Tenure("memory://")
     with inline(app) as jobs:
+        flow = app.flow("f")
         instances = {
+            "Flow": flow,
+            "FlowJob": flow.add(app.call("x")),
             "Job": app.enqueue("x"),
             "Inline": jobs,
             "Context": FakeContext(),

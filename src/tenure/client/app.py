@@ -29,8 +29,10 @@ from tenure.client.administration import (
     stats,
 )
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
+from tenure.client.flows import Flow, MappedCalls, chain_of
 from tenure.client.functions import (
     Definition,
+    Enqueueable,
     JobFunction,
     Sender,
     check_compensation,
@@ -281,6 +283,27 @@ class Application:
     ) -> list[Job[R]]:
         """`enqueue_many` for async code."""
         return await arun(self._sender.sending(list(calls), connection, notify=notify))
+
+    def flow(self, name: str, *, connection: Any = None) -> Flow:
+        """Jobs that wait for other jobs: `with app.flow("import") as flow: flow.add(…, after=…)`.
+        All of them are made in one transaction when the block ends, or in yours, by `connection`.
+        """
+        return Flow(self._sender, name, connection)
+
+    def chain(self, *calls: Call[Any], name: str = "chain") -> Flow:
+        """A flow in which each job waits for the one before it."""
+        return run(chain_of(self.flow(name), calls).sending())
+
+    async def achain(self, *calls: Call[Any], name: str = "chain") -> Flow:
+        """`chain` for async code."""
+        return await arun(chain_of(self.flow(name), calls).sending())
+
+    def map(
+        self, function: Enqueueable[..., R], values: Iterable[Any], *, name: str = "map"
+    ) -> MappedCalls[R]:
+        """A call for each value, and a job that waits for all of them:
+        `app.map(fetch, urls).then(merge.call())`."""
+        return MappedCalls(self.flow(name), function, values)
 
     def get(self, job_id: str) -> Job[Any]:
         """A handle on a job. Asks nothing yet: an unknown id is noticed at the first question."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenure.client.shells import Operation, Wait, in_thread
-from tenure.core.commands import Command, Complete, Enqueue
+from tenure.core.commands import Command, Complete, NewJobs
 from tenure.core.ids import (
     ENTROPY_BYTES,
     JobId,
@@ -53,7 +53,7 @@ def _no_database(hint: str) -> InvalidInput:
     return InvalidInput("connection", problem, hint=f"use a sqlite: or postgresql: URL, or {hint}")
 
 
-def _no_transactions(connection: Any, commands: Sequence[Enqueue], notify: bool) -> list[Reply]:
+def _no_transactions(connection: Any, commands: Sequence[NewJobs], notify: bool) -> list[Reply]:
     raise _no_database("omit connection=")
 
 
@@ -75,7 +75,7 @@ def not_due_yet(job: Job) -> str | None:
 
 
 async def _no_async_transactions(
-    connection: Any, commands: Sequence[Enqueue], notify: bool
+    connection: Any, commands: Sequence[NewJobs], notify: bool
 ) -> list[Reply]:
     return _no_transactions(connection, commands, notify)
 
@@ -87,8 +87,8 @@ class Link(msgspec.Struct, kw_only=True):
     close: Callable[[], None]
     tries: int = MAX_TRIES
     """How often a request without an answer is sent; 1 where the coordination itself repeats it."""
-    enqueue_within: Callable[[Any, Sequence[Enqueue], bool], list[Reply]] = _no_transactions
-    aenqueue_within: Callable[[Any, Sequence[Enqueue], bool], Awaitable[list[Reply]]] = (
+    enqueue_within: Callable[[Any, Sequence[NewJobs], bool], list[Reply]] = _no_transactions
+    aenqueue_within: Callable[[Any, Sequence[NewJobs], bool], Awaitable[list[Reply]]] = (
         _no_async_transactions
     )
     transaction_on: Callable[[Any], Scope] = no_scope

@@ -281,6 +281,11 @@ class Sender:
         self._channel = channel
         self._registry = registry
 
+    @property
+    def channel(self) -> Channel:
+        """The way to the coordinator."""
+        return self._channel
+
     def decode(self, kind: Kind, body: bytes) -> Any:
         """A result, typed if the kind is known here."""
         handler = self._registry.get(kind)

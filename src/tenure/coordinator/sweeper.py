@@ -23,9 +23,8 @@ from tenure.coordinator.outages import SHORTEST_OUTAGE
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.unblocking import submit_unblocks
+from tenure.coordinator.unblocking import unblock_noted
 from tenure.core.commands import Outage, Sweep
-from tenure.core.flows import MAX_FLOW_JOBS
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
@@ -210,16 +209,7 @@ class Sweeper:
     def _unblock(self) -> bool:
         """Let jobs go on whose parents have ended, where the process that ended the last one has
         not done it. Returns whether there may be more. [FL5]"""
-        checks = self._store.edge_checks(limit=PAGE)
-        if not checks:
-            return False
-        ids = list(dict.fromkeys(check.job_id for check in checks))
-        found = self._store.unblocked(ids, limit=MAX_FLOW_JOBS)
-        calls = submit_unblocks(self._coordinator.submit_many, found.jobs)
-        have_worked = [_has_worked(call) for call in calls]
-        if not found.hit_limit and all(have_worked):  # else the rest needs these checks
-            self._store.delete_edge_checks(checks)
-        return len(checks) == PAGE or found.hit_limit
+        return unblock_noted(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
 
     def sweep_before_read(self, ids: Sequence[JobId]) -> None:
         """Sweep those of these jobs whose lease is over. [W5] Raises what the store raises.
@@ -363,18 +353,6 @@ class Sweeper:
 def _overdue(due: Loaded) -> Iterator[int]:
     """How late each of these is recorded."""
     return (due.now - job.due_at for job in due.jobs.values() if job.due_at is not None)
-
-
-def _has_worked(call: "Future[list[Answer]]") -> bool:
-    """Whether jobs that can go on do; one that cannot be read must not stop those of others."""
-    try:
-        call.result()
-    except (StoreUnavailable, Closed):
-        raise
-    except Exception:
-        _log.exception("jobs whose parents have ended could not go on")
-        return False
-    return True
 
 
 def _moved_on(job: Job, call: "Future[list[Answer]]") -> Job | None:

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+import msgspec
+
 from tenure.core.commands import Command, ParentEnd, Unblock
 from tenure.core.flow_rows import Unblocked
 from tenure.core.flows import MAX_FLOW_JOBS
 from tenure.core.ids import JobId
 from tenure.core.verdicts import Answer
-from tenure.errors import Closed, StoreError
+from tenure.errors import Closed, StoreError, StoreUnavailable
 from tenure.ports import Store
 
 _log = logging.getLogger("tenure.coordinator")
@@ -32,6 +34,38 @@ def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
         submit_unblocks(submit, store.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
     except (StoreError, Closed) as problem:
         _log.warning("jobs that wait for others go on with the next sweep: %s", problem)
+
+
+class UnblockReport(msgspec.Struct, frozen=True):
+    """How many jobs could go on, and whether there may be more."""
+
+    jobs: int = 0
+    is_behind: bool = False
+
+
+def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
+    """Look at what is noted, let go on what can, and forget the notes: what a sweeper does."""
+    checks = store.edge_checks(limit=limit)
+    if not checks:
+        return UnblockReport()
+    ids = list(dict.fromkeys(check.job_id for check in checks))
+    found = store.unblocked(ids, limit=MAX_FLOW_JOBS)
+    have_worked = [_has_worked(call) for call in submit_unblocks(submit, found.jobs)]
+    if not found.hit_limit and all(have_worked):  # else the rest needs these notes
+        store.delete_edge_checks(checks)
+    return UnblockReport(len(found.jobs), len(checks) == limit or found.hit_limit)
+
+
+def _has_worked(call: "Future[list[Answer]]") -> bool:
+    """Whether jobs that can go on do; one that cannot be read must not stop those of others."""
+    try:
+        call.result()
+    except (StoreUnavailable, Closed):
+        raise
+    except Exception:
+        _log.exception("jobs whose parents have ended could not go on")
+        return False
+    return True
 
 
 def submit_unblocks(submit: Submit, found: Sequence[Unblocked]) -> "list[Future[list[Answer]]]":

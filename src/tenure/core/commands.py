@@ -112,6 +112,10 @@ class EnqueueFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return [job_id for job_id in dict.fromkeys(named) if job_id not in inside]
 
 
+NewJobs: TypeAlias = Enqueue | EnqueueFlow
+"""What makes jobs that were not there."""
+
+
 class ParentEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a parent ended."""
 
@@ -312,6 +316,7 @@ Command: TypeAlias = (
     Enqueue
     | FollowUp
     | EnqueueFlow
+    | ScheduledEnqueue
     | Claim
     | WorkerCommand
     | Sweep

@@ -4,11 +4,13 @@ Data only. `flows` decides; a store keeps these beside the jobs, writes an edge 
 once, when its parent has ended. [FL4]
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tenure.core.ids import FlowId, JobId, Namespace
 from tenure.core.instants import Instant
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import Cause, JobStatus
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -53,6 +55,39 @@ class Unblocked(msgspec.Struct, frozen=True, gc=False):
     job_id: JobId
     parent_id: JobId | None = None
     outcome: JobStatus | None = None
+
+
+PARENTS_PER_PAGE = 20
+PAGE_BYTES = 512 * 1024
+
+
+class ParentResult(msgspec.Struct, frozen=True, gc=False):
+    """How a parent ended, and what it returned."""
+
+    position: int
+    step: str
+    outcome: JobStatus | None
+    result: bytes | None = None
+
+
+class ParentPage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Some parents of a job, in order of position; or why its lease does not give them. [FL7]"""
+
+    parents: tuple[ParentResult, ...] = ()
+    is_last: bool = True
+    cause: Cause | None = None
+
+
+def parent_page(found: Sequence[ParentResult]) -> ParentPage:
+    """As many of these as fit a page, and at least one; the first `PARENTS_PER_PAGE` were read."""
+    size_bytes, fitting = 0, 0
+    for parent in found:
+        size_bytes += len(parent.result or b"")
+        if fitting and size_bytes > PAGE_BYTES:
+            break
+        fitting += 1
+    is_last = fitting == len(found) < PARENTS_PER_PAGE
+    return ParentPage(parents=tuple(found[:fitting]), is_last=is_last)
 
 
 class UnblockedJobs(msgspec.Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.policy import Policy
 from tenure.errors import InvalidInput
+from tenure.handlers.parents import Parents
 
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
@@ -178,6 +179,12 @@ class Context(ABC):
     async def aenqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Enqueue a job that follows from this one, without blocking the event loop."""
         return await asyncio.to_thread(self.enqueue, call, step=step)
+
+    @property
+    @abstractmethod
+    def parents(self) -> Parents:
+        """What the jobs that this one waited for returned, by name; empty if it waited for none.
+        Loaded when it is asked for."""
 
     @abstractmethod
     def transaction(self, connection: Any) -> TransactionScope:

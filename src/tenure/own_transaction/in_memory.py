@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from tenure.core.commands import Complete, Enqueue
+from tenure.core.commands import Complete, NewJobs
 from tenure.core.verdicts import Reply, Verdict
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
 from tenure.ports import Coordination
@@ -22,14 +22,14 @@ class InMemoryTransactions:
         self._coordination = coordination
 
     def enqueue_within(
-        self, _connection: Any, commands: Sequence[Enqueue], _notify: bool
+        self, _connection: Any, commands: Sequence[NewJobs], _notify: bool
     ) -> list[Reply]:
         """Enqueue now."""
         answers = self._coordination.execute_many(commands)
         return [answer for answer in answers if isinstance(answer, Reply)]
 
     async def aenqueue_within(
-        self, connection: Any, commands: Sequence[Enqueue], notify: bool
+        self, connection: Any, commands: Sequence[NewJobs], notify: bool
     ) -> list[Reply]:
         """Enqueue now: nothing here takes long enough to hold up a loop."""
         return self.enqueue_within(connection, commands, notify)

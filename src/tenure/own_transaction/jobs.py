@@ -14,7 +14,7 @@ from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.store_clock import StoreClock
-from tenure.core.commands import Command, Complete, Enqueue
+from tenure.core.commands import Command, Complete, NewJobs
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.own_transaction.connections import (
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 def enqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue], notify: bool
+    coordinator: Coordinator, connection: Any, commands: Sequence[NewJobs], notify: bool
 ) -> list[Reply]:
     """Enqueue on a connection of the caller's, as part of its transaction. With `notify` its commit
     tells waiting workers."""
@@ -39,7 +39,7 @@ def enqueue_within(
 
 
 async def aenqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[Enqueue], notify: bool
+    coordinator: Coordinator, connection: Any, commands: Sequence[NewJobs], notify: bool
 ) -> list[Reply]:
     """`enqueue_within` for an asynchronous connection."""
     _check(coordinator, commands)
@@ -109,7 +109,7 @@ async def _work_on(
     return await work_on(store, driver, work, notify=notify)
 
 
-def _check(coordinator: Coordinator, commands: Sequence[Enqueue]) -> None:
+def _check(coordinator: Coordinator, commands: Sequence[NewJobs]) -> None:
     for command in commands:
         check_command(command, coordinator.limits)
 

@@ -11,6 +11,7 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
+from tenure.core.flow_rows import ParentPage, ParentResult
 from tenure.core.ids import (
     JobId,
     Kind,
@@ -362,6 +363,60 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
     verdict: VerdictKind
     cause: Cause | None = None
+
+
+class ParentRecord(Record, frozen=True, kw_only=True):
+    """How a parent ended, and what it returned if it succeeded."""
+
+    position: int
+    name: str
+    status: JobStatus | None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class ParentsReply(Record, frozen=True, kw_only=True):
+    """Some parents in order of position, and whether these are the last; or why the lease does not
+    give them. [FL7]"""
+
+    verdict: VerdictKind
+    parents: tuple[ParentRecord, ...] = ()
+    is_last: bool = True
+    cause: Cause | None = None
+
+
+def parents_reply(page: ParentPage) -> ParentsReply:
+    """A page of parents as it is sent."""
+    return ParentsReply(
+        verdict=verdict_word(page.cause),
+        parents=tuple(
+            ParentRecord(
+                position=parent.position,
+                name=parent.step,
+                status=parent.outcome,
+                result=msgspec.UNSET if parent.result is None else msgspec.Raw(parent.result),
+            )
+            for parent in page.parents
+        ),
+        is_last=page.is_last,
+        cause=page.cause,
+    )
+
+
+def parent_page_of(reply: ParentsReply) -> ParentPage:
+    """The page that was sent."""
+    return ParentPage(
+        parents=tuple(
+            ParentResult(
+                each.position,
+                each.name,
+                each.status,
+                bytes(each.result) if isinstance(each.result, msgspec.Raw) else None,
+            )
+            for each in reply.parents
+        ),
+        is_last=reply.is_last,
+        cause=reply.cause,
+    )
 
 
 class PeekLeasesReply(Record, frozen=True, kw_only=True):

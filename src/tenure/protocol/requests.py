@@ -4,7 +4,7 @@ No message says who asks: principal and namespace are the token's. A namespace i
 says which one the caller expects; the server refuses another. [H21]
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Sequence as Several
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_type_hints
@@ -19,15 +19,19 @@ from tenure.core.commands import (
     Command,
     Complete,
     Enqueue,
+    EnqueueFlow,
     Fail,
+    FlowMember,
     FollowUp,
     Heartbeat,
+    Parent,
     ParentAttempt,
     Release,
     Start,
     WorkerCommand,
 )
-from tenure.core.ids import Actor, JobId, follow_up_id
+from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS
+from tenure.core.ids import Actor, FlowId, JobId, follow_up_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import HeldLease
@@ -257,6 +261,14 @@ attempt_output = to_core(OutputMessage, AttemptOutput, given=("actor",))
 output_message = to_wire(AttemptOutput, OutputMessage)
 
 
+class ParentsMessage(Request, frozen=True, kw_only=True):
+    """Ask for the results of a leased job's parents, after a position; from the first with -1.
+    [FL7]"""
+
+    lease_id: LeaseIdField
+    after: Annotated[int, Meta(ge=-1, le=MAX_FLOW_EDGES)] = -1
+
+
 @derived(WorkerProcess, without=("worker", "actor"), names={"is_ending": "ending"})
 class AliveMessage(DerivedRequest, frozen=True, kw_only=True):
     """A worker's sign of life, every ten seconds or so; the last one says that it ends. [B12]"""
@@ -314,6 +326,73 @@ class EnqueueManyMessage(Request, frozen=True, kw_only=True):
     """Enqueue jobs; replies come back in this order."""
 
     jobs: Annotated[tuple[EnqueueMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class ParentMessage(Request, frozen=True, kw_only=True):
+    """A job that another one waits for, its name there, and whether any end of it will do."""
+
+    job_id: JobIdField
+    name: StepField
+    ended: bool = False
+
+
+class FlowMemberMessage(Request, frozen=True, kw_only=True):
+    """A job of a flow, its name there, and the jobs that it waits for."""
+
+    job: EnqueueMessage
+    name: StepField
+    after: Annotated[tuple[ParentMessage, ...], Meta(max_length=MAX_FLOW_JOBS)] = ()
+
+
+class FlowMessage(Request, frozen=True, kw_only=True):
+    """Enqueue jobs that wait for each other, all of them or none. Each has a `job_id`, so that the
+    request can be repeated. [FL3]"""
+
+    flow_id: JobIdField
+    name: StepField
+    jobs: Annotated[tuple[FlowMemberMessage, ...], Meta(min_length=1, max_length=MAX_FLOW_JOBS)]
+
+
+def flow_message(command: EnqueueFlow) -> FlowMessage:
+    """The message that asks for a flow."""
+    return FlowMessage(
+        flow_id=JobId(command.flow_id),
+        name=command.name,
+        jobs=tuple(
+            FlowMemberMessage(
+                job=enqueue_message(member.job),
+                name=member.step,
+                after=tuple(
+                    ParentMessage(job_id=each.job_id, name=each.step, ended=each.needs is None)
+                    for each in member.after
+                ),
+            )
+            for member in command.members
+        ),
+    )
+
+
+def flow_command(message: FlowMessage, jobs: Sequence[Enqueue]) -> EnqueueFlow:
+    """The flow that a message asks for; `jobs` are those in it."""
+    return EnqueueFlow(
+        flow_id=FlowId(message.flow_id.lower()),
+        name=message.name,
+        members=tuple(
+            FlowMember(
+                job=job,
+                step=member.name,
+                after=tuple(
+                    Parent(
+                        job_id=JobId(each.job_id.lower()),
+                        step=each.name,
+                        needs=None if each.ended else JobStatus.SUCCEEDED,
+                    )
+                    for each in member.after
+                ),
+            )
+            for job, member in zip(jobs, message.jobs, strict=True)
+        ),
+    )
 
 
 class FollowUpMessage(Request, frozen=True, kw_only=True):

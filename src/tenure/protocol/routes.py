@@ -32,6 +32,8 @@ MAX_BODY_BYTES = (1 << 20) + (64 << 10)
 """A payload, result or checkpoint of the largest size, and the fields around it."""
 
 MAX_BATCH_BYTES = 4 << 20
+MAX_FLOW_BYTES = 16 << 20
+"""Ten thousand jobs cannot be sent in parts: a flow is made as a whole. [FL3]"""
 
 C, P, W, O, V = Role  # noqa: E741 - the table's columns: client, producer, worker, operator, viewer
 
@@ -204,6 +206,15 @@ ROUTES: tuple[Route, ...] = (
         reply=replies.KeptReply,
         finds="job",
     ),
+    _post(
+        "parents",
+        "/v1/jobs/{job_id}/parents",
+        "Read what the parents of a leased job returned",
+        W,
+        request=requests.ParentsMessage,
+        reply=replies.ParentsReply,
+        finds="job",
+    ),
     Route(
         name="upload-artifact",
         method="PUT",
@@ -214,6 +225,19 @@ ROUTES: tuple[Route, ...] = (
         finds="job",
         request_shape=Shape.BYTES,
         max_body_bytes=MAX_ARTIFACT_BYTES,
+    ),
+    _post(
+        "flow",
+        "/v1/flows",
+        "Enqueue jobs that wait for each other, all of them or none",
+        C,
+        P,
+        O,
+        request=requests.FlowMessage,
+        max_body_bytes=MAX_FLOW_BYTES,
+        reply=replies.JobReply,
+        success=201,
+        conflict=True,
     ),
     _post(
         "follow-up",

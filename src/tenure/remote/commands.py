@@ -16,12 +16,14 @@ from tenure.core.commands import (
     Command,
     Complete,
     Enqueue,
+    EnqueueFlow,
     Fail,
     FollowUp,
     Heartbeat,
     Release,
     Start,
     Sweep,
+    Unblock,
     WorkerCommand,
 )
 from tenure.core.ids import JobId
@@ -47,6 +49,7 @@ from tenure.protocol.requests import (
     LookupMessage,
     ReportsMessage,
     enqueue_message,
+    flow_message,
     follow_up_message,
     report_of,
 )
@@ -64,7 +67,7 @@ _REPORTS = (Start, Heartbeat, Complete, Fail, Release)
 def check_sendable(commands: Sequence[Command]) -> None:
     """Raise for commands that only a coordinator itself may give."""
     for command in commands:
-        is_own = isinstance(command, Claim | Sweep)
+        is_own = isinstance(command, Claim | Sweep | Unblock)
         if is_own or (isinstance(command, Release) and command.kind is ReleaseKind.UNDELIVERED):
             problem = f"only the coordinator itself may {type(command).__name__.lower()} like this"
             raise InvalidInput("command", problem)
@@ -82,6 +85,10 @@ def _follow_up(caller: Caller, command: FollowUp) -> Reply:
         return Reply(job=None, cause=Cause.UNKNOWN_JOB)
 
 
+def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
+    return reply_of(caller.ask(Call(name="flow", message=flow_message(command)), JobReply))
+
+
 def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
     """Send these in order. Returns their answers."""
     answers: list[Answer] = []
@@ -90,6 +97,8 @@ def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
             answers += _report(caller, cast(list[WorkerCommand], list(alike)))
         elif sort == "follow-up":
             answers += [_follow_up(caller, cast(FollowUp, each)) for each in alike]
+        elif sort == "flow":
+            answers += [_flow(caller, cast(EnqueueFlow, each)) for each in alike]
         elif sort == "enqueue":
             answers += _enqueue(caller, cast(list[Enqueue], list(alike)))
         else:
@@ -102,6 +111,8 @@ def _sort(command: Command) -> str:
         return "report"
     if isinstance(command, FollowUp):
         return "follow-up"
+    if isinstance(command, EnqueueFlow):
+        return "flow"
     return "enqueue" if isinstance(command, Enqueue) else "decide"
 
 

@@ -14,6 +14,7 @@ from tenure.core.claims import QueueState
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.events import Event
+from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -56,6 +57,7 @@ from tenure.protocol.replies import (
     LogReply,
     LogsReply,
     ObservationsReply,
+    ParentsReply,
     PeekLeasesReply,
     QueuesReply,
     RatesReply,
@@ -64,6 +66,7 @@ from tenure.protocol.replies import (
     StatsReply,
     TimeReply,
     WorkersReply,
+    parent_page_of,
     staging_of,
 )
 from tenure.protocol.requests import (
@@ -77,6 +80,7 @@ from tenure.protocol.requests import (
     LogQuery,
     LookupMessage,
     NamespaceQuery,
+    ParentsMessage,
     RatesQuery,
     StatsQuery,
     alive_message,
@@ -172,6 +176,18 @@ class RemoteStore:
             return staging_of(self._caller.ask(call, StagingReply))
         except NotFound:
             return Staging(cause=Cause.UNKNOWN_JOB)
+
+    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+        """The next parents of a leased job, with their results. [FL7]"""
+        call = Call(
+            name="parents",
+            parts={"job_id": held.job_id},
+            message=ParentsMessage(lease_id=held.lease_id, after=after),
+        )
+        try:
+            return parent_page_of(self._caller.ask(call, ParentsReply))
+        except NotFound:
+            return ParentPage(cause=Cause.UNKNOWN_JOB)
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
         """Store the output of a handler. Returns None, or why it was not stored."""

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.commands import Enqueue, Redrive
+from tenure.core.commands import Enqueue, EnqueueFlow, Redrive
 from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
@@ -39,10 +39,12 @@ from tenure.protocol.requests import (
     EnqueueManyMessage,
     EnqueueMessage,
     EventsQuery,
+    FlowMessage,
     FollowUpMessage,
     JobsQuery,
     LookupMessage,
     enqueue_command,
+    flow_command,
     follow_up_command,
 )
 from tenure.protocol.routes import ROUTES
@@ -86,6 +88,40 @@ async def enqueue_many(call: Call) -> Response:
     return await (
         call.large_answer(reply) if bodies else call.answer_about(reply, jobs=len(messages))
     )
+
+
+async def flow(call: Call) -> Response:
+    """Make jobs that wait for each other, all of them or none: 201, or 200 if they exist."""
+    message = call.message(FlowMessage)
+    for member in message.jobs:
+        if member.job.job_id is None:
+            raise InvalidInput("jobs.job.job_id", "is missing", hint="give each job an id")
+    now = await call.services.now()
+    traced = call.asked.traced
+    jobs = await call.work(
+        lambda: [_enqueue_of(call, each.job, now, traced=traced) for each in message.jobs]
+    )
+    command = flow_command(message, jobs)
+    await _check_parents(call, command)
+    [reply] = await call.decide([command])
+    assert isinstance(reply, Reply)
+    if reply.is_ok:
+        queues = {job.queue for job in jobs}
+        call.services.waiting_claims.enqueued(jobs[0].namespace, queues)
+    shown = _shown(call, reply)
+    return answer(job_reply(shown, now=now, bodies=False), _status(call, reply))
+
+
+async def _check_parents(call: Call, command: EnqueueFlow) -> None:
+    """Refuse parents that the caller may not see, as if they did not exist. [H41]"""
+    outside = command.outside_ids
+    if not outside:
+        return
+    found = await call.services.blocking(lambda: call.store.load_without_bodies(outside))
+    for job_id in outside:
+        parent = found.get(job_id)
+        if parent is None or not call.principal.sees(parent):
+            raise InvalidInput("after", f"there is no job {job_id} here")
 
 
 async def follow_up(call: Call) -> Response:
@@ -360,6 +396,7 @@ async def artifact(call: Call) -> Response:
 HANDLERS: dict[str, Handler] = {
     "enqueue": enqueue,
     "enqueue-many": enqueue_many,
+    "flow": flow,
     "follow-up": follow_up,
     "lookup": lookup,
     "jobs": jobs,

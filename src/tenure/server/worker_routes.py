@@ -27,6 +27,7 @@ from tenure.protocol.replies import (
     PeekLeasesReply,
     VerdictsReply,
     claim_reply,
+    parents_reply,
     staging_reply,
     verdict_reply,
     verdict_word,
@@ -36,6 +37,7 @@ from tenure.protocol.requests import (
     ClaimMessage,
     HeartbeatsMessage,
     OutputMessage,
+    ParentsMessage,
     PeekLeasesMessage,
     ReportsMessage,
     WorkerMessage,
@@ -294,6 +296,18 @@ async def output(call: Call) -> Response:
     return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
 
 
+async def parents(call: Call) -> Response:
+    """Read what the parents of a leased job returned. [FL7]"""
+    message = call.message(ParentsMessage)
+    hidden = await hidden_jobs(call, [call.job_id])
+    held = HeldLease(hidden.get(call.job_id, call.job_id), message.lease_id)
+    page = await call.services.blocking(
+        lambda: call.coordinator.store.load_parents(held, call.actor, after=message.after)
+    )
+    await _check_known(call, call.job_id, message.lease_id, page.cause)
+    return answer(parents_reply(page))
+
+
 async def peek_leases(call: Call) -> Response:
     """Say which leases need a heartbeat now. [C2]"""
     held = [held_lease(each) for each in call.message(PeekLeasesMessage).leases]
@@ -330,6 +344,7 @@ HANDLERS: dict[str, Handler] = {
     "report": report,
     "peek-leases": peek_leases,
     "output": output,
+    "parents": parents,
     "upload-artifact": upload_artifact,
     "alive": alive,
 }

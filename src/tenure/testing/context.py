@@ -1,10 +1,12 @@
 """A context to call a job function with directly, in a plain unit test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import Any, TypeVar
 
+from tenure.core.flow_rows import ParentPage, ParentResult
 from tenure.core.ids import (
     DEFAULT_QUEUE,
     ENTROPY_BYTES,
@@ -20,9 +22,11 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Progress
+from tenure.core.vocabulary import JobStatus
 from tenure.errors import Cancelled, LeaseConflictError
 from tenure.handlers.context import Call, Context, Enqueued, Transaction, TransactionScope, file_of
 from tenure.handlers.json_values import encode
+from tenure.handlers.parents import Parents
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
 from tenure.worker.follow_ups import already_enqueued, checked_call
 
@@ -43,6 +47,7 @@ class FakeContext(Context):
         trace_id: str | None = None,
         traceparent: str | None = None,
         scheduled_for: datetime | None = None,
+        parents: Mapping[str, Any] | None = None,
     ) -> None:
         self.job_id: JobId = new_job_id(Instant(0), bytes(ENTROPY_BYTES))
         self.kind = Kind(kind)
@@ -63,6 +68,7 @@ class FakeContext(Context):
         self._enqueued_ids: set[JobId] = set()
         self._reason: str | None = None
         self._is_lost = False
+        self._parents = dict(parents or {})
 
     def cancel(self, reason: str = "cancelled by the test") -> None:
         """Cancel the job: from now on `check` raises."""
@@ -110,6 +116,15 @@ class FakeContext(Context):
         self._enqueued_ids.add(job_id)
         self.enqueued.append(call)
         return Enqueued(job_id, is_new=True)
+
+    @cached_property
+    def parents(self) -> Parents:
+        """The results that the context was given."""
+        found = [
+            ParentResult(position, step, JobStatus.SUCCEEDED, encode(value, what="parents"))
+            for position, (step, value) in enumerate(self._parents.items())
+        ]
+        return Parents(lambda after: ParentPage(parents=tuple(found[after + 1 :])))
 
     def transaction(self, connection: Any) -> TransactionScope:
         """A real transaction on the connection. Remembers its result once it is committed."""

@@ -7,6 +7,7 @@ Schedules of the application fire whenever the clock passes one of their times.
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -19,6 +20,7 @@ from tenure.client.records import JobRecord, record_of
 from tenure.clock import NEVER, Boot
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
+from tenure.coordinator.unblocking import unblock_noted
 from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest, Held
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
@@ -45,16 +47,19 @@ from tenure.worker.messages import (
     CheckpointSaved,
     FollowUpWanted,
     LeaseWanted,
+    ParentsWanted,
     ProgressMade,
     Run,
     SelfCompleted,
     ToSupervisor,
 )
 from tenure.worker.outcomes import FromChild, report_of
+from tenure.worker.parents import ParentsRequest, load_parents
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000
 MAX_SHOWN = 100_000
+SETTLE_PAUSE_S = 0.0005
 WORKER = WorkerId("inline")
 ACTOR = worker_actor(WORKER)
 
@@ -154,7 +159,7 @@ class Inline:
         """Run the jobs that are ready now, and those that they make ready, without moving the
         clock."""
         ran: list[Job[object]] = []
-        while (grant := self._claim()) is not None:
+        while (grant := self._next_grant()) is not None:
             self._attempt(grant)
             ran.append(self._app.get(grant.job_id))
             self._limit(len(ran))
@@ -194,6 +199,24 @@ class Inline:
         return ran + self.run_ready()
 
     # --- one attempt ---------------------------------------------------------------------------
+
+    def _next_grant(self) -> Grant | None:
+        """The next job that is ready, also one that waited for others until now."""
+        while True:
+            self._settle()
+            grant = self._claim()
+            if grant is not None or not self._unblock():
+                return grant
+
+    def _unblock(self) -> bool:
+        """Let jobs of flows go on, as a sweeper does. Returns whether some did."""
+        submit = self._coordinator.submit_many
+        return unblock_noted(self.store, submit, limit=MAX_SHOWN).jobs > 0
+
+    def _settle(self) -> None:
+        """Wait for what the coordinator does on its own: it lets jobs of flows go on."""
+        while self._coordinator.is_busy:
+            time.sleep(SETTLE_PAUSE_S)
 
     def _claim(self) -> Grant | None:
         kinds = self._app.registry.kinds()
@@ -282,6 +305,12 @@ class Inline:
                 namespace=self._app.namespace,
                 answer=execution.context.follow_up_answered,
             )
+        elif isinstance(said, ParentsWanted):
+            request = ParentsRequest(
+                wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
+            )
+            found = load_parents(self._coordinator, request, ACTOR)
+            execution.context.parents_answered(found)
         elif isinstance(said, LeaseWanted):
             execution.context.lease_lent(Authority(attempt.grant.lease_id, ACTOR))
         elif isinstance(said, SelfCompleted):
@@ -358,6 +387,7 @@ class Inline:
             self._coordinator.change_schedule(command)
 
     def _sweep(self) -> None:
+        self._settle()
         overdue = self.store.due(limit=MAX_SHOWN).jobs
         self._coordinator.execute_many([Sweep(job_id=job_id) for job_id in overdue])
 

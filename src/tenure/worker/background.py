@@ -21,8 +21,9 @@ from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.telemetry.logs import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact, store_artifact
-from tenure.worker.messages import ArtifactAnswer, LeasesPolled, PollLeases
+from tenure.worker.messages import ArtifactAnswer, LeasesPolled, ParentsAnswer, PollLeases
 from tenure.worker.options import CapturedOutput
+from tenure.worker.parents import ParentsRequest, load_parents
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
@@ -125,6 +126,22 @@ class BackgroundTasks:
         if is_within_budget:
             self._artifact_bytes.free(size_bytes)
         answer(ArtifactAnswer(artifact.run, artifact.number, failure="the store is too slow"))
+
+    def load_parents(
+        self, request: ParentsRequest, answer: Callable[[ParentsAnswer], None]
+    ) -> None:
+        """Read a page of the results of a job's parents, then answer."""
+        run, number = request.wanted.run, request.wanted.number
+
+        def work() -> None:
+            found = ParentsAnswer(run, number, failure="the parents could not be read")
+            try:
+                found = load_parents(self._coordination, request, self._actor)
+            finally:
+                answer(found)
+
+        if not self.submit(f"reading the parents of job {request.job_id}", work):
+            answer(ParentsAnswer(run, number, failure="the store is too slow"))
 
     def poll_leases(self, poll: PollLeases, answer: Callable[[LeasesPolled], None]) -> None:
         """Ask which leases have news, then answer."""

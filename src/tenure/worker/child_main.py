@@ -47,6 +47,8 @@ from tenure.worker.messages import (
     LeaseRenewed,
     LeaseWanted,
     LoopBlocked,
+    ParentsAnswer,
+    ParentsWanted,
     Printed,
     Ready,
     Retire,
@@ -165,6 +167,8 @@ class Lane(ABC):
                 execution.context.artifact_answered(message)
             case FollowUpAnswer():
                 execution.context.follow_up_answered(message)
+            case ParentsAnswer():
+                execution.context.parents_answered(message)
             case _:
                 assert_never(message)
 
@@ -257,7 +261,9 @@ class ProcessLane(Lane):
     def send(self, message: ToSupervisor) -> None:
         """Whoever asks waits for an answer: somebody has to read it."""
         super().send(message)
-        if self._main_reads and isinstance(message, ArtifactEnd | FollowUpWanted | LeaseWanted):
+        if self._main_reads and isinstance(
+            message, ArtifactEnd | FollowUpWanted | ParentsWanted | LeaseWanted
+        ):
             self._calls.put(None)
 
     def start(self, executions: list[Execution]) -> None:

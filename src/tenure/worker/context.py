@@ -22,6 +22,7 @@ from tenure.core.vocabulary import Stage
 from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
 from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of
 from tenure.handlers.json_values import encode
+from tenure.handlers.parents import Parents
 from tenure.handlers.registry import Handler
 from tenure.protocol.fields import optional_moment
 from tenure.worker.artifact_uploads import ArtifactUploads
@@ -32,12 +33,14 @@ from tenure.worker.messages import (
     CheckpointSaved,
     FollowUpAnswer,
     LeaseWanted,
+    ParentsAnswer,
     ProgressMade,
     Run,
     SelfCompleted,
     ToSupervisor,
 )
 from tenure.worker.output import clean
+from tenure.worker.parents import ParentPages
 from tenure.worker.wire import LEASE_CHECK_S
 
 
@@ -86,6 +89,10 @@ class AttemptContext(Context):
         return FollowUps(
             self._run, self.job_id, self._send, still_mine=self.still_mine, limits=self._limits
         )
+
+    @cached_property
+    def _parent_pages(self) -> ParentPages:
+        return ParentPages(self._run, self._send, still_mine=self.still_mine)
 
     # --- for the handler -----------------------------------------------------------------------
 
@@ -140,6 +147,11 @@ class AttemptContext(Context):
                 " enqueue before the block",
             )
         return self._follow_ups.enqueue(call, step)
+
+    @cached_property
+    def parents(self) -> Parents:
+        """What the jobs that this one waited for returned, by name."""
+        return Parents(self._parent_pages.load)
 
     def transaction(self, connection: Any) -> TransactionScope:
         """Complete the attempt in a transaction of the handler's own."""
@@ -215,6 +227,10 @@ class AttemptContext(Context):
     def follow_up_answered(self, answer: FollowUpAnswer) -> None:
         """The supervisor says what became of a follow-up."""
         self._follow_ups.heard(answer)
+
+    def parents_answered(self, answer: ParentsAnswer) -> None:
+        """The supervisor has read a page of parents."""
+        self._parent_pages.heard(answer)
 
     def lease_lent(self, authority: Authority) -> None:
         """The supervisor lends the lease."""

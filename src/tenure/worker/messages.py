@@ -11,6 +11,7 @@ import msgspec
 from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
+from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, correlated_by
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
@@ -117,6 +118,15 @@ class ArtifactAnswer(msgspec.Struct, frozen=True, tag=True):
     failure: str = ""
 
 
+class ParentsAnswer(msgspec.Struct, frozen=True, tag=True):
+    """The page that was wanted, or why it could not be read."""
+
+    run: int
+    number: int
+    page: ParentPage = ParentPage()
+    failure: str = ""
+
+
 class FollowUpAnswer(msgspec.Struct, frozen=True, tag=True):
     """A follow-up is stored; or why not: the lease, the call itself, the token, or the store."""
 
@@ -190,6 +200,14 @@ class FollowUpWanted(msgspec.Struct, frozen=True, tag=True):
     call: JobSpec
 
 
+class ParentsWanted(msgspec.Struct, frozen=True, tag=True):
+    """A page of the results of the job's parents; answered with `ParentsAnswer`."""
+
+    run: int
+    number: int
+    after: int
+
+
 class LeaseWanted(msgspec.Struct, frozen=True, tag=True):
     """The handler is about to complete its attempt in a transaction of its own."""
 
@@ -223,7 +241,15 @@ class EventsCounted(msgspec.Struct, frozen=True, tag=True):
     counts: CountsTaken
 
 
-ToAttempt = LeaseRenewed | AskToStop | LeaseLost | LeaseLent | ArtifactAnswer | FollowUpAnswer
+ToAttempt = (
+    LeaseRenewed
+    | AskToStop
+    | LeaseLost
+    | LeaseLent
+    | ArtifactAnswer
+    | FollowUpAnswer
+    | ParentsAnswer
+)
 ToChild = Setup | Run | ToAttempt | Retire
 ToSupervisor = (
     Ready
@@ -233,6 +259,7 @@ ToSupervisor = (
     | ArtifactPart
     | ArtifactEnd
     | FollowUpWanted
+    | ParentsWanted
     | LeaseWanted
     | SelfCompleted
     | Printed

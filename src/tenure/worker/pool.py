@@ -48,6 +48,8 @@ from tenure.worker.messages import (
     LeaseRenewed,
     LeaseWanted,
     LoopBlocked,
+    ParentsAnswer,
+    ParentsWanted,
     Prepared,
     Printed,
     ProgressMade,
@@ -62,6 +64,7 @@ from tenure.worker.messages import (
 from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
 from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
 from tenure.worker.output import BoundedOutput, Lines
+from tenure.worker.parents import ParentsRequest
 from tenure.worker.stats import Stats
 from tenure.worker.timers import Timers
 
@@ -106,6 +109,7 @@ class _Slot:
         self._parts: ArtifactParts | None = None
         self.is_storing_artifact = False
         self.is_enqueueing = False  # a follow-up
+        self.is_reading_parents = False
         self._output_bytes = output_bytes
         self._output: BoundedOutput | None = None
         self._lines: Lines | None = None
@@ -159,10 +163,12 @@ class Pool:
         counts: Counts | None = None,
         store_artifact: Callable[[ReceivedArtifact], None] = lambda artifact: None,
         enqueue_follow_up: Callable[[FollowUpRequest], None] = lambda request: None,
+        load_parents: Callable[[ParentsRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
         self._store_artifact = store_artifact
         self._enqueue_follow_up = enqueue_follow_up
+        self._load_parents = load_parents
         self._lanes = {lane: LaneChildren(lane, warm=warm) for lane, warm in lanes.items()}
         self._options = options
         self._environment = environment
@@ -264,12 +270,13 @@ class Pool:
         if slot.is_sent and slot.child is not None:
             self._send(slot.child, request)
 
-    def tell(self, message: LeaseLent | ArtifactAnswer | FollowUpAnswer) -> None:
+    def tell(self, message: LeaseLent | ArtifactAnswer | FollowUpAnswer | ParentsAnswer) -> None:
         """Pass an answer on to the handler that asked."""
         slot = self._slots.get(message.run)
         if slot is not None and slot.is_sent and slot.child is not None:
             slot.is_storing_artifact &= not isinstance(message, ArtifactAnswer)
             slot.is_enqueueing &= not isinstance(message, FollowUpAnswer)
+            slot.is_reading_parents &= not isinstance(message, ParentsAnswer)
             self._send(slot.child, message)
 
     def kill(self, run: int) -> None:
@@ -536,6 +543,9 @@ class Pool:
             case FollowUpWanted():
                 if message.run in child.runs:
                     self._follow_up_wanted(self._slots[message.run], message)
+            case ParentsWanted():
+                if message.run in child.runs:
+                    self._parents_wanted(self._slots[message.run], message)
             case Printed():
                 if message.run in child.runs:
                     self._printed(self._slots[message.run], message.text.encode())
@@ -566,6 +576,14 @@ class Pool:
         request = FollowUpRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
         with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
             self._enqueue_follow_up(request)
+
+    def _parents_wanted(self, slot: _Slot, wanted: ParentsWanted) -> None:
+        if slot.frame is None or slot.lease_id is None or slot.is_reading_parents:
+            return  # a handler waits for each answer: other user code wrote to the socket
+        slot.is_reading_parents = True
+        request = ParentsRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
+        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
+            self._load_parents(request)
 
     def _ready(self, child: Child) -> None:
         if child.is_ready or child.is_retiring or child.was_killed:

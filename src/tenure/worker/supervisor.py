@@ -54,6 +54,7 @@ from tenure.worker.messages import (
     LeaseRenewed,
     LeasesPolled,
     Note,
+    ParentsAnswer,
     PollLeases,
     Prepare,
     Run,
@@ -67,6 +68,7 @@ from tenure.worker.messages import (
 )
 from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Raised
+from tenure.worker.parents import ParentsRequest
 from tenure.worker.pool import Pool
 from tenure.worker.session import Session
 
@@ -83,6 +85,9 @@ StoreArtifact = Callable[[ReceivedArtifact, Callable[[ArtifactAnswer], None]], N
 
 EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
 """Enqueues a handler's job without blocking, and calls back with the answer."""
+
+LoadParents = Callable[[ParentsRequest, Callable[[ParentsAnswer], None]], None]
+"""Reads results of parents without blocking, and calls back with the answer."""
 
 SendLeasePoll = Callable[[PollLeases, Callable[[LeasesPolled], None]], None]
 """Polls leases without blocking, and calls back with what it found."""
@@ -124,6 +129,7 @@ class Supervisor:
         counts: Counts | None,
         store_artifact: StoreArtifact,
         enqueue_follow_up: EnqueueFollowUp,
+        load_parents: LoadParents,
         poll_leases: SendLeasePoll,
     ) -> None:
         self._coordination = coordination
@@ -155,6 +161,7 @@ class Supervisor:
             counts=counts,
             store_artifact=lambda artifact: store_artifact(artifact, self.tell),
             enqueue_follow_up=lambda request: enqueue_follow_up(request, self.tell),
+            load_parents=lambda request: load_parents(request, self.tell),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -167,8 +174,9 @@ class Supervisor:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
 
-    def tell(self, message: ArtifactAnswer | FollowUpAnswer) -> None:
-        """Tell a handler what became of its artifact, or of the job it enqueued. Any thread."""
+    def tell(self, message: ArtifactAnswer | FollowUpAnswer | ParentsAnswer) -> None:
+        """Tell a handler what became of its artifact, or of the job it enqueued, or what its
+        parents returned. Any thread."""
         self._call(lambda: self._pool.tell(message))
 
     def _hear(self, found: LeasesPolled) -> None:

@@ -96,6 +96,7 @@ class Worker:
             counts=counts,
             store_artifact=self._background.store_artifact,
             enqueue_follow_up=self._enqueue_follow_up,
+            load_parents=self._background.load_parents,
             poll_leases=self._background.poll_leases,
         )
 

@@ -148,6 +148,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "delete_edge_checks": lambda store: store.delete_edge_checks([EdgeCheck(JOB, BEGINNING)]),
     "has_edge_check": lambda store: store.has_edge_check([JOB]),
     "edges": lambda store: list(store.edges()),
+    "load_parents": lambda store: store.load_parents(HeldLease(JOB, LEASE), WORKER, after=-1),
     "load_edges": lambda store: store.load_edges([JOB]),
     "lease_holders": lambda store: list(store.lease_holders()),
     "health": lambda store: store.health(),

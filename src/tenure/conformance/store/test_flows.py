@@ -2,13 +2,15 @@
 
 import pytest
 
-from tenure.conformance.harness import CLIENT, KIND, Kit, ids, race
+from tenure.conformance.harness import CLIENT, KIND, OPERATOR, WORKER, Kit, ids, race
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Unblock
+from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import JobId, Namespace
 from tenure.core.job import Job
+from tenure.core.leases import HeldLease
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, EventType, JobStatus
 from tenure.errors import InvalidInput
 
@@ -318,3 +320,54 @@ def test_many_edges_are_read_page_by_page(kit: Kit) -> None:
     keys = [(edge.child_id, edge.position) for edge in edges]
     assert keys == sorted(keys)
     assert len(set(keys)) == 2400
+
+
+@spec("FL7")
+def test_parents_are_read_in_order_under_the_lease_of_their_child(kit: Kit) -> None:
+    outside = kit.enqueue()
+    kit.cancel(outside)
+    steps: dict[str, list[str | Job]] = {f"{number:02}": [] for number in range(25)}
+    flow = kit.flow({**steps, "join": [outside, *steps]}, ended=["join"])
+    for number, job in enumerate(kit.claimed(25)):
+        kit.complete(job, result=b"%d" % number)
+    kit.settle()
+    (join,) = kit.claimed()
+    assert join.id == flow["join"].id
+    assert join.lease_id is not None
+    held = HeldLease(join.id, join.lease_id)
+
+    first = kit.store.load_parents(held, WORKER, after=-1)
+    rest = kit.store.load_parents(held, WORKER, after=first.parents[-1].position)
+
+    found = [*first.parents, *rest.parents]
+    assert [each.position for each in found] == list(range(26))
+    assert (first.is_last, rest.is_last) == (False, True)
+    assert (found[0].outcome, found[0].result) == (JobStatus.CANCELLED, None)
+    assert (found[3].step, found[3].outcome, found[3].result) == ("02", JobStatus.SUCCEEDED, b"2")
+    stranger = kit.store.load_parents(held, OPERATOR, after=-1)
+    assert (stranger.parents, stranger.cause) == ((), Cause.INVALID_LEASE)
+    kit.advance_to(join.due_at)
+    assert kit.store.load_parents(held, WORKER, after=-1).cause is not None
+    unknown = HeldLease(kit.new_id(), held.lease_id)
+    assert kit.store.load_parents(unknown, WORKER, after=-1).cause is Cause.UNKNOWN_JOB
+
+
+@spec("FL7")
+def test_a_page_of_parents_has_at_most_half_a_megabyte_unless_one_is_larger(kit: Kit) -> None:
+    sizes = (300_000, 300_000, 700_000, 10)
+    steps: dict[str, list[str | Job]] = {f"{number}": [] for number in range(len(sizes))}
+    kit.flow({**steps, "join": [*steps]})
+    for job, size in zip(kit.claimed(4), sizes, strict=True):
+        kit.complete(job, result=b'"' + b"x" * size + b'"')
+    kit.settle()
+    (join,) = kit.claimed()
+    assert join.lease_id is not None
+    held = HeldLease(join.id, join.lease_id)
+
+    pages: list[ParentPage] = []
+    after = -1
+    while not pages or not pages[-1].is_last:
+        pages.append(kit.store.load_parents(held, WORKER, after=after))
+        after = pages[-1].parents[-1].position
+
+    assert [[each.position for each in page.parents] for page in pages] == [[0], [1], [2], [3]]

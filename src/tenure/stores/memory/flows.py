@@ -4,8 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from tenure.core.flow_rows import Edge, EdgeCheck, Flow, Unblocked, UnblockedJobs
-from tenure.core.ids import FlowId, JobId
+from tenure.core.flow_rows import (
+    PARENTS_PER_PAGE,
+    Edge,
+    EdgeCheck,
+    Flow,
+    ParentPage,
+    ParentResult,
+    Unblocked,
+    UnblockedJobs,
+    parent_page,
+)
+from tenure.core.ids import Actor, FlowId, JobId
+from tenure.core.lateness import why_not_held
+from tenure.core.leases import HeldLease
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
 from tenure.stores.memory.part import MemoryPart
@@ -76,6 +88,25 @@ class MemoryFlows(MemoryPart):
         with self._lock:
             self._open()
             return [edge for child in sorted(children) for edge in self._edges.get(child, ())]
+
+    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+        """The next parents of a leased job, with their results. [FL7]"""
+        with self._lock:
+            self._open()
+            job, now = self._jobs.get(held.job_id), self._clock()
+            cause = why_not_held(job, held.lease_id, actor, now=now, epoch=self._epoch)
+            if cause is not None:
+                return ParentPage(cause=cause)
+            edges = [edge for edge in self._edges.get(held.job_id, ()) if edge.position > after]
+            found = [(edge, self._jobs.get(edge.parent_id)) for edge in edges[:PARENTS_PER_PAGE]]
+            return parent_page(
+                [
+                    ParentResult(
+                        edge.position, edge.step, edge.outcome, None if job is None else job.result
+                    )
+                    for edge, job in found
+                ]
+            )
 
     def _write_flow(self, change: Change) -> None:
         """What a change says of flows; its jobs are written."""

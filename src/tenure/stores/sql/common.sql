@@ -515,6 +515,12 @@ DELETE FROM {t}edge_check WHERE job_id = :job_id AND noted_at = :noted_at;
 -- name: page_of_edges
 SELECT {edge_columns} FROM {t}job_edge {after_edge} ORDER BY child_id, position LIMIT :limit;
 
+-- name: load_parents
+SELECT e.position, e.step, e.outcome, j.result
+  FROM {t}job_edge AS e LEFT JOIN {t}job AS j ON j.id = e.parent_id
+ WHERE e.child_id = :child_id AND e.position > :after
+ ORDER BY e.position LIMIT :limit;
+
 -- name: load_edges
 SELECT {edge_columns} FROM {t}job_edge WHERE child_id {among_ids} ORDER BY child_id, position;
 

@@ -6,12 +6,23 @@ An edge is written once and marked once, by the transaction that ends its parent
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
-from tenure.core.flow_rows import Edge, EdgeCheck, Unblocked, UnblockedJobs
-from tenure.core.ids import JobId
+from tenure.core.flow_rows import (
+    PARENTS_PER_PAGE,
+    Edge,
+    EdgeCheck,
+    ParentPage,
+    ParentResult,
+    Unblocked,
+    UnblockedJobs,
+    parent_page,
+)
+from tenure.core.ids import Actor, Epoch, JobId
 from tenure.core.instants import Instant
+from tenure.core.lateness import why_not_held
+from tenure.core.leases import HeldLease
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
-from tenure.stores.sql.rows import Row, word_from
+from tenure.stores.sql.rows import Row, job_from, word_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
@@ -90,6 +101,24 @@ class SqlFlows(Transactional):
         rows = self._rows(self._query("load_edges", ids=self._pack(children)))
         return [_edge_from(row) for row in rows]
 
+    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+        """The next parents of a leased job, with their results. [FL7]"""
+        jobs, [(now, epoch, _)], rows = self._read(
+            lambda tx: tx.fetch(
+                self._query("load_jobs_without_bodies", ids=self._pack([held.job_id])),
+                self._query("moment_to_decide"),
+                self._query(
+                    "load_parents", child_id=held.job_id, after=after, limit=PARENTS_PER_PAGE
+                ),
+                last=True,
+            )
+        )
+        job = job_from(jobs[0]) if jobs else None
+        cause = why_not_held(job, held.lease_id, actor, now=Instant(now), epoch=Epoch(epoch))
+        if cause is not None:
+            return ParentPage(cause=cause)
+        return parent_page([_parent_from(row) for row in rows])
+
     def _write_flows(self, tx: Transaction, changes: Sequence[Change]) -> None:
         """Write the new flows of changes that were applied; their jobs are written."""
         for change in changes:
@@ -128,6 +157,16 @@ class SqlFlows(Transactional):
 def ended_members(changes: Sequence[Change]) -> list[JobId]:
     """The jobs of flows that these changes end, in the order of ids."""
     return sorted(change.job.id for change in changes if change.ends_member)
+
+
+def _parent_from(row: Row) -> ParentResult:
+    position, step, outcome, result = row
+    return ParentResult(
+        position,
+        step,
+        None if outcome is None else _status(outcome),
+        None if result is None else result.encode(),
+    )
 
 
 def _status(value: str) -> JobStatus:

@@ -1,0 +1,100 @@
+"""Flows over HTTP: made as a whole or not at all, within the token's scope."""
+
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.vocabulary import Role
+from tests.server.harness import JOB, Stage
+
+FLOW = JOB.format(90)
+
+
+def member(number: int, *after: int, ended: bool = False, **fields: Any) -> dict[str, Any]:
+    job = {"job_id": JOB.format(number), "queue": "q", "kind": "k", **fields}
+    parents = [
+        {"job_id": JOB.format(each), "name": f"job-{each}", "ended": ended} for each in after
+    ]
+    return {"job": job, "name": f"job-{number}", "after": parents}
+
+
+def flow(*members: dict[str, Any]) -> dict[str, Any]:
+    return {"flow_id": FLOW, "name": "import", "jobs": list(members)}
+
+
+@spec("FL3", "FL8", "H5")
+def test_a_flow_is_made_once_however_often_it_is_sent(stage: Stage) -> None:
+    message = flow(member(1), member(2), member(3, 1, 2))
+
+    first = stage.ask("POST", "/v1/flows", message, token=stage.token(Role.CLIENT))
+    again = stage.ask("POST", "/v1/flows", message, token=stage.token(Role.CLIENT))
+
+    assert (first.status, again.status) == (201, 200)
+    assert first.json["job"]["flow_id"] == FLOW
+    assert [stage.job(JOB.format(n)).status for n in (1, 2, 3)] == ["queued", "queued", "waiting"]
+
+
+@spec("FL3", "FL8")
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ((member(1, 2), member(2, 1)), "cycle"),
+        ((member(1, 7),), "there is no job"),
+        ((member(1, dedupe_key="k"),), "dedupe_key"),
+        ((member(1), member(1)), "two jobs"),
+        (({"job": {"queue": "q", "kind": "k"}, "name": "a"},), "job_id"),
+    ],
+)
+def test_a_flow_that_cannot_work_is_refused_whole(
+    stage: Stage, members: tuple[dict[str, Any], ...], problem: str
+) -> None:
+    refused = stage.ask(
+        "POST", "/v1/flows", flow(member(5), *members), token=stage.token(Role.CLIENT)
+    )
+
+    assert refused.status == 422, refused.json
+    assert problem in str(refused.json)
+    assert JobId(JOB.format(5)) not in stage.store.load([JobId(JOB.format(5))]).jobs
+
+
+@spec("FL8", "H41")
+def test_a_parent_out_of_the_tokens_scope_does_not_exist(stage: Stage) -> None:
+    stage.enqueue(7, queue="hidden", kind="k")
+    limited = stage.token(Role.CLIENT, "limited", queues=(QueueName("q"),), kinds=(Kind("k"),))
+
+    refused = stage.ask("POST", "/v1/flows", flow(member(1, 7)), token=limited)
+    seen = stage.ask("POST", "/v1/flows", flow(member(1, 7)), token=stage.token(Role.CLIENT))
+
+    assert (refused.status, seen.status) == (422, 201)
+    assert "there is no job" in str(refused.json)
+
+
+@spec("FL7")
+def test_parents_are_read_under_the_lease_and_by_nobody_else(stage: Stage) -> None:
+    message = flow(member(1), member(2, 1, ended=True))
+    stage.ask("POST", "/v1/flows", message, token=stage.token(Role.CLIENT))
+    worker = stage.token(Role.WORKER)
+    claim = stage.ask("POST", "/v1/claim", stage.claim_message(queues=["q"]), token=worker)
+    [grant] = claim.json["grants"]
+    lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    stage.ask("POST", "/v1/complete", {**lease, "request_id": "r", "result": [1, 2]}, token=worker)
+    claim = stage.ask(
+        "POST", "/v1/claim", stage.claim_message(queues=["q"], wait_s=5), token=worker
+    )
+    [grant] = claim.json["grants"]
+    path = f"/v1/jobs/{grant['job_id']}/parents"
+
+    heard = stage.ask("POST", path, {"lease_id": grant["lease_id"]}, token=worker)
+    stranger = stage.ask(
+        "POST", path, {"lease_id": grant["lease_id"]}, token=stage.token(Role.WORKER, "other")
+    )
+
+    assert heard.status == 200
+    assert heard.json["parents"] == [
+        {"position": 0, "name": "job-1", "status": "succeeded", "result": [1, 2]}
+    ]
+    assert (heard.json["is_last"], heard.json["verdict"]) == (True, "OK")
+    assert stranger.json.get("parents", []) == []
+    assert stranger.json["verdict"] == "REJECTED"
