@@ -18,6 +18,7 @@ SCENARIOS = {
     "claim-depth": "bench.claim_depth",
     "claim-pinned": "bench.claim_pinned",
     "growth": "bench.growth",
+    "claim-held": "bench.claim_held",
     "sqlite": "bench.sqlite",
     "worker-memory": "bench.worker_memory",
     "worker-drain": "bench.worker_drain",
