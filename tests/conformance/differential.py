@@ -49,7 +49,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.kind_settings import KindSettings
-from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import (
@@ -75,6 +75,7 @@ CONCURRENCY = ((None, None), ("1", None), (None, None), ("1", "g"), ("2", None),
 """The concurrency keys and groups of the jobs of a program, in turns."""
 PRINCIPALS = (worker_actor("a"), worker_actor("b"))
 UNDO = Compensation(kind=Kind("undo"), queue=QUEUES[0], policy=policy(lease_s=30, max_attempts=2))
+REPORT = DeadLetterJob(kind=Kind("report-dead"), queue=QUEUES[1], policy=policy(lease_s=30))
 QUICK = Backoff(initial_us=seconds(1), cap_us=seconds(5))
 POLICIES: dict[str, Policy] = {
     "default": Policy(),
@@ -165,6 +166,7 @@ class Differential(RuleBasedStateMachine):
             payload=b'{"n":%d}' % number,
             priority=priority,
             delay_us=seconds(delay_s),
+            on_dead_letter=REPORT if number % 3 == 2 else None,
             expires_us=seconds(20) if number % 5 == 4 else None,
             dedupe_key=key,
             concurrency_key=concurrency_key,

@@ -52,6 +52,7 @@ BIRTH = {
     "flow_step",
     "schedule",
     "scheduled_for",
+    "on_dead_letter",
     "enqueued_at",
 }
 

@@ -265,6 +265,34 @@ def test_no_job_is_made_again_whose_compensation_is_out_of_scope(
     assert unlimited.status == 201, "nothing was made before"
 
 
+@spec("H36", "HK9")
+@pytest.mark.parametrize(
+    "report", [{"queue": "theirs", "kind": "k2"}, {"queue": "mine", "kind": "z"}]
+)
+def test_no_job_is_made_whose_dead_letter_would_be_reported_out_of_scope(
+    stage: Stage, report: dict[str, str]
+) -> None:
+    scope: dict[str, Any] = {
+        "queues": (QueueName("mine"),),
+        "kinds": (Kind("k"), Kind("k2")),
+    }
+    limited = stage.token(Role.OPERATOR, "limited", **scope)
+    new = {"job_id": JOB.format(1), "queue": "mine", "kind": "k", "on_dead_letter": report}
+    client = stage.token(Role.CLIENT, "client", **scope)
+
+    refused = stage.ask("POST", "/v1/jobs", new, token=client)
+    made = stage.ask("POST", "/v1/jobs", new, token=stage.of(Role.CLIENT))
+    killed = {"request_id": "x", "reason_code": "policy_violation"}
+    stage.call("dead-letter", killed, role=Role.OPERATOR, job_id=JOB.format(1))
+    again = stage.ask(
+        "POST", f"/v1/jobs/{JOB.format(1)}/redrive", {"request_id": "again"}, token=limited
+    )
+
+    assert (refused.status, refused.code) == (403, "out_of_scope")
+    assert made.status == 201, "nothing was made before"
+    assert (again.status, again.code) == (403, "out_of_scope")
+
+
 @spec("H36")
 @pytest.mark.parametrize("verb", ["redrive", "rerun"])
 def test_a_job_is_made_again_whose_compensation_is_in_scope(stage: Stage, verb: str) -> None:

@@ -12,9 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.events import Event
-from tenure.core.ids import LeaseId, WorkerId, role_of
+from tenure.core.ids import Kind, LeaseId, QueueName, WorkerId, client_actor, role_of
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     RENEWALS,
@@ -357,6 +358,7 @@ _OTHER_VALUE: dict[str, Any] = {
     "progress": Progress(done=10**6),
     "origin_id": "other",
     "origin_cause": EventCause.RERUN,
+    "on_dead_letter": DeadLetterJob(kind=Kind("other"), queue=QueueName("q"), policy=Policy()),
     "stall_cause": EventCause.SNOOZED,
     "reason_code": ReasonCode.INFRASTRUCTURE_FAILURE,
     "stage": Stage.COMMIT,
@@ -449,6 +451,20 @@ def _expired_after_a_start(record: Record, luck: random.Random) -> Record | None
     return changed(record, at, cause=EventCause.EXPIRED) if started and at is not None else None
 
 
+def _reported_twice(record: Record, _: random.Random) -> Record | None:
+    """As a second job for the same dead letter would look."""
+    is_report = bool(record.events) and record.events[0].cause is EventCause.DEAD_LETTER
+    facts = record.events[0].payload if is_report else None
+    if facts is None:
+        return None
+    return changed(record, 0, payload=replace(facts, origin_id=record.job_id))
+
+
+def _reported_by_a_client(record: Record, _: random.Random) -> Record | None:
+    is_report = bool(record.events) and record.events[0].cause is EventCause.DEAD_LETTER
+    return changed(record, 0, actor=client_actor("eve")) if is_report else None
+
+
 def _is_transition(_: int, event: Event) -> bool:
     return event.type not in RENEWALS
 
@@ -508,6 +524,8 @@ CORRUPTIONS: dict[str, tuple[str, Corrupt]] = {
     "a stage that is none": ("I24", _unknown_word("stage")),
     "granted after its time to be started": ("I34", _granted_after_its_time),
     "expired after a start": ("I34", _expired_after_a_start),
+    "reported twice": ("I36", _reported_twice),
+    "reported by a client": ("I36", _reported_by_a_client),
     "two owners": ("P1", _on(_is_running, _other_owner)),
     "runs without an owner": ("P1", _on(_is_claim, lambda r, at: changed(r, at, owner=None))),
     "leaves its end": ("P1", _resurrect),

@@ -60,7 +60,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
-from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.requests import answer_existing
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
@@ -92,6 +92,8 @@ KIND = Kind("index")
 PRODUCER = client_actor("producer")
 OPERATOR = operator_actor("operator")
 WORKERS = tuple(worker_actor(name) for name in ("one", "two"))
+
+REPORT = DeadLetterJob(kind=Kind("report"), queue=QUEUE, policy=Policy(max_attempts=1))
 
 
 class World:
@@ -197,6 +199,7 @@ class World:
                 actor=PRODUCER,
                 payload=b'{"n":%d}' % self.luck.randrange(100),
                 delay_us=seconds(self.luck.choice((0, 0, 0, 5))),
+                on_dead_letter=self.luck.choice((None, None, REPORT)),
                 expires_us=self.luck.choice((None, None, None, seconds(20))),
                 dedupe_key=dedupe_key,
                 correlation_id=self.luck.choice((None, "c1")),

@@ -409,6 +409,63 @@ def test_a_manager_of_both_colours_is_used_as_its_surroundings_are(
     assert Both.used == ["plain: sync", "coroutine: async"]
 
 
+@spec("HK9", "HK10")
+def test_a_dead_letter_calls_the_job_that_its_kind_names(app: Tenure, jobs: Inline) -> None:
+    told: list[dict[str, Any]] = []
+
+    @app.job(queue="alarms", priority=5)
+    def page(record: dict[str, Any], ctx: Context) -> None:
+        told.append(record)
+
+    @app.job(retry=ONCE, on_dead_letter=page)
+    def pay(amount: int) -> None:
+        raise OSError("no bank")
+
+    @app.job(retry=ONCE, on_dead_letter="page")
+    def ship() -> None: ...
+
+    paid = pay.using(correlation_id="order 7").enqueue(5)
+    shipped = ship.enqueue()
+    jobs.drain()
+
+    [record] = told
+    assert (record["job_id"], record["kind"], record["queue"]) == (paid.id, "pay", "default")
+    assert (record["payload"], record["attempts"]) == ({"amount": 5}, 1)
+    assert (record["reason_code"], record["stage"]) == ("exhausted_retries", "exec")
+    assert (record["error"]["type"], record["error"]["message"]) == ("OSError", "no bank")
+    assert shipped.status == "succeeded"
+    [report] = app.jobs(kind="page")
+    assert (report.origin_id, report.origin_cause) == (paid.id, "dead_letter")
+    assert (report.queue, report.correlation_id) == ("alarms", "order 7")
+
+
+@spec("HK10")
+def test_what_cannot_report_a_dead_letter_is_refused(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def silent() -> None: ...
+
+    @app.job(on_dead_letter="nobody")
+    def lost() -> None: ...
+
+    @app.job(on_dead_letter="silent")
+    def deaf() -> None: ...
+
+    def work() -> None: ...
+
+    with pytest.raises(InvalidInput, match="work names itself"):
+        app.job(on_dead_letter="work")(work)
+    with pytest.raises(InvalidInput, match="has no parameter record"):
+        app.job(on_dead_letter=silent)(work)
+    with pytest.raises(InvalidInput, match="neither a kind nor a job"):
+        app.job(on_dead_letter=print)(work)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(InvalidInput, match="this application has no kind nobody"):
+        lost.enqueue()
+    with pytest.raises(InvalidInput, match="has no parameter record"):
+        deaf.enqueue()
+    assert jobs.enqueued == []
+    assert "work" not in app.registry.kinds()
+
+
 @spec("HK8")
 def test_what_cannot_be_a_hook_is_refused(app: Tenure) -> None:
     async def no_yield(attempt: Attempt) -> None: ...

@@ -140,6 +140,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         "I32",
         "I33",
         "I34",
+        "I36",
         "P1",
         "P2",
         "P3",

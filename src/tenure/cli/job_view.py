@@ -48,6 +48,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("flow", None if job.flow_id is None else f"{job.flow_id} as {job.flow_step}"),
         ("made from", None if job.origin_id is None else f"{job.origin_id} ({job.origin_cause})"),
         ("compensated by", job.compensated_by),
+        ("reported by", job.reported_by),
         ("finished", exact_and_ago(job.finished_at, now)),
     ]
     if bodies and job.payload == HIDDEN:

@@ -36,6 +36,7 @@ from tenure.client.functions import (
     JobFunction,
     Sender,
     check_compensation,
+    check_dead_letter_job,
     spec_of,
 )
 from tenure.client.jobs import Job
@@ -65,7 +66,7 @@ from tenure.handlers.options import (
     positive_duration,
     queue_name,
 )
-from tenure.handlers.registry import Isolation, Registry, make_handler
+from tenure.handlers.registry import Handler, Isolation, Registry, make_handler
 from tenure.handlers.schedules import (
     CatchUpWord,
     OverlapWord,
@@ -94,6 +95,7 @@ class JobOptions(PolicyOptions, total=False):
     rate: str
     burst: int
     compensate: str | JobFunction[..., Any, Any]
+    on_dead_letter: str | JobFunction[..., Any, Any]
     schedule: str
     tz: str
     every: Span
@@ -192,7 +194,8 @@ class Application:
     def _add(
         self, function: Callable[..., Any], options: JobOptions, local_names: Mapping[str, Any]
     ) -> JobFunction[..., Any, Any]:
-        compensate = _compensate(options)
+        compensate = _named_job(options, "compensate", check_compensation)
+        on_dead_letter = _named_job(options, "on_dead_letter", check_dead_letter_job)
         with naming_options():
             queue = queue_name(options.get("queue", DEFAULT_QUEUE))
             policy = policy_from(options, Policy())
@@ -216,7 +219,11 @@ class Application:
         if options.get("name") is None and handler.kind == "<lambda>":
             raise InvalidInput("name", "a lambda has none", hint='give it a name: name="…"')
         check_name("name", handler.kind)
-        definition = Definition(handler, self._sender, compensate)
+        if on_dead_letter == handler.kind:
+            raise InvalidInput(
+                "on_dead_letter", f"{handler.kind} names itself", hint="name another kind"
+            )
+        definition = Definition(handler, self._sender, compensate, on_dead_letter)
         timing = _timing(options)
         job: JobFunction[..., Any, Any] = JobFunction(function, definition)
         if timing is not None:
@@ -537,15 +544,20 @@ def _call_of(job: JobFunction[..., Any, Any]) -> JobSpec:
     return called(call)
 
 
-def _compensate(options: JobOptions) -> str | JobFunction[..., Any, Any] | None:
-    wanted = options.get("compensate")
+def _named_job(
+    options: JobOptions,
+    option: Literal["compensate", "on_dead_letter"],
+    check: Callable[[Handler], None],
+) -> str | JobFunction[..., Any, Any] | None:
+    """The job that an option names, by its kind or its function."""
+    wanted = options.get(option)
     if isinstance(wanted, str):
         wanted = str.__str__(wanted)
-        check_name("compensate", wanted)
+        check_name(option, wanted)
     elif wanted is not None and not isinstance(wanted, JobFunction):
         raise InvalidInput(
-            "compensate", "is neither a kind nor a job", hint="decorate the function first"
+            option, "is neither a kind nor a job", hint="decorate the function first"
         )
     elif wanted is not None:
-        check_compensation(wanted.handler)
+        check(wanted.handler)
     return wanted

@@ -29,7 +29,7 @@ from tenure.client.shells import Operation, Wait, arun, run
 from tenure.core.commands import Enqueue
 from tenure.core.ids import JobId, Kind
 from tenure.core.job import Job as StoredJob
-from tenure.core.policy import Compensation, Policy
+from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
 from tenure.handlers.context import Call, Context, JobSpec
@@ -50,6 +50,7 @@ E = ParamSpec("E")  # how it is enqueued, if the context is its first parameter
 C = TypeVar("C")  # what calling it returns: the result, or a coroutine of it
 R = TypeVar("R")  # the job's result
 
+DEAD_LETTER_PARAMETER = "record"
 COMPENSATION_PARAMETERS = ("job_id", "kind", "status", "payload")
 
 CHUNK = 500
@@ -230,22 +231,37 @@ def check_compensation(handler: Handler) -> None:
         )
 
 
+def check_dead_letter_job(handler: Handler) -> None:
+    """Raise `InvalidInput` unless the function takes the record of a dead letter. [HK9]"""
+    if DEAD_LETTER_PARAMETER not in handler.parameters:
+        raise InvalidInput(
+            handler.signature.name,
+            f"is named by on_dead_letter, but has no parameter {DEAD_LETTER_PARAMETER}",
+            hint=f"it is called with {DEAD_LETTER_PARAMETER}, the record of the dead letter",
+        )
+
+
 class Definition:
-    """A function's handler, what undoes it, and the way its jobs are sent."""
+    """A function's handler, what its end enqueues, and the way its jobs are sent."""
 
     def __init__(
         self,
         handler: Handler,
         sender: "Sender",
         compensate: "str | JobFunction[..., Any, Any] | None" = None,
+        on_dead_letter: "str | JobFunction[..., Any, Any] | None" = None,
     ) -> None:
         self.handler = handler
         self.sender = sender
         self._compensate = compensate
+        self._on_dead_letter = on_dead_letter
 
     def spec(self, payload: bytes, options: EnqueueOptions) -> JobSpec:
         """A job with this payload."""
         spec = spec_of(self.handler.spec(payload, self._policy()), options)
+        if self._on_dead_letter is not None:
+            job = self.sender.dead_letter_job(self._on_dead_letter)
+            spec = msgspec.structs.replace(spec, on_dead_letter=job)
         group = self.handler.concurrency_group
         if group is None or spec.concurrency_key is None or spec.concurrency_group is not None:
             return spec
@@ -316,6 +332,20 @@ class Sender:
             policy=Policy() if other is None else other.policy,
         )
         return msgspec.structs.replace(handler.policy, compensation=undo)
+
+    def dead_letter_job(self, named: "str | JobFunction[..., Any, Any]") -> DeadLetterJob:
+        """What is enqueued for a dead letter. Its function may be defined after the one that names
+        it, but must be known here: an error now is better than a dead letter nobody hears of."""
+        kind = Kind(named) if isinstance(named, str) else named.kind
+        handler = self._registry.get(kind)
+        if handler is None:
+            raise InvalidInput(
+                "on_dead_letter",
+                f"this application has no kind {kind}",
+                hint="declare its function in this application, or correct the name",
+            )
+        check_dead_letter_job(handler)
+        return DeadLetterJob(kind=kind, queue=handler.queue, policy=handler.policy)
 
     def call(self, spec: JobSpec, options: EnqueueOptions) -> Call[Any]:
         """A call with an id. Opens no link: a handler makes calls where there is none."""

@@ -25,6 +25,7 @@ from tenure.core.job import Job, Progress
 from tenure.core.vocabulary import EventCause, JobStatus, ReasonCode, Stage
 from tenure.ports import DeadLetter
 from tenure.protocol.records import (
+    DeadLetterJobRecord,
     ErrorRecord,
     PolicyRecord,
     Record,
@@ -65,6 +66,7 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     origin_cause: EventCause | None
     flow_id: FlowId | None
     flow_step: str | None
+    on_dead_letter: DeadLetterJobRecord | None
     start_by: datetime | None
     schedule: ScheduleName | None
     scheduled_for: datetime | None

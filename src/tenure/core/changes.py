@@ -22,9 +22,17 @@ from tenure.core.ids import (
     role_of,
 )
 from tenure.core.instants import Instant, later
-from tenure.core.job import Job, compensation_id, needs_compensation
+from tenure.core.job import (
+    COMPENSATED_ENDS,
+    Job,
+    compensation_id,
+    dead_letter_job_id,
+    needs_compensation,
+    needs_dead_letter_job,
+)
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, Way
+from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.transitions import BY_ID, Path, allows
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
@@ -108,7 +116,7 @@ def apply(
             expected_rev=expected_rev,
             events=events,
             not_after=not_after,
-            spawned=_compensation(current) if needs_compensation(current) else (),
+            spawned=_spawned(current) if current.status in COMPENSATED_ENDS else (),
             observations=() if current.origin_id is None else _compensated(current, at.now),
         ),
         answer=answer(current, events),
@@ -195,8 +203,17 @@ def attempt_summary(job: Job, facts: Facts) -> Facts:
     )
 
 
-def _compensation(job: Job) -> tuple[Change, ...]:
-    """The compensation that a bad end enqueues, in the same transaction. [M1]"""
+def _spawned(job: Job) -> tuple[Change, ...]:
+    """The jobs that a bad end enqueues, in the same transaction. [M1] [HK9]"""
+    spawned: tuple[Change, ...] = ()
+    if needs_compensation(job):
+        spawned += (_compensation(job),)
+    if needs_dead_letter_job(job):
+        spawned += (_dead_letter_job(job),)
+    return spawned
+
+
+def _compensation(job: Job) -> Change:
     spec = job.policy.compensation
     assert spec is not None
     payload = (
@@ -204,10 +221,41 @@ def _compensation(job: Job) -> tuple[Change, ...]:
         + job.payload
         + b"}"
     )
+    return _enqueued_for(job, spec, compensation_id(job.id), EventCause.COMPENSATION, payload)
+
+
+def _dead_letter_job(job: Job) -> Change:
+    spec = job.on_dead_letter
+    assert spec is not None
+    assert job.error is not None
+    error = job.error
+    record = {
+        "job_id": job.id,
+        "kind": job.kind,
+        "queue": job.queue,
+        "reason_code": job.reason_code,
+        "stage": job.stage,
+        "attempts": job.attempt,
+        "error": {
+            "class": error.error_class,
+            "type": error.type,
+            "message": error.message,
+            "traceback": error.traceback,
+        },
+        "payload": msgspec.Raw(job.payload),
+    }
+    payload = msgspec.json.encode({"record": record})
+    return _enqueued_for(job, spec, dead_letter_job_id(job.id), EventCause.DEAD_LETTER, payload)
+
+
+def _enqueued_for(
+    job: Job, spec: Compensation | DeadLetterJob, job_id: JobId, cause: EventCause, payload: bytes
+) -> Change:
+    """A job of the system's that `job` and its end are the reason for."""
     draft = Draft(
         type=EventType.ENQUEUED,
         to=JobStatus.QUEUED,
-        cause=EventCause.COMPENSATION,
+        cause=cause,
         facts=Facts(
             namespace=job.namespace,
             queue=spec.queue,
@@ -227,11 +275,11 @@ def _compensation(job: Job) -> tuple[Change, ...]:
         None,
         origin,
         job.updated_at,
-        compensation_id(job.id),
+        job_id,
         job.correlated_by,
         job.trace_id,
     )
-    return (Change(job=evolve(None, event, payload), expected_rev=0, events=(event,)),)
+    return Change(job=evolve(None, event, payload), expected_rev=0, events=(event,))
 
 
 def _compensated(job: Job, now: Instant) -> tuple[Observation, ...]:

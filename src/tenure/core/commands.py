@@ -27,7 +27,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, ReleaseKind, Stage
 
@@ -54,6 +54,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delay_us: Duration = Duration(0)
     run_at: Instant | None = None
     expires_us: Duration | None = None
+    on_dead_letter: DeadLetterJob | None = None
     dedupe_key: str | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
@@ -363,7 +364,7 @@ def _without_rev(command: Settle) -> dict[str, object]:
     return asked
 
 
-_ADDED_TO_ENQUEUE = ("concurrency_key", "concurrency_group", "expires_us")
+_ADDED_TO_ENQUEUE = ("concurrency_key", "concurrency_group", "expires_us", "on_dead_letter")
 
 
 def _enqueue_as_asked(command: Enqueue) -> dict[str, object]:

@@ -25,7 +25,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import JobError, Progress
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
     CLASS_OF,
     EventCause,
@@ -77,6 +77,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     parents: int | None = None
     run_at: Instant | None = None
     start_by: Instant | None = None
+    on_dead_letter: DeadLetterJob | None = None
     sha256: str | None = None
     checkpoint_sha256: str | None = None
     size: int | None = None
@@ -114,6 +115,7 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "parents",
         "run_at",
         "start_by",
+        "on_dead_letter",
         "sha256",
         "size",
         "schedule",

@@ -111,7 +111,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twenty positional arguments: see `changes._event`.
+    # Twenty-one positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -129,6 +129,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         event.cause,
         facts.flow_id,
         facts.flow_step,
+        facts.on_dead_letter,
         facts.start_by,
         facts.schedule,
         facts.scheduled_for,

@@ -22,7 +22,7 @@ from tenure.core.ids import (
     derived_job_id,
 )
 from tenure.core.instants import NEVER, Duration, Instant
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
@@ -99,6 +99,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     origin_cause: EventCause | None
     flow_id: FlowId | None
     flow_step: str | None  # its name within its flow
+    on_dead_letter: DeadLetterJob | None
     start_by: Instant | None  # it is not granted from then on; None once an attempt has started
     schedule: ScheduleName | None
     scheduled_for: Instant | None
@@ -195,6 +196,19 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         """The job that undoes this one, if one was enqueued. [M1]"""
         return compensation_id(self.id) if needs_compensation(self) else None
 
+    @property
+    def reported_by(self) -> JobId | None:
+        """The job that was enqueued because this one is a dead letter, if one was. [HK9]"""
+        return dead_letter_job_id(self.id) if needs_dead_letter_job(self) else None
+
+    @property
+    def made_by_end_of(self) -> JobId | None:
+        """The job whose end enqueued this one: it undoes it, or reports its dead letter. The id of
+        this job is derived from that one's. [M4] [HK11]"""
+        return self.origin_id if self.origin_cause in _MADE_BY_AN_END else None
+
+
+_MADE_BY_AN_END = frozenset({EventCause.COMPENSATION, EventCause.DEAD_LETTER})
 
 COMPENSATED_ENDS = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 
@@ -212,6 +226,18 @@ def needs_compensation(job: Job) -> bool:
 def compensation_id(job_id: JobId) -> JobId:
     """The id of the job that compensates `job_id`."""
     return derived_job_id(job_id, purpose="compensation")
+
+
+def needs_dead_letter_job(job: Job) -> bool:
+    """Whether a finished job is one that a job was enqueued for because it is a dead letter. [HK9]
+
+    A job that was enqueued for one has no such job itself, so that there is no loop. [HK10]"""
+    return job.status is JobStatus.DEAD_LETTERED and job.on_dead_letter is not None
+
+
+def dead_letter_job_id(job_id: JobId) -> JobId:
+    """The id of the job that is enqueued because `job_id` is a dead letter."""
+    return derived_job_id(job_id, purpose="dead_letter")
 
 
 AT_ONCE = Instant(0)

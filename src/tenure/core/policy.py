@@ -35,6 +35,15 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     policy: "Policy"
 
 
+class DeadLetterJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The job that is enqueued if this one becomes a dead letter: its kind, where it runs and under
+    which policy. [HK9]"""
+
+    kind: Kind
+    queue: QueueName
+    policy: "Policy"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Leases, budgets and time-outs of one job. `timeout_us` is None only when asked for.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tenure.core.events import Event
 from tenure.core.job import Job, JobError
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
@@ -42,7 +42,8 @@ def has_unknown_word(job: Job) -> bool:
         or policy.on_exhausted not in _ON_EXHAUSTED
     ):
         return True
-    if policy.compensation is None and job.last_error is None and job.reason_code is None:
+    is_plain = policy.compensation is None and job.on_dead_letter is None
+    if is_plain and job.last_error is None and job.reason_code is None:
         return False
     return bool(unknown_in_job(job))
 
@@ -54,6 +55,7 @@ def unknown_in_job(job: Job) -> list[str]:
         *_unless(job.origin_cause in _CAUSES, "origin_cause", job.origin_cause),
         *_unless(job.stall_cause in _CAUSES, "stall_cause", job.stall_cause),
         *_in_policy("policy", job.policy),
+        *_in_dead_letter_job(job.on_dead_letter),
         *_in_error("last_error", job.last_error),
         *_in_error("error", job.error),
         *_unless(job.reason_code in _REASONS, "reason_code", job.reason_code),
@@ -81,6 +83,7 @@ def unknown_in_event(event: Event) -> list[str]:
         *_unless(event.to_status in _STATUSES, "to_status", event.to_status),
         *_unless(event.cause in _CAUSES, "cause", event.cause),
         *(() if facts.policy is None else _in_policy("policy", facts.policy)),
+        *_in_dead_letter_job(facts.on_dead_letter),
         *_in_error("error", facts.error),
         *_unless(facts.reason_code in _REASONS, "reason_code", facts.reason_code),
         *_unless(facts.stage in _STAGES, "stage", facts.stage),
@@ -97,6 +100,11 @@ def _in_policy(field: str, policy: Policy) -> Iterator[str]:
     yield from _unless(known, f"{field}.on_exhausted", policy.on_exhausted)
     if policy.compensation is not None:
         yield from _in_policy(f"{field}.compensation.policy", policy.compensation.policy)
+
+
+def _in_dead_letter_job(job: DeadLetterJob | None) -> Iterator[str]:
+    if job is not None:
+        yield from _in_policy("on_dead_letter.policy", job.policy)
 
 
 def _in_error(field: str, error: JobError | None) -> Iterator[str]:

@@ -59,13 +59,14 @@ from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS, check_acyclic
 from tenure.core.ids import (
     DERIVED_VERSION,
     SYSTEM,
+    Kind,
     follow_up_id,
     role_of,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson, check_size
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import JobError, Progress
-from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
+from tenure.core.policy import Backoff, Compensation, DeadLetterJob, LeaseBounds, Policy
 from tenure.core.transitions import roles
 from tenure.core.vocabulary import (
     CancelMode,
@@ -205,6 +206,8 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
         check_duration("expires_us", command.expires_us)
         if command.expires_us == 0:
             raise InvalidInput("expires_us", "is 0: the job would expire at once")
+    if command.on_dead_letter is not None:
+        _check_dead_letter_job(command.on_dead_letter, command.kind, limits)
     if command.dedupe_key is not None:
         check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
     if command.concurrency_key is not None:
@@ -219,6 +222,17 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
         check_correlation_id("correlation_id", command.correlation_id)
     if command.trace_id is not None:
         check_label("trace_id", command.trace_id, most=MAX_DEDUPE_KEY)
+
+
+def _check_dead_letter_job(job: DeadLetterJob, of: Kind, limits: Limits) -> None:
+    check_type("on_dead_letter", job, DeadLetterJob)
+    check_name("on_dead_letter.kind", job.kind)
+    check_name("on_dead_letter.queue", job.queue)
+    if job.kind == of:
+        raise InvalidInput("on_dead_letter", f"{of} names itself", hint="name another kind")
+    check_policy("on_dead_letter.policy", job.policy, limits.lease)
+    if job.policy.compensation is not None:
+        raise InvalidInput("on_dead_letter.policy", "names a compensation")
 
 
 def _check_parent(parent: ParentAttempt, command: Enqueue) -> None:

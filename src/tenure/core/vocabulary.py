@@ -178,6 +178,7 @@ class EventCause(Word):
     ACKNOWLEDGED = "acknowledged"
     OPERATOR = "operator"
     EXPIRED = "expired"
+    DEAD_LETTER = "dead_letter"
 
 
 class VerdictKind(StrEnum):

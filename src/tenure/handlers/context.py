@@ -15,7 +15,7 @@ import msgspec
 
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.errors import InvalidInput
 from tenure.handlers.parents import Parents
 
@@ -33,6 +33,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     delay_us: Duration = Duration(0)
     run_at: Instant | None = None
     expires_us: Duration | None = None
+    on_dead_letter: DeadLetterJob | None = None
     dedupe_key: str | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None

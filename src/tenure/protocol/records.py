@@ -30,7 +30,7 @@ from tenure.core.job import HIDDEN, Job, JobError, not_before
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lateness import is_suspect
 from tenure.core.observations import Observation
-from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule, ScheduleSpec
@@ -96,6 +96,13 @@ class BackoffRecord(DerivedRecord, frozen=True, kw_only=True):
 @derived(Compensation)
 class CompensationRecord(DerivedRecord, frozen=True, kw_only=True):
     """The job that undoes this one. [M1]"""
+
+    policy: "PolicyRecord"
+
+
+@derived(DeadLetterJob)
+class DeadLetterJobRecord(DerivedRecord, frozen=True, kw_only=True):
+    """The job that is enqueued if this one becomes a dead letter. [HK9]"""
 
     policy: "PolicyRecord"
 

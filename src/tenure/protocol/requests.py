@@ -35,7 +35,7 @@ from tenure.core.ids import Actor, FlowId, JobId, follow_up_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import HeldLease
-from tenure.core.policy import Backoff, Compensation, Policy
+from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
@@ -295,6 +295,13 @@ class BackoffMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=Fa
 @derived(Compensation)
 class CompensationMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
     """The job that undoes this one. [M1]"""
+
+    policy: "PolicyMessage" = msgspec.field(default_factory=lambda: PolicyMessage())
+
+
+@derived(DeadLetterJob)
+class DeadLetterJobMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
+    """The job that is enqueued if this one becomes a dead letter. [HK9]"""
 
     policy: "PolicyMessage" = msgspec.field(default_factory=lambda: PolicyMessage())
 

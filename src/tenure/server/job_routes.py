@@ -152,7 +152,10 @@ def _enqueue_of(
     call.principal.check_kinds([message.kind])
     undo = message.policy.compensation
     if undo is not None:
-        call.principal.check_compensation(undo.queue, undo.kind)
+        call.principal.check_made_by_end(undo.queue, undo.kind)
+    report = message.on_dead_letter
+    if report is not None:
+        call.principal.check_made_by_end(report.queue, report.kind)
     job_id = _lower(message.job_id)
     if job_id is None:
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
@@ -207,10 +210,11 @@ async def decide(call: Call) -> Response:
     """Carry out the route's command about one job."""
     bodies = call.check_bodies_wanted()
     job = await call.job()
-    undo = job.policy.compensation
-    if undo is not None and call.route.command is Redrive:
+    if call.route.command is Redrive:
         # The new job has the old one's policy. [H36]
-        call.principal.check_compensation(undo.queue, undo.kind)
+        for made in (job.policy.compensation, job.on_dead_letter):
+            if made is not None:
+                call.principal.check_made_by_end(made.queue, made.kind)
     assert call.route.to_command is not None
     command = call.route.to_command(call.body, job_id=call.job_id, actor=call.actor)
     [reply] = await call.decide([command])

@@ -91,9 +91,10 @@ class Principal(msgspec.Struct, frozen=True):
         assert self.token is not None
         return f"the token {self.token.name} is not for the {what}"
 
-    def check_compensation(self, queue: QueueName, kind: Kind) -> None:
-        """Raise unless it may make the job that compensates another: that job appears in this
-        queue by itself, with the payload of the job that is made now. [H36]"""
+    def check_made_by_end(self, queue: QueueName, kind: Kind) -> None:
+        """Raise unless it may make the job that compensates another, or reports its dead letter:
+        that job appears in this queue by itself, with the payload of the job that is made now.
+        [H36]"""
         self.check_queues([queue])
         self.check_kinds([kind])
 

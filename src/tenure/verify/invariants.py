@@ -11,6 +11,7 @@ import msgspec
 from tenure.ports import Record, RecordSource
 from tenure.verify import (
     ack_rules,
+    dead_letter_jobs,
     expiry,
     flows,
     leases,
@@ -165,6 +166,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         id="I34",
         title="a job that has expired never starts",
         of_record=expiry.expired_jobs_never_start,
+    ),
+    Invariant(
+        id="I36",
+        title="a dead letter is reported by one job",
+        of_record=dead_letter_jobs.dead_letters_are_reported_once,
     ),
     Invariant(
         id="P1",

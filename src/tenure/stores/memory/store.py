@@ -631,8 +631,8 @@ class MemoryStore(
         with self._lock:
             self._open()
             before = self._clock() - older_than_us
-            compensated = {job.compensates for job in self._jobs.values()}  # [M4]
-            kept = compensated | self._kept_for_flows()
+            made_by = {job.made_by_end_of for job in self._jobs.values()}  # [M4] [HK11]
+            kept = made_by | self._kept_for_flows()
             finished = [
                 (job.finished_at, job.id)
                 for job in self._jobs.values()

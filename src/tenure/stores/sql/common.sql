@@ -419,8 +419,8 @@ UPDATE {t}observation SET body = NULL
  WHERE (job_id, lease, ordinal) IN (SELECT job_id, lease, ordinal FROM old) RETURNING ordinal;
 
 -- name: purgeable
--- Keeps a job while its compensation exists, whose id is derived from the job's. [M4] Keeps it while a
--- job of its flow, or of a flow that waits for it, is live. [FL6]
+-- Keeps a job while one exists that its end enqueued, whose id is derived from the job's. [M4] [HK11]
+-- Keeps it while a job of its flow, or of a flow that waits for it, is live. [FL6]
 SELECT j.id, j.flow_id FROM {t}job AS j
  WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
    AND (j.flow_id IS NULL
@@ -431,7 +431,7 @@ SELECT j.id, j.flow_id FROM {t}job AS j
                      JOIN {t}job AS m ON m.flow_id = c.flow_id
                     WHERE e.parent_id = j.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL)
    AND NOT EXISTS (SELECT 1 FROM {t}job AS c
-                    WHERE c.origin_id = j.id AND c.origin_cause = 'compensation')
+                    WHERE c.origin_id = j.id AND c.origin_cause IN ('compensation', 'dead_letter'))
  ORDER BY j.finished_at LIMIT :limit {skip_locked};
 
 -- name: delete_jobs

@@ -17,7 +17,7 @@ from tenure.core.events import Event, Facts
 from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.observations import Observation
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
     EventCause,
     EventType,
@@ -72,6 +72,7 @@ Encoder: TypeAlias = Callable[[Values], Values]
 JOB_ENCODERS: Mapping[str, Encoder] = {
     "payload": _bodies,
     "policy": _documents,
+    "on_dead_letter": _documents,
     "origin_cause": _words,
     "status": _words,
     "was_started": _flags,
@@ -152,6 +153,7 @@ _JOB_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
     for name, decode in {
         "payload": str.encode,
         "policy": decode_policy,
+        "on_dead_letter": _document(DeadLetterJob),
         "origin_cause": _word(EventCause),
         "status": _word(JobStatus),
         "was_started": bool,

@@ -123,6 +123,7 @@ CREATE TABLE {t}job (
     flow_step             text     COLLATE "C",
     schedule              text     COLLATE "C",
     policy                text     NOT NULL COLLATE "C",
+    on_dead_letter        text     COLLATE "C",
     progress              text     COLLATE "C",
     last_error            text     COLLATE "C",
     error                 text     COLLATE "C",
@@ -244,7 +245,9 @@ CREATE INDEX job_flow ON {t}job (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX job_flow_live ON {t}job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_scheduled
     ON {t}job (namespace, schedule, id) WHERE schedule IS NOT NULL;
-CREATE INDEX job_compensation ON {t}job (origin_id) WHERE origin_cause = 'compensation';
+-- Jobs that the end of another job enqueued; their ids are derived from that one's.
+CREATE INDEX job_made_by_an_end ON {t}job (origin_id)
+ WHERE origin_cause IN ('compensation', 'dead_letter');
 
 -- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
 -- due: from priority to priority through the index, however many jobs are not due yet. A function,

@@ -73,6 +73,7 @@ CREATE TABLE tenure_job (
     schedule              TEXT,
     scheduled_for         INTEGER,
     policy                TEXT    NOT NULL,
+    on_dead_letter        TEXT,
     progress              TEXT,
     last_error            TEXT,
     error                 TEXT,
@@ -200,8 +201,9 @@ CREATE INDEX tenure_job_flow_live
     ON tenure_job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX tenure_job_scheduled
     ON tenure_job (namespace, schedule, id) WHERE schedule IS NOT NULL;
-CREATE INDEX tenure_job_compensation
-    ON tenure_job (origin_id) WHERE origin_cause = 'compensation';
+-- Jobs that the end of another job enqueued; their ids are derived from that one's.
+CREATE INDEX tenure_job_made_by_an_end
+    ON tenure_job (origin_id) WHERE origin_cause IN ('compensation', 'dead_letter');
 
 -- (job_id, ts) needs no index of its own: within a job ts never falls, so the key's order is also
 -- the order of time. [E4]
