@@ -457,7 +457,7 @@ def test_what_cannot_report_a_dead_letter_is_refused(app: Tenure, jobs: Inline) 
     with pytest.raises(InvalidInput, match="has no parameter record"):
         app.job(on_dead_letter=silent)(work)
     with pytest.raises(InvalidInput, match="neither a kind nor a job"):
-        app.job(on_dead_letter=print)(work)  # type: ignore[arg-type]  # the mistake
+        app.job(on_dead_letter=print)(work)  # type: ignore[call-overload]  # the mistake
     with pytest.raises(InvalidInput, match="this application has no kind nobody"):
         lost.enqueue()
     with pytest.raises(InvalidInput, match="has no parameter record"):
