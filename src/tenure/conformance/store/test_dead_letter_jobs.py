@@ -63,8 +63,8 @@ def test_an_operator_and_the_sweeper_count_too(kit: Kit) -> None:
 def test_no_other_end_enqueues_it(kit: Kit) -> None:
     done = kit.running_job(on_dead_letter=REPORT)
     failed = kit.running_job(on_dead_letter=REPORT)
-    cancelled = kit.enqueue(on_dead_letter=REPORT)
     unnamed = kit.running_job()
+    cancelled = kit.enqueue(on_dead_letter=REPORT)
 
     kit.complete(done)
     kit.fail(failed, ErrorClass.PERMANENT)
