@@ -316,6 +316,7 @@ OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
 Command: TypeAlias = (
     Enqueue
     | FollowUp
+    | ScheduledEnqueue
     | EnqueueFlow
     | ScheduledEnqueue
     | Claim

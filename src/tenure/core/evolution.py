@@ -111,7 +111,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twenty-one positional arguments: see `changes._event`.
+    # Twenty-three positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -134,8 +134,8 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.schedule,
         facts.scheduled_for,
         event.ts,
-        status=event.to_status,
-        rev=event.seq,
+        event.to_status,
+        event.seq,
         updated_at=event.ts,
         run_at=facts.run_at,
         not_before=not_before(facts.run_at, queued_at=event.ts),

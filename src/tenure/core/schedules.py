@@ -48,7 +48,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, lat
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
-from tenure.core.policy import Policy
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.validation import Limits, check_command
 from tenure.core.vocabulary import CatchUp, Cause, Overlap
 from tenure.errors import InvalidInput
@@ -79,6 +79,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     expires_us: Duration | None = None
+    on_dead_letter: DeadLetterJob | None = None
     cron: str | None = None
     tz: str = "UTC"
     every_us: Duration | None = None
@@ -101,6 +102,7 @@ _OF_ITS_JOB = (
     "concurrency_key",
     "concurrency_group",
     "expires_us",
+    "on_dead_letter",
 )
 """What a spec says about the job: fields of an enqueue, of the same names."""
 

@@ -59,9 +59,9 @@ async def put_schedule(call: Call) -> Response:
     message, principal = call.message(PutScheduleMessage), call.principal
     principal.check_queues([message.queue])
     principal.check_kinds([message.kind])
-    undo = message.policy.compensation
-    if undo is not None:
-        principal.check_compensation(undo.queue, undo.kind)
+    for made in (message.policy.compensation, message.on_dead_letter):
+        if made is not None:
+            principal.check_made_by_end(made.queue, made.kind)
     is_worker = principal.token is not None and principal.token.role is Role.WORKER
     if is_worker and not message.only_new:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
