@@ -167,7 +167,8 @@ class Differential(RuleBasedStateMachine):
             priority=priority,
             delay_us=seconds(delay_s),
             on_dead_letter=REPORT if number % 3 == 2 else None,
-            expires_us=seconds(20) if number % 5 == 4 else None,
+            # Whether an expired job keeps its key's turn until the sweep is up to a store. [EX2]
+            expires_us=seconds(20) if number % 5 == 4 and concurrency_key is None else None,
             dedupe_key=key,
             concurrency_key=concurrency_key,
             concurrency_group=concurrency_group,

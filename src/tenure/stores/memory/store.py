@@ -410,6 +410,7 @@ class MemoryStore(
             for job in self._jobs.values()
             if job.not_before is not None
             and job.not_before <= now
+            and (job.start_by is None or job.start_by > now)
             and job.namespace == scope.namespace
             and job.queue in scope.queues
             and (scope.kinds is None or job.kind in scope.kinds)
@@ -417,8 +418,6 @@ class MemoryStore(
         ]
         allowed = sorted(filter(room.has_room_for, ready), key=claim_order)
         eligible = with_room(allowed, self._concurrency_keys(scope.namespace))
-        # After its turn was found: one that has expired keeps it until the next sweep.
-        eligible = [job for job in eligible if job.start_by is None or job.start_by > now]
         return first_with_room(eligible, room, wanted=wanted)
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
