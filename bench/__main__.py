@@ -16,6 +16,7 @@ SCENARIOS = {
     "enqueue-postgres": "bench.enqueue_postgres",
     "callers-postgres": "bench.callers_postgres",
     "claim-depth": "bench.claim_depth",
+    "claim-key": "bench.claim_key",
     "claim-pinned": "bench.claim_pinned",
     "growth": "bench.growth",
     "claim-held": "bench.claim_held",

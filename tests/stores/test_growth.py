@@ -16,8 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.claims import ClaimScope, GrantRoom, kind_meter
+from tenure.core.claims import ClaimPlan, ClaimScope, GrantRoom, kind_meter
 from tenure.core.commands import Enqueue
+from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration, seconds
 from tenure.core.kind_settings import KindSettings
@@ -28,6 +29,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark
 from tenure.stores.sql.statements import Query
+from tenure.stores.sql.turns import KeyedKind
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, change, claim_request, planner, save
 from tests.support.counted_work import pages_read, steps_taken
@@ -37,6 +39,8 @@ SIZES = (1_000, 10_000)
 """How many jobs are ready, and how many are delayed, in the small store and in the large one."""
 
 READY, RARE, DELAYED, MISSING = "ready", "rare", "delayed", "missing"
+KEYED = "keyed"
+KEYS = (ConcurrencyKey(KEYED, "hot"), ConcurrencyKey(KEYED, "other"))
 QUIET = QueueName("quiet")
 HERE = DEFAULT_NAMESPACE
 
@@ -49,11 +53,16 @@ AnyStore: TypeAlias = PostgresStore | SqliteStore
 
 def _fill(store: AnyStore, jobs: int) -> None:
     """As many ready jobs as delayed ones of a higher priority, a ready one of a rare kind behind
-    them all, and an older job in a queue of its own."""
+    them all, an older job in a queue of its own, and as many jobs of one concurrency key before one
+    of another key."""
     _enqueue(store, 1, RARE, queue=QUIET)
     _enqueue(store, jobs, READY)
     _enqueue(store, jobs, DELAYED, priority=5, delay_us=seconds(3600))
     _enqueue(store, 1, RARE, priority=-5)
+    _enqueue(store, jobs, KEYED, key="hot")
+    _enqueue(store, 1, KEYED, key="other")
+    scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(Kind(KEYED),))
+    store.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
 
 
 def _enqueue(
@@ -64,6 +73,7 @@ def _enqueue(
     queue: QueueName = QUEUE,
     priority: int = 0,
     delay_us: Duration = NO_WAIT,
+    key: str | None = None,
 ) -> None:
     for begin in range(0, jobs, 1000):
         now = store.now()
@@ -81,6 +91,7 @@ def _enqueue(
                         payload=b"1",
                         priority=priority,
                         delay_us=delay_us,
+                        concurrency_key=key,
                     ),
                     now,
                 )
@@ -126,6 +137,15 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "claim of several kinds": _claim(RARE, MISSING, READY, DELAYED),
     "claim of delayed jobs": _claim(DELAYED),
     "claim past jobs that wait for a rate": _claim_past(READY, RARE, MISSING),
+    "turns of concurrency keys": lambda store: [
+        store._query("turns", namespace=HERE, queue=QUEUE, kind=KEYED, wanted=10)
+    ],
+    "first jobs of concurrency keys": lambda store: store._first_queries(
+        HERE, dict.fromkeys(KEYS, 1), [KeyedKind(QUEUE, KEYED, KEYED)]
+    ),
+    "live leases of concurrency keys": lambda store: [
+        store._query("live_of_keys", namespace=HERE, **store._pack_keys(KEYS))
+    ],
     "kinds that wait": lambda store: [
         store._query("waiting_kinds", namespace=HERE, queue=QUEUE),
     ],
