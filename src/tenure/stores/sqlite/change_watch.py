@@ -24,14 +24,17 @@ from tenure.stores.hints import Watchers
 LOOK_EVERY_S = 0.004
 AFTER_A_FAILURE_S = 1.0
 
-ASKED_AFTER_A_WRITE = 25
-"""So many looks after a write ask for the version, 0.1 s long. The commit that the write belongs to
-becomes visible only after its flush to the disk, and a second write within the same tick of the
-file system's clock may leave size and time as they are."""
+ASKED_AFTER_A_WRITE = 500
+"""So many looks after a write ask for the version until it changes, 2 s long: the commit that the
+write belongs to can be seen only after its flush, which takes more than 0.1 s on a busy disk."""
+
+ASKED_AFTER_A_COMMIT = 25
+"""So many looks after a commit ask for the version again, 0.1 s long: a second write within the
+same tick of the file system's clock may leave size and time as they are."""
 
 ASKED_ANYWAY = 25
-"""Every so many looks ask for the version whatever the log looks like: a flush may take longer, and
-a file system may keep its times coarsely."""
+"""Every so many looks ask for the version whatever the log looks like: a file system may keep its
+times coarsely."""
 
 NOBODY_WATCHES_S = 1.0
 """After so long without a watcher the thread asks whether to stop: one that leaves while the watch
@@ -46,7 +49,7 @@ class WriteAheadLog:
     def __init__(self, path: Path) -> None:
         self._file = f"{path}-wal"
         self._seen: tuple[int, int, int] | None = None
-        self._asks_left = 0  # because of the last write
+        self._asks_left = 0  # because of the last write or commit
         self._looks = 0
 
     def may_have_commits(self) -> bool:
@@ -64,6 +67,10 @@ class WriteAheadLog:
             self._asks_left -= 1
             return True
         return self._looks % ASKED_ANYWAY == 0
+
+    def committed(self) -> None:
+        """A commit was seen."""
+        self._asks_left = ASKED_AFTER_A_COMMIT
 
 
 class ChangeWatch:
@@ -118,4 +125,5 @@ class ChangeWatch:
                 [version] = connection.execute("PRAGMA data_version").fetchone()
                 if version != seen:
                     seen = version
+                    log.committed()
                     self._watchers.tell(None)
