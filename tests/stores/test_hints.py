@@ -30,12 +30,14 @@ from tenure.stores.memory.store import MemoryStore
 from tenure.stores.postgres import notifications
 from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite import change_watch
 from tenure.stores.sqlite.change_watch import (
     ASKED_AFTER_A_COMMIT,
     ASKED_AFTER_A_WRITE,
     ASKED_ANYWAY,
     WriteAheadLog,
 )
+from tenure.stores.sqlite.file_events import FileEvents
 from tenure.stores.sqlite.store import SqliteStore
 from tests.support.waiting import until
 
@@ -178,6 +180,98 @@ def test_after_a_commit_to_a_sqlite_file_looks_ask_a_little_longer(tmp_path: Pat
 @spec("Z7")
 def test_a_sqlite_file_without_a_log_is_always_asked(tmp_path: Path) -> None:
     assert asked(WriteAheadLog(tmp_path / "jobs.db"), 60) == 60
+
+
+class RestsUntilTold:
+    """Stands for the kernel's events: each rest ends when the test says so."""
+
+    def __init__(self, _: str) -> None:
+        self.rests = 0
+        self._may_end = threading.Semaphore(0)
+
+    def wait(self, _: float) -> None:
+        self.rests += 1
+        self._may_end.acquire()
+
+    def end_rests(self, number: int) -> None:
+        self._may_end.release(number)
+
+    def wake(self) -> None:
+        self.end_rests(1)
+
+    def close(self) -> None:
+        pass
+
+
+@spec("Z7")
+def test_while_a_sqlite_file_rests_nobody_looks_at_it_between_the_kernels_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RestsUntilTold] = []
+    pauses: list[float] = []
+
+    def make(file: str) -> RestsUntilTold:
+        made.append(RestsUntilTold(file))
+        return made[-1]
+
+    monkeypatch.setattr(change_watch, "FileEvents", make)
+    with closing(SqliteStore(tmp_path / "jobs.db")) as store:
+        monkeypatch.setattr(store._changes, "_pause", pauses.append)
+        store.watch(lambda hint: None)
+        until(lambda: bool(made) and made[0].rests == 1, "it rests")
+        before = len(pauses)
+
+        made[0].end_rests(20)
+        until(lambda: made[0].rests == 21, "it rests again")
+
+        assert len(pauses) == before
+
+
+@spec("Z7")
+def test_a_commit_is_noticed_where_the_kernel_does_not_tell_of_writes(
+    on_sqlite: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> FileEvents:
+        raise OSError("there is no inotify here")
+
+    monkeypatch.setattr(change_watch, "FileEvents", refuse)
+    first, second = on_sqlite
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: bool(heard), "it is heard")
+    heard.clear()
+
+    enqueue(first)
+
+    until(lambda: heard == [None], "it is heard")
+
+
+LONG_S = 60.0
+
+
+def ends(work: Callable[[], None]) -> bool:
+    """Whether it ends long before a wait of `LONG_S` would."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(LONG_S / 2)
+    return not thread.is_alive()
+
+
+@spec("Z7")
+def test_a_wait_for_the_kernel_ends_with_a_write_or_with_a_wake(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"")
+    with closing(FileEvents(str(file))) as events:
+        file.write_bytes(b"frames")
+        assert ends(lambda: events.wait(LONG_S))
+    with closing(FileEvents(str(file))) as events:
+        events.wake()
+        assert ends(lambda: events.wait(LONG_S))
+
+
+def test_a_file_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="inotify"):
+        FileEvents(str(tmp_path / "log"))
 
 
 class HeldUp:

@@ -2,8 +2,8 @@
 
 SQLite has no notifications across processes, but `PRAGMA data_version` says on one connection
 whether any other has committed since. Asking is only worth it after something was written: the
-write-ahead log's size and time of change tell that for a tenth of the cost. Does nothing while
-nobody watches.
+kernel tells that (inotify), or else the size and time of change of the write-ahead log, for a tenth
+of the cost of asking. Does nothing while nobody watches.
 
 Never opens the database, its log or its shared memory by hand: closing such a descriptor would drop
 every lock that this process has on the file (POSIX).
@@ -14,23 +14,32 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tenure.ports import OnHint
 from tenure.stores.hints import Watchers
+from tenure.stores.sqlite.file_events import FileEvents
 
 LOOK_EVERY_S = 0.004
+LONGEST_REST_S = 0.1
+"""How long a look waits for the kernel to tell of a write; then it asks without one."""
+
+QUICK_LOOK_S = 0.001
+QUICK_LOOKS = 8
+"""So many looks after such a rest follow each other more quickly: most writes are flushed within
+that time, and the commit can be seen then. A busy file has no rests."""
+
 AFTER_A_FAILURE_S = 1.0
 
 ASKED_AFTER_A_WRITE = 500
 """So many looks after a write ask for the version until it changes, 2 s long: the commit that the
 write belongs to can be seen only after its flush, which takes more than 0.1 s on a busy disk."""
 
-ASKED_AFTER_A_COMMIT = 25
-"""So many looks after a commit ask for the version again, 0.1 s long: a second write within the
-same tick of the file system's clock may leave size and time as they are."""
+ASKED_AFTER_A_COMMIT = 5
+"""So many looks after a commit ask for the version again, 20 ms long: a second write within the
+same tick of the file system's clock, 10 ms at most, may leave size and time as they are."""
 
 ASKED_ANYWAY = 25
 """Every so many looks ask for the version whatever the log looks like: a file system may keep its
@@ -47,7 +56,7 @@ class WriteAheadLog:
     """Says when it is worth asking SQLite whether something was committed."""
 
     def __init__(self, path: Path) -> None:
-        self._file = f"{path}-wal"
+        self.file = f"{path}-wal"
         self._seen: tuple[int, int, int] | None = None
         self._asks_left = 0  # because of the last write or commit
         self._looks = 0
@@ -56,7 +65,7 @@ class WriteAheadLog:
         """Whether something may have been committed since the last look."""
         self._looks += 1
         try:
-            found = os.stat(self._file)  # noqa: PTH116 - Path.stat takes twice as long
+            found = os.stat(self.file)  # noqa: PTH116 - Path.stat takes twice as long
         except OSError:
             return True  # it comes and goes with its connections
         now = (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -67,6 +76,11 @@ class WriteAheadLog:
             self._asks_left -= 1
             return True
         return self._looks % ASKED_ANYWAY == 0
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the next looks ask because of a write or a commit."""
+        return self._asks_left > 0
 
     def committed(self) -> None:
         """A commit was seen."""
@@ -83,6 +97,8 @@ class ChangeWatch:
         self._stopping = threading.Event()
         self._pause = time.sleep  # not `Event.wait`, which takes twice the CPU
         self._thread: threading.Thread | None = None
+        self._events: FileEvents | None = None
+        self._quick_looks = 0  # that are left after a rest
         self._watchers = Watchers()
 
     def add(self, on_hint: OnHint) -> Callable[[], None]:
@@ -102,6 +118,8 @@ class ChangeWatch:
         self._watchers.has_some.set()  # or the thread may wait for a watcher
         with self._lock:
             thread = self._thread
+            if self._events is not None:
+                self._events.wake()
         if thread is not None:
             thread.join()
 
@@ -115,15 +133,47 @@ class ChangeWatch:
                 self._stopping.wait(AFTER_A_FAILURE_S)
 
     def _look(self, connection: sqlite3.Connection) -> None:
-        seen = None
+        seen, must_ask = None, True
         log = WriteAheadLog(self._path)
-        while not self._stopping.is_set():
-            self._pause(LOOK_EVERY_S)
-            if not self._watchers.has_some.is_set():
-                self._watchers.has_some.wait(NOBODY_WATCHES_S)
-            elif log.may_have_commits():
-                [version] = connection.execute("PRAGMA data_version").fetchone()
-                if version != seen:
-                    seen = version
-                    log.committed()
-                    self._watchers.tell(None)
+        connection.execute("PRAGMA data_version").fetchall()  # the first read creates the log
+        with self._events_of(log.file):
+            while not self._stopping.is_set():
+                if not self._watchers.has_some.is_set():
+                    self._watchers.has_some.wait(NOBODY_WATCHES_S)
+                    must_ask = True
+                    continue
+                if log.may_have_commits() or must_ask:
+                    [version] = connection.execute("PRAGMA data_version").fetchone()
+                    if version != seen:
+                        seen = version
+                        log.committed()
+                        self._watchers.tell(None)
+                must_ask = self._rest(log)
+
+    def _rest(self, log: WriteAheadLog) -> bool:
+        """Pause until the next look; whether that asks whatever the log looks like."""
+        if self._events is None or log.is_in_use:
+            self._pause(QUICK_LOOK_S if self._quick_looks else LOOK_EVERY_S)
+            self._quick_looks = max(0, self._quick_looks - 1)
+            return False
+        self._events.wait(LONGEST_REST_S)
+        self._quick_looks = QUICK_LOOKS
+        return True
+
+    @contextmanager
+    def _events_of(self, file: str) -> Iterator[None]:
+        """Have the kernel tell of writes while the block runs, if it can."""
+        events = None
+        try:
+            events = FileEvents(file)
+        except OSError as problem:
+            _log.debug("the kernel does not tell of writes, looking at times: %s", problem)
+        with self._lock:
+            self._events = events
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._events = None
+            if events is not None:
+                events.close()
