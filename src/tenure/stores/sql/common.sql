@@ -424,12 +424,16 @@ UPDATE {t}observation SET body = NULL
 SELECT j.id, j.flow_id FROM {t}job AS j
  WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
    AND (j.flow_id IS NULL
-        OR NOT EXISTS (SELECT 1 FROM {t}job AS m
-                        WHERE m.flow_id = j.flow_id AND m.flow_id IS NOT NULL
-                          AND m.finished_at IS NULL))
-   AND NOT EXISTS (SELECT 1 FROM {t}job_edge AS e JOIN {t}job AS c ON c.id = e.child_id
-                     JOIN {t}job AS m ON m.flow_id = c.flow_id
-                    WHERE e.parent_id = j.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL)
+        OR (SELECT m.id FROM {t}job AS m
+             WHERE m.flow_id = j.flow_id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL
+             LIMIT 1) IS NULL)
+   AND (SELECT e.child_id FROM {t}job_edge AS e
+         WHERE e.parent_id = j.id AND {is_outside}
+           AND (SELECT m.id FROM {t}job AS m
+                 WHERE m.flow_id = (SELECT c.flow_id FROM {t}job AS c WHERE c.id = e.child_id)
+                   AND m.flow_id IS NOT NULL AND m.finished_at IS NULL
+                 LIMIT 1) IS NOT NULL
+         LIMIT 1) IS NULL
    AND NOT EXISTS (SELECT 1 FROM {t}job AS c
                     WHERE c.origin_id = j.id AND c.origin_cause IN ('compensation', 'dead_letter'))
  ORDER BY j.finished_at LIMIT :limit {skip_locked};
@@ -475,17 +479,22 @@ SELECT DISTINCT e.child_id, (SELECT {t}clock()) FROM {t}job_edge AS e
     ON CONFLICT DO NOTHING;
 
 -- name: unblocked_by_all
--- Jobs all of whose parents have ended, with those that ended otherwise than needed. Each asks once
--- whether it has an unmet edge, so that a join costs the same at the end of each parent.
-SELECT c.id, f.parent_id, f.outcome
-  FROM (SELECT e.child_id FROM {t}job_edge AS e WHERE e.parent_id {among_ids}
-         UNION
-        SELECT e.child_id FROM {t}job_edge AS e WHERE e.child_id {among_ids}) AS near
-  JOIN {t}job AS c ON c.id = near.child_id
-  LEFT JOIN {t}job_edge AS f ON f.child_id = c.id AND f.outcome <> f.needs
- WHERE c.status = 'waiting'
-   AND NOT EXISTS (SELECT 1 FROM {t}job_edge AS u WHERE u.child_id = c.id AND u.outcome IS NULL)
- ORDER BY c.id, f.position LIMIT :limit;
+-- Jobs all of whose parents have ended, with those that ended otherwise than needed. Each is asked once
+-- whether it has an unmet edge, by one probe, before anything else of it is read: so a join costs the
+-- same at the end of each parent.
+WITH near AS MATERIALIZED (
+    SELECT e.child_id FROM {t}job_edge AS e WHERE e.parent_id {among_ids}
+     UNION
+    SELECT w.id FROM {t}job AS w WHERE w.id {among_ids} AND w.status = 'waiting'),
+complete AS MATERIALIZED (
+    SELECT n.child_id FROM near AS n
+     WHERE (SELECT u.child_id FROM {t}job_edge AS u
+             WHERE u.child_id = n.child_id AND u.outcome IS NULL LIMIT 1) IS NULL
+       AND (SELECT c.status FROM {t}job AS c WHERE c.id = n.child_id) = 'waiting')
+SELECT d.child_id, f.parent_id, f.outcome
+  FROM complete AS d
+  LEFT JOIN {t}job_edge AS f ON f.child_id = d.child_id AND f.outcome <> f.needs
+ ORDER BY d.child_id, f.position LIMIT :limit;
 
 -- name: unblocked_by_one
 -- Jobs with a parent that ended otherwise than needed, whatever becomes of the others.
@@ -493,9 +502,9 @@ SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
   JOIN {t}job AS c ON c.id = e.child_id
  WHERE e.parent_id {among_ids} AND e.outcome <> e.needs AND c.status = 'waiting'
  UNION
-SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
-  JOIN {t}job AS c ON c.id = e.child_id
- WHERE e.child_id {among_ids} AND e.outcome <> e.needs AND c.status = 'waiting'
+SELECT e.child_id, e.parent_id, e.outcome FROM {t}job AS c
+  JOIN {t}job_edge AS e ON e.child_id = c.id
+ WHERE c.id {among_ids} AND c.status = 'waiting' AND e.outcome <> e.needs
  ORDER BY 1, 2 LIMIT :limit;
 
 -- name: ended_outside
