@@ -157,6 +157,12 @@ def test_a_job_that_is_not_of_its_occurrence_is_noticed(changes: dict[str, Any])
     assert {each.invariant for each in occurrences_have_one_job(fired(**changes))} == {"I28"}
 
 
+@spec("I34", "I36")
+@names("I34", "I36")
+def test_an_expired_job_that_starts_and_a_second_report_are_noticed(name: str) -> None:
+    assert_noticed(name)
+
+
 @spec("P1", "P2", "P3", "P4")
 @names("P1", "P2", "P3", "P4")
 def test_a_history_outside_a_document_is_noticed(name: str) -> None:
