@@ -15,8 +15,10 @@ from bench.workload import QUEUE
 
 PEER_DIRECTORY = HERE / "peer"
 ASYNC_CONCURRENCY = 500
-PROCESS_CONCURRENCY = 4
-"""One process per running job: the default of `tenure worker`."""
+PROCESS_CONCURRENCY = 32
+"""One process per running job: the best of 4, 8, 16 and 32."""
+DEFAULT_CONCURRENCY = 4
+"""That of `tenure worker`, for a line of its own."""
 PROCRASTINATE_CONCURRENCY = 30
 """What its documentation shows: "Execute multiple jobs at the same time"."""
 
@@ -31,6 +33,8 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     """postgres, sqlite, http or redis."""
     processes: int = 1
     lane: str = ""
+    slots: int = 0
+    """How many jobs run at once in each worker process, where that is asked."""
     beside: str = ""
     """Whose figures its own are divided by."""
     speed: int = 1
@@ -46,6 +50,12 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     def is_producer(self) -> bool:
         """Whether it shows how fast jobs are enqueued, which does not depend on the lane."""
         return not self.is_drain_only and self.lane != "process"
+
+    @property
+    def first_jobs(self) -> int:
+        """How many jobs its workers find when they start, so that they start all their children:
+        most of those of our process lane are started when there are first jobs for them."""
+        return self.slots * self.processes if self.lane == "process" else 1
 
     @property
     def producer_name(self) -> str:
@@ -82,9 +92,8 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
         one = self.processes
         match self.queue:
             case "tenure":
-                slots = ASYNC_CONCURRENCY if self.lane == "async" else PROCESS_CONCURRENCY
                 app = f"queue_tenure:{self.lane}_app"
-                words = ["-m", "tenure", "worker", app, "-q", QUEUE, "-c", str(slots)]
+                words = ["-m", "tenure", "worker", app, "-q", QUEUE, "-c", str(self.slots)]
                 return [[str(self.python), *words]] * one
             case "pgqueuer":
                 words = ["run", "--batch-size", "500"]
@@ -116,6 +125,7 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
 
 FLUSHES = ("everysec", "always")
 """`appendfsync` of Redis."""
+SLOTS = {"async": ASYNC_CONCURRENCY, "process": PROCESS_CONCURRENCY}
 TENURE_ON = ("postgres", "sqlite", "http")
 STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "http": "HTTP", "redis": "Redis"}
 
@@ -134,6 +144,7 @@ def field() -> list[Contestant]:
                         queue="tenure",
                         store=store,
                         lane=lane,
+                        slots=SLOTS[lane],
                         processes=processes,
                         beside=beside,
                         speed=speed,
@@ -141,6 +152,19 @@ def field() -> list[Contestant]:
                         is_in_quick=processes == 1 or store == "postgres",
                     )
                 )
+    found.append(
+        Contestant(
+            name=f"Tenure, PostgreSQL, process lane with -c {DEFAULT_CONCURRENCY}, 1 process",
+            queue="tenure",
+            store="postgres",
+            lane="process",
+            slots=DEFAULT_CONCURRENCY,
+            beside=pgqueuer_1,
+            speed=2,
+            is_drain_only=True,
+            is_in_quick=False,
+        )
+    )
     peers = (
         ("PgQueuer", "postgres", 20, True),
         ("Procrastinate", "postgres", 3, True),

@@ -58,7 +58,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         """For a run that may take its time, or not."""
         return Sizes(
             jobs=contestant.speed * options.sized(1000, 500 if contestant.speed >= FAST else 200),
-            singles=options.sized(500, 100) if contestant.is_producer else 1,
+            singles=options.sized(500, 100) if contestant.is_producer else contestant.first_jobs,
             probes=options.sized(50, 15),
             busy=options.sized(300, 100),
             idle_s=options.sized(5, 1) if not contestant.is_drain_only else 0.1,
