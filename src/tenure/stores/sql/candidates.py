@@ -18,7 +18,7 @@ from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark, MarkedClaim
 from tenure.stores.sql.rows import JOB_COLUMNS, Row
-from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_ARMS = 64
@@ -36,7 +36,6 @@ _AT_MARK = (
     f"{_READY} AND j.priority = CAST(:mark_priority AS {{smallint}})"
     " AND (j.run_at, j.id) >= (CAST(:mark_run_at AS bigint), CAST(:mark_id AS {uuid}))"
 )
-_BELOW_MARK = f"{_READY} AND j.priority < CAST(:mark_priority AS {{smallint}})"
 _OF_LEVEL = (
     "j.not_before > 0 AND j.kind = :kind_{n} AND {keyless}"
     " AND j.priority = CAST(:priority_{n} AS {smallint}) AND j.run_at <= (SELECT {t}clock())"
@@ -48,6 +47,7 @@ _ARM = (
     " FROM {t}job AS j %s WHERE j.namespace = :namespace AND j.queue = :queue AND %s"
     " ORDER BY j.priority DESC, j.run_at, j.id LIMIT :most) AS arm_%d"
 )
+_NO_MARK: Mapping[str, object] = {}
 _INDEX = {True: "{by_ready}", False: "{by_delayed}"}
 
 Arm = tuple[str, str, int]
@@ -147,22 +147,13 @@ class SqlCandidates(Transactional):
         return queries
 
     def _from_mark(self, reading: "Reading", queue: QueueName, mark: Mark) -> Query:
-        """What is left of the mark's priority, then the lower ones: the index is sorted by priority
-        downwards and by time upwards, so that no single condition enters it at a place."""
+        """What is left of the mark's priority. If that is too little, the claim reads from the
+        front: to go on at lower priorities would take a second arm for each kind."""
         level, run_at, job_id = mark.place
-        kinds = reading.kinds[queue]
-        given: dict[str, object] = {f"kind_{n}": kind for n, kind in enumerate(kinds)}
-        given |= {"mark_priority": -level, "mark_run_at": run_at, "mark_id": job_id}
-        given |= self._sizes(reading.scope, queue, reading.most[queue])
-        shape: Shape
-        if len(kinds) == 1:
-            shape = (("at_mark", _at(_AT_MARK, 0)), ("below_mark", _at(_BELOW_MARK, 0)))
-            return self._query("candidates_from_mark", shape, **given)
-        shape = (
-            ("at_mark", _merged_arms([_AT_MARK] * len(kinds), _INDEX[True])),
-            ("below_mark", _merged_arms([_BELOW_MARK] * len(kinds), _INDEX[True])),
-        )
-        return self._query("merged_candidates_from_mark", shape, **given)
+        given = {"mark_priority": -level, "mark_run_at": run_at, "mark_id": job_id}
+        arms = [(_AT_MARK, kind, 0) for kind in reading.kinds[queue]]
+        wanted, index = reading.most[queue], _INDEX[True]
+        return self._merged(reading.scope, queue, wanted, arms, index, mark=given)
 
     def _level_queries(self, reading: "Reading") -> list[Query]:
         """The kinds and priorities of the delayed jobs of each queue."""
@@ -207,39 +198,35 @@ class SqlCandidates(Transactional):
         ]
 
     def _merged(
-        self, scope: ClaimScope, queue: QueueName, wanted: int, arms: Sequence[Arm], index: str
+        self,
+        scope: ClaimScope,
+        queue: QueueName,
+        wanted: int,
+        arms: Sequence[Arm],
+        index: str,
+        mark: Mapping[str, object] = _NO_MARK,
     ) -> Query:
+        texts = [arm.replace("{n}", str(n)) for n, (arm, _, _) in enumerate(arms)]
         given: dict[str, object] = {f"kind_{n}": kind for n, (_, kind, _) in enumerate(arms)}
         given |= {f"priority_{n}": priority for n, (_, _, priority) in enumerate(arms)}
-        given |= self._sizes(scope, queue, wanted)
-        conditions = [condition for condition, _, _ in arms]
-        if len(arms) == 1:  # no merge, and so no second look at each row
-            shape = (("index", index), ("arm", _at(conditions[0], 0)))
-            return self._query("candidates", shape, **given)
-        merged = _merged_arms(conditions, index)
-        return self._query("merged_candidates", (("arms", merged),), **given)
-
-    def _sizes(self, scope: ClaimScope, queue: QueueName, wanted: int) -> dict[str, object]:
-        return {
+        given |= mark
+        given |= {
             "namespace": scope.namespace,
             "queue": queue,
             "wanted": wanted,
             "most": wanted + self._locked_by_others,
         }
+        if len(texts) == 1:  # no merge, and so no second look at each row
+            return self._query("candidates", (("index", index), ("arm", texts[0])), **given)
+        merged = " UNION ALL ".join(_ARM % (index, text, n) for n, text in enumerate(texts))
+        by_level = "" if mark else "level DESC,"
+        shape = (("arms", merged), ("by_level", by_level))
+        return self._query("merged_candidates", shape, **given)
 
 
 def by_queue(rows: Sequence[Row]) -> Mapping[QueueName, int]:
     """How many of these jobs each queue has."""
     return Counter(row[_QUEUE] for row in rows)
-
-
-def _at(condition: str, n: int) -> str:
-    return condition.replace("{n}", str(n))
-
-
-def _merged_arms(conditions: Sequence[str], index: str) -> str:
-    texts = [_ARM % (index, _at(condition, n), n) for n, condition in enumerate(conditions)]
-    return " UNION ALL ".join(texts)
 
 
 def _due(levels: Sequence[Row], now: Instant) -> list[Arm]:

@@ -30,7 +30,7 @@ HINTED_SHARE = 20
 most: behind many dead entries reading it takes long."""
 
 MAX_MARKED_KINDS = 32
-"""A claim of more kinds, or of any kind, reads from the front: a mark doubles its arms."""
+"""A claim of more kinds, or of any kind, reads from the front."""
 
 MAX_MARKED_QUEUES = 1_000
 MAX_MARKS_OF_QUEUE = 16
@@ -47,7 +47,8 @@ _Queue: TypeAlias = tuple[Namespace, QueueName]
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """When the queue was last read from the front, no job was left before this place."""
+    """When the queue was last read from the front, no job was left before this place. From it on,
+    claims read jobs of its priority."""
 
     place: Place
     front_read_at_s: float
@@ -60,6 +61,12 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_hinted:
             longest_s = min(longest_s, HINTED_SHARE * self.front_read_s)
         return self.place != FRONT and now_s - self.front_read_at_s < longest_s
+
+
+def _lowered(place: Place, to: Place) -> Place:
+    """The mark that misses neither; only within one priority is there such a place."""
+    lower = min(place, to)
+    return lower if lower[0] == place[0] else FRONT
 
 
 class MarkedClaim:
@@ -219,7 +226,7 @@ class ClaimMarks:
         """The mark after a claim that granted everything up to `reached`."""
         if reached is None:
             return mark
-        place = min(reached, claim.lowest.get(queue, reached))
+        place = _lowered(reached, claim.lowest.get(queue, reached))
         began_at = claim.begins_at.get(queue)
         if began_at is None:
             if mark is not None and mark.front_read_at_s >= claim.began_at_s:
@@ -243,7 +250,7 @@ class ClaimMarks:
         marks = self._marks.get((namespace, queue), {})
         for kinds, mark in marks.items():
             if place < mark.place and (kind is None or kind in kinds):
-                marks[kinds] = replace(mark, place=place)
+                marks[kinds] = replace(mark, place=_lowered(mark.place, place))
         for claim in self._under_way:
             is_of_kind = kind is None or kind in (claim.kinds or ())
             if is_of_kind and claim.concerns(namespace, queue):

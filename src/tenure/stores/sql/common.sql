@@ -198,53 +198,16 @@ SELECT {job_columns} FROM {t}job AS j {index}
  ORDER BY j.priority DESC, j.run_at, j.id
  LIMIT :wanted {skip_locked};
 
--- name: candidates_from_mark
--- candidates, from a mark on: first what is left of its priority, then the lower ones. They are read
--- one after the other, and no more rows are locked than are wanted.
-SELECT {job_columns} FROM (
-    SELECT {job_columns} FROM (
-        SELECT {job_columns} FROM {t}job AS j
-         WHERE j.namespace = :namespace AND j.queue = :queue AND {at_mark}
-         ORDER BY j.run_at, j.id LIMIT :wanted {skip_locked}) AS at_mark
-     UNION ALL
-    SELECT {job_columns} FROM (
-        SELECT {job_columns} FROM {t}job AS j
-         WHERE j.namespace = :namespace AND j.queue = :queue AND {below_mark}
-         ORDER BY j.priority DESC, j.run_at, j.id LIMIT :wanted {skip_locked}) AS below_mark
-    ) AS found
- LIMIT :wanted;
-
--- name: merged_candidates_from_mark
--- See candidates_from_mark and merged_candidates. The first arms are of one priority: sorted by it,
--- all of each would be read.
-SELECT {job_columns} FROM (
-    SELECT {job_columns} FROM (
-        SELECT {job_columns} FROM (
-            SELECT job_id, since FROM ({at_mark}) AS found
-             ORDER BY since, job_id LIMIT :most) AS f
-         CROSS JOIN {t}job AS j
-         WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
-         ORDER BY f.since, f.job_id LIMIT :wanted {skip_locked_jobs}) AS at_mark
-     UNION ALL
-    SELECT {job_columns} FROM (
-        SELECT {job_columns} FROM (
-            SELECT job_id, level, since FROM ({below_mark}) AS found
-             ORDER BY level DESC, since, job_id LIMIT :most) AS f
-         CROSS JOIN {t}job AS j
-         WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
-         ORDER BY f.level DESC, f.since, f.job_id LIMIT :wanted {skip_locked_jobs}) AS below_mark
-    ) AS found
- LIMIT :wanted;
-
 -- name: merged_candidates
 -- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
--- needed. A job that was claimed since its key was read is left out.
+-- needed. A job that was claimed since its key was read is left out. {by_level} is empty if all arms
+-- are of one priority: their order would not be known to be by priority, too, and be sorted.
 SELECT {job_columns} FROM (
     SELECT job_id, level, since FROM ({arms}) AS found
-     ORDER BY level DESC, since, job_id LIMIT :most) AS f
+     ORDER BY {by_level} since, job_id LIMIT :most) AS f
  CROSS JOIN {t}job AS j
  WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
- ORDER BY f.level DESC, f.since, f.job_id
+ ORDER BY {by_level} f.since, f.job_id
  LIMIT :wanted {skip_locked_jobs};
 
 -- name: waiting_kinds
