@@ -111,7 +111,10 @@ def test_the_claim_reads_its_index_in_order(
     assert "Index Scan using job_ready" in plan
     assert "Seq Scan" not in plan
     assert "Sort" not in plan
-    assert re.findall("Filter: (.*)", plan) == ["(not_before = 0)"]  # the index's own predicate
+    # The index's own predicate, and whether the job has expired since the last sweep.
+    assert re.findall("Filter: (.*)", plan) == [
+        "(((start_by IS NULL) OR (start_by > $0)) AND (not_before = 0))"
+    ]
 
 
 @pytest.mark.parametrize("expected_rev", [1, 2, 77], ids=["common", "rare", "unknown"])
