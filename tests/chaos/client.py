@@ -39,6 +39,8 @@ POLICY = Policy(
     max_attempts=20,
     backoff=Backoff(initial_us=seconds(0.01), cap_us=seconds(0.05)),
 )
+KEYS = (*[None] * 20, *[str(number) for number in range(20)])
+"""The concurrency keys of the jobs: half of them have none."""
 Report = Start | Complete | Fail | Release
 
 
@@ -85,6 +87,7 @@ class ChaosClient:
                 actor=client_actor(self._name),
                 policy=POLICY,
                 payload=b'{"by":"%s"}' % self._name.encode(),
+                concurrency_key=self._random.choice(KEYS),
             )
             for _ in range(amount)
         ]

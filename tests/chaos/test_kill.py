@@ -16,6 +16,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
+from tenure.ports import Record
 from tenure.verify import verify
 from tenure.wiring import open_store
 from tests.chaos.client import LIMITS
@@ -121,6 +122,7 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     Sweeper(coordinator).sweep_once()
     coordinator.close()
     after_sweeping = verify(store, acks=acks)
+    keyed = [record for record in store.records(page_size=200) if _ran_with_key(record)]
     store.close()
 
     assert report.violated == [], [finding.first for finding in report.findings if finding.first]
@@ -129,9 +131,14 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     assert report.jobs > 20
     assert report.acks is not None
     assert report.acks > 100
+    assert len(keyed) > 5  # otherwise I31 would say nothing
 
 
-@spec("I21", "I16", "I12")
+def _ran_with_key(record: Record) -> bool:
+    return record.job is not None and bool(record.job.concurrency_key) and record.job.attempt > 0
+
+
+@spec("I21", "I16", "I12", "I31", "CK3")
 def test_sqlite_keeps_every_acknowledgement_through_kills(
     massacre_sqlite: tuple[Massacre, str],
 ) -> None:
@@ -142,7 +149,7 @@ def test_sqlite_keeps_every_acknowledgement_through_kills(
     assert_nothing_is_missing(url, massacre.acks())
 
 
-@spec("I21", "I16", "I13", "I14")
+@spec("I21", "I16", "I13", "I14", "I31")
 def test_postgres_keeps_every_acknowledgement_through_kills(
     massacre_postgres: tuple[Massacre, str],
 ) -> None:

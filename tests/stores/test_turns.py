@@ -1,0 +1,112 @@
+"""Turns of concurrency keys in the SQL stores: who pays for them, and that they stay few."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.commands import Enqueue
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, new_job_id
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.statements import Query
+from tenure.stores.sqlite.store import SqliteStore
+from tests.stores.lives import QUEUE, change, claim, complete, save, start
+
+AnyStore: TypeAlias = SqliteStore | PostgresStore
+
+OF_KEYS = {
+    "keyed_kinds",
+    "take_key_changes",
+    "live_of_keys",
+    "first_of_keys",
+    "first_ready_of_key",
+    "first_due_of_key",
+    "turns",
+    "give_turns",
+    "delete_turns",
+    "delete_turns_of_keys",
+    "note_key_change",
+    "note_key_changes",
+    "register_keyed_kind",
+}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyStore]:
+    if request.param == "sqlite":
+        made: AnyStore = SqliteStore(tmp_path / "tenure.db")
+    else:
+        made = PostgresStore(request.getfixturevalue("postgres_url"), migrate=True)
+    yield made
+    made.close()
+
+
+def _enqueue(store: AnyStore, keys: Sequence[str | None]) -> None:
+    now = store.now()
+    save(
+        store,
+        [
+            change(
+                None,
+                Enqueue(
+                    job_id=new_job_id(now, bytes([number, 0] * 8)),
+                    namespace=DEFAULT_NAMESPACE,
+                    queue=QUEUE,
+                    kind=Kind("bill"),
+                    actor=Actor("client:c"),
+                    concurrency_key=key,
+                ),
+                now,
+            )
+            for number, key in enumerate(keys)
+        ],
+    )
+
+
+def _statements(store: AnyStore, keys: Sequence[str | None]) -> set[str]:
+    """The statements that a life of such jobs needs, by name."""
+    asked: set[str] = set()
+    query = store._query
+
+    def noting(statement: str, *shape: Any, **parameters: Any) -> Query:
+        asked.add(statement)
+        return query(statement, *shape, **parameters)
+
+    setattr(store, "_query", noting)  # noqa: B010 - type checkers know that it is a method
+    _enqueue(store, keys)
+    complete(store, start(store, claim(store, 10)))
+    return asked
+
+
+@spec("CK4")
+def test_jobs_without_a_key_need_no_statement_about_keys(store: AnyStore) -> None:
+    assert not _statements(store, [None, None]) & OF_KEYS
+
+
+@spec("CK4")
+def test_jobs_with_a_key_do(store: AnyStore) -> None:
+    assert {"turns", "take_key_changes", "delete_turns"} <= _statements(store, ["1", "1", "2"])
+
+
+@spec("CK3")
+def test_a_key_has_one_turn_however_many_jobs_wait(store: AnyStore) -> None:
+    _enqueue(store, ["1"] * 50 + ["2"])
+
+    [first, second] = claim(store, 10)
+    none = claim(store, 10, seq=2)
+    complete(store, start(store, [first]))
+    [third] = claim(store, 1, seq=3)
+
+    [[(turns,)]] = store._read(
+        lambda tx: tx.fetch(Query(f"SELECT count(*) FROM {_table(store)}", ()))
+    )
+    assert (first.concurrency_key, second.concurrency_key) == ("1", "2")
+    assert none == []
+    assert third.concurrency_key == "1"
+    assert turns == 0
+
+
+def _table(store: AnyStore) -> str:
+    return "tenure_key_turn" if isinstance(store, SqliteStore) else "tenure.key_turn"
