@@ -236,13 +236,20 @@ def kind_meter(kind: Kind) -> Meter:
     return Meter(RateScope.KIND, kind)
 
 
+def rate_settings(
+    queues: Mapping[QueueName, QueueState], kinds: Mapping[Kind, KindSettings]
+) -> dict[Meter, tuple[Rate, Instant | None]]:
+    """The rates of these queues and kinds, by what they count, and since when."""
+    found = {queue_meter(name): (each.rate, each.rate_since) for name, each in queues.items()}
+    found |= {kind_meter(kind): (each.rate, each.rate_since) for kind, each in kinds.items()}
+    return {meter: (rate, since) for meter, (rate, since) in found.items() if rate is not None}
+
+
 def rates_in_force(
     queues: Mapping[QueueName, QueueState], kinds: Mapping[Kind, KindSettings]
 ) -> dict[Meter, Rate]:
     """The rates of these queues and kinds, by what they count."""
-    found = {queue_meter(name): state.rate for name, state in queues.items()}
-    found |= {kind_meter(kind): settings.rate for kind, settings in kinds.items()}
-    return {meter: rate for meter, rate in found.items() if rate is not None}
+    return {meter: rate for meter, (rate, _) in rate_settings(queues, kinds).items()}
 
 
 def rates_of(queue: QueueState | None, settings: KindSettings | None) -> dict[Meter, Rate]:

@@ -20,6 +20,9 @@ from tenure.core.claims import (
     SessionKey,
     claim_order,
     first_with_room,
+    kind_meter,
+    queue_meter,
+    rate_settings,
     rates_in_force,
 )
 from tenure.core.commands import Outage
@@ -57,6 +60,7 @@ from tenure.stores.sql.candidates import Reading, SqlCandidates, by_queue
 from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
+from tenure.stores.sql.held_meters import HeldMeter, HeldMeters
 from tenure.stores.sql.limits import (
     SqlLimits,
     queue_state_from,
@@ -146,6 +150,7 @@ class SqlStore(
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._registered_queues: set[tuple[str, ...]] = set()
         self._registered_in: Epoch | None = None
+        self._held_meters = HeldMeters()
 
     # --- what a dialect provides ---------------------------------------------------------------
 
@@ -396,9 +401,19 @@ class SqlStore(
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
         with self._marked(scope) as marked:
-            planned = self._write(lambda tx: self._claim(tx, scope, sessions, wanted, plan, marked))
+            planned, view = self._write(
+                lambda tx: self._claim(tx, scope, sessions, wanted, plan, marked)
+            )
             marked.granted = {change.job.id for change in planned.changes}
+        self._remember_held(scope.namespace, view, planned)
         return planned
+
+    def _remember_held(self, namespace: Namespace, view: ClaimView, planned: ClaimPlan) -> None:
+        """Remember which rates have no room now, for the next claims of this process."""
+        settings = rate_settings(view.queues, view.kinds)
+        if settings:
+            states = view.rate_states | planned.rate_states
+            self._held_meters.remember(namespace, settings, states, view.now)
 
     def _claim(
         self,
@@ -408,25 +423,25 @@ class SqlStore(
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
         marked: MarkedClaim,
-    ) -> ClaimPlan:
+    ) -> tuple[ClaimPlan, ClaimView]:
         names = list(dict.fromkeys(scope.queues))
         expected = self._expected_settings(scope, names)
-        limited = {name for name, state in expected.items() if _serialises(state)}
         kinds = self._kinds_to_claim(tx, scope, names)
         ruled = self._settings_of(scope, kinds)
+        held = self._held(scope.namespace, expected, ruled)
+        limited, rated = _to_serialise(expected, ruled, held)
         # One round trip, unless a queue or kind is paused or limited or delayed jobs are due.
         begins_at = marked.begins(reads_all_kinds=not ruled)
         reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=begins_at)
         at_once = [] if expected or ruled else self._candidate_queries(reading)
-        locks = self._claim_locks(scope, sessions, limited, set(ruled))
-        answers = tx.fetch(
-            *locks,
-            *self._opening_queries(scope, sessions, names),
-            *(at_once or [self._query("moment_to_claim")]),
-        )[len(locks) :]
-        settings = self._checked_settings(scope, names, answers[1], limited, at_once=bool(at_once))
-        self._check_kinds(tx, scope, kinds, ruled, answers[-1])
-        queues, rate_states = self._with_usage(tx, scope, settings, ruled)
+        locks = self._claim_locks(scope, sessions, limited, rated)
+        opening = [*locks, *self._opening_queries(scope, sessions, names)]
+        last = at_once or [self._query("moment_to_claim")]
+        answers = tx.fetch(*opening, *last)[len(locks) :]
+        is_read = bool(at_once)
+        settings = self._checked_settings(scope, names, answers[1], limited, held, at_once=is_read)
+        self._check_kinds(tx, scope, kinds, ruled, answers[-1], held)
+        queues, rate_states = self._with_usage(tx, scope, settings, ruled, held)
         now = Instant(answers[-1][0][0])
         room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
         if not at_once:
@@ -435,10 +450,10 @@ class SqlStore(
         passing = self._passing_over(tx, reading, answers[2:], marked)
         found, moment, keys = self._with_turns(tx, reading, answers[1], passing)
         [(now, epoch, settling_since, _)] = moment
-        self._saw_epoch(Epoch(epoch))
+        self._saw_epoch(epoch)
         view = ClaimView(
-            now=Instant(now),
-            epoch=Epoch(epoch),
+            now=now,
+            epoch=epoch,
             sessions=_sessions_among(answers[0], sessions),
             queues=queues,
             candidates=first_with_room(found, room, wanted=wanted),
@@ -449,7 +464,20 @@ class SqlStore(
         )
         planned = plan(view)
         self._write_plan(tx, scope.namespace, view, planned)
-        return planned
+        return planned, view
+
+    def _held(
+        self,
+        namespace: Namespace,
+        queues: Mapping[QueueName, QueueState],
+        kinds: Mapping[Kind, KindSettings],
+    ) -> dict[Meter, HeldMeter]:
+        """The rates that have no room, as far as this process knows: they need no lock."""
+        found = {
+            meter: self._held_meters.get(namespace, meter, rate, since)
+            for meter, (rate, since) in rate_settings(queues, kinds).items()
+        }
+        return {meter: held for meter, held in found.items() if held is not None}
 
     def _write_plan(
         self, tx: Transaction, namespace: Namespace, view: ClaimView, planned: ClaimPlan
@@ -490,10 +518,15 @@ class SqlStore(
         kinds: Mapping[QueueName, Sequence[str]],
         ruled: Mapping[Kind, KindSettings],
         moment: Sequence[Row],
+        held: Mapping[Meter, HeldMeter],
     ) -> None:
         """Raise `_Restart` if something else is set for these kinds than the claim chose its locks
-        by. Nothing can be set while the claim holds them. [RL5]"""
-        [(_, epoch, _, rev)] = moment
+        by, or if a rate has room after all, because the clock was set. Nothing can be set while the
+        claim holds its locks. [RL5]"""
+        [(now, epoch, _, rev)] = moment
+        if not all(each.holds_at(now) for each in held.values()):
+            self._held_meters.forget(scope.namespace, held)
+            raise _Restart
         self._current_kinds(tx, scope.namespace, Epoch(epoch), rev)
         if self._settings_of(scope, kinds) != ruled:
             raise _Restart
@@ -583,6 +616,7 @@ class SqlStore(
         names: Sequence[QueueName],
         rows: Sequence[Row],
         limited: set[QueueName],
+        held: Mapping[Meter, HeldMeter],
         *,
         at_once: bool,
     ) -> dict[QueueName, QueueState]:
@@ -600,6 +634,12 @@ class SqlStore(
                 self._unusual_queues.pop((scope.namespace, name), None)
                 continue
             self._unusual_queues[scope.namespace, name] = state
+            meter = queue_meter(name)
+            if meter in held and (state.rate, state.rate_since) == (
+                held[meter].rate,
+                held[meter].since,
+            ):
+                continue  # it needs no lock while its rate has no room
             if at_once or (_serialises(state) and name not in limited):
                 raise _Restart
         return {name: found.get(name, QueueState(name=name)) for name in names}
@@ -610,11 +650,12 @@ class SqlStore(
         scope: ClaimScope,
         queues: dict[QueueName, QueueState],
         kinds: Mapping[Kind, KindSettings],
+        held: Mapping[Meter, HeldMeter],
     ) -> tuple[dict[QueueName, QueueState], dict[Meter, Instant]]:
         """The queues with the number of their live leases, counted only where there is a limit, and
         where the rates of queues and kinds stand."""
         limited = [name for name, state in queues.items() if state.limit is not None]
-        rates = rates_in_force(queues, kinds)
+        rates = [meter for meter in rates_in_force(queues, kinds) if meter not in held]
         answers = tx.fetch(
             *[self._query("count_live", namespace=scope.namespace, queue=name) for name in limited],
             *self._rate_queries(scope.namespace, rates),
@@ -623,7 +664,8 @@ class SqlStore(
         live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
         return (
             {name: replace(state, live=live.get(name, 0)) for name, state in queues.items()},
-            rate_states_from(row for rows in states for row in rows),
+            rate_states_from(row for rows in states for row in rows)
+            | {meter: each.tat for meter, each in held.items()},
         )
 
     def due(self, *, limit: int) -> Loaded:
@@ -763,6 +805,19 @@ class SqlStore(
 def _sessions_among(rows: Sequence[Row], wanted: Sequence[SessionKey]) -> dict[SessionKey, Session]:
     found = map(session_from, rows)
     return {session.key: session for session in found if session.key in wanted}
+
+
+def _to_serialise(
+    queues: Mapping[QueueName, QueueState],
+    kinds: Mapping[Kind, KindSettings],
+    held: Mapping[Meter, HeldMeter],
+) -> tuple[set[QueueName], set[Kind]]:
+    """The queues and kinds whose claims wait for each other; none of a rate that has no room."""
+    limited = {name for name, state in queues.items() if _serialises(state)}
+    return (
+        {name for name in limited if queue_meter(name) not in held},
+        {kind for kind in kinds if kind_meter(kind) not in held},
+    )
 
 
 def _serialises(state: QueueState) -> bool:
