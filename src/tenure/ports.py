@@ -56,7 +56,13 @@ from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.resolutions import Resolution
-from tenure.core.schedules import Schedule, ScheduleChange, ScheduleCommand, ScheduleReply
+from tenure.core.schedules import (
+    Firing,
+    Schedule,
+    ScheduleChange,
+    ScheduleCommand,
+    ScheduleReply,
+)
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import (
@@ -317,6 +323,9 @@ class Observer(Protocol):
 
     def contended(self, conflict: ClaimConflict, number: int) -> None:
         """Claims met so many conflicts of this sort."""
+
+    def scheduled(self, before: Schedule, firing: Firing) -> None:
+        """What was due of this schedule was dealt with."""
 
     def swept(self, overdue_us: Duration) -> None:
         """A sweep is over; the longest overdue job it found had been so for this long."""

@@ -15,6 +15,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.schedules import Firing, Schedule
 from tenure.core.vocabulary import EventType, JobStatus, ObservationType
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import World
@@ -44,6 +45,9 @@ class Told:
 
     def contended(self, conflict: ClaimConflict, number: int) -> None:
         self.conflicts[conflict] += number
+
+    def scheduled(self, before: Schedule, firing: Firing) -> None:
+        assert firing.change.expected_rev == before.rev
 
     def swept(self, overdue_us: Duration) -> None:
         self.overdue.append(overdue_us)

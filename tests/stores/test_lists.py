@@ -13,7 +13,14 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.event_counts import EventSpan
 from tenure.core.event_pages import EventFilter, EventKey, TypeFilter, parse_type_filter
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    JobId,
+    Kind,
+    Namespace,
+    QueueName,
+    ScheduleName,
+)
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
@@ -45,6 +52,7 @@ FILTERS: dict[str, tuple[JobFilter, tuple[str, ...]]] = {
         ("ended_by_kind", "ended_by_queue", "listed_by_kind", "listed_by_queue"),
     ),
     "correlation": (JobFilter(namespace=HERE, correlation_id="order-1"), ("correlation",)),
+    "a schedule": (JobFilter(namespace=HERE, schedule=ScheduleName("nightly")), ("scheduled",)),
     "failed": (JobFilter(namespace=HERE, statuses=(JobStatus.FAILED,)), ("failed",)),
     "cancelled": (JobFilter(namespace=HERE, statuses=(JobStatus.CANCELLED,)), ("cancelled",)),
     "stalled": (JobFilter(namespace=HERE, statuses=(JobStatus.STALLED,)), ("stalled",)),

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from tenure.clock import boot_now
 from tenure.core.commands import Cancel, Command
 from tenure.core.ids import SYSTEM, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
@@ -30,6 +31,7 @@ from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Overlap
 from tenure.errors import Closed, StoreUnavailable
 from tenure.ports import DueSchedules, Observer, Store
+from tenure.telemetry.failure_log import FailureLog
 
 MAX_TRIES = 8
 PAGE = 100
@@ -86,12 +88,13 @@ class FiringReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Firer:
-    """Fires the schedules of one store. Thread-safe: it keeps nothing."""
+    """Fires the schedules of one store."""
 
     def __init__(self, coordinator: Executes) -> None:
         self._coordinator = coordinator
         self._store = coordinator.store
         self._observer = coordinator.observer
+        self._failure_log = FailureLog()  # each pass would fail again
 
     def fire_due(self) -> FiringReport:
         """Deal with every occurrence that is due. Raises what the store raises."""
@@ -133,9 +136,12 @@ class Firer:
         except (StoreUnavailable, Closed):
             raise
         except Exception:  # one schedule that cannot be fired must not stop the others
-            _log.exception("schedule %s could not be fired", schedule.name)
+            if self._failure_log.failed(boot_now()) is not None:
+                _log.exception("schedule %s could not be fired, will try again", schedule.name)
             return None
         _tell(self._observer, firing.change)
+        if self._observer is not None:
+            self._observer.scheduled(schedule, firing)
         _log_firing(schedule, firing)
         return firing
 

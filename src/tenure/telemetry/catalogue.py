@@ -145,6 +145,17 @@ OBSERVATIONS = _counter(
     " kind of the compensation).",
     "sum by (kind, type) (increase(tenure_observations_total[1h]))",
 )
+OCCURRENCES = _counter(
+    "tenure_schedule_occurrences_total",
+    "namespace kind outcome",
+    "Times of schedules that were dealt with: fired, skipped because the run before had not ended,"
+    " or missed because nobody fired them in time. By the kind of the schedule's jobs.",
+    'sum by (kind) (increase(tenure_schedule_occurrences_total{outcome="missed"}[1h])) > 0',
+)
+LATE = _histogram(
+    "tenure_schedule_late_seconds",
+    "From the nominal time of a schedule to the moment its job was made.",
+)
 WAIT = _histogram(
     "tenure_wait_seconds", "From the moment a job was ready to the moment it was claimed."
 )
@@ -244,6 +255,8 @@ METRICS: tuple[Metric, ...] = (
     FAILURES,
     DEAD_LETTERS,
     OBSERVATIONS,
+    OCCURRENCES,
+    LATE,
     WAIT,
     RUN,
     SWEEPER_LAG,

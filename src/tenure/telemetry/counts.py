@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Annotated, TypeAlias, TypeVar, get_args
+from typing import Annotated, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, field
@@ -27,6 +27,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, later, secon
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.schedules import Firing, Schedule
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     ErrorClass,
@@ -99,6 +100,11 @@ _REQUEUED, _FAILED, _DEAD = EventType.REQUEUED, EventType.FAILED, EventType.DEAD
 _RUNNING, _RECLAIM = JobStatus.RUNNING, EventCause.RECLAIM
 _ERRORS = frozenset({_STALLED, _FAILED, _DEAD})
 
+_Outcome: TypeAlias = Literal["fired", "skipped", "missed"]
+_FIRED: _Outcome = "fired"
+_SKIPPED: _Outcome = "skipped"
+_MISSED: _Outcome = "missed"
+
 
 class Tally(msgspec.Struct):
     """What happened to the jobs of one kind."""
@@ -110,6 +116,8 @@ class Tally(msgspec.Struct):
     observations: dict[ObservationType, Count] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
+    occurrences: dict[_Outcome, Count] = field(default_factory=dict)
+    lateness: Histogram = field(default_factory=Histogram)
 
     def count(self, change: Change, before: Job | None) -> None:
         """Count the events of a change that was made to the row `before`."""
@@ -154,6 +162,8 @@ class Tally(msgspec.Struct):
         _add_all(self.failures, other.failures)
         _add_all(self.dead_letters, other.dead_letters)
         _add_all(self.observations, other.observations)
+        _add_all(self.occurrences, other.occurrences)
+        self.lateness.add(other.lateness)
         self.waits.add(other.waits)
         self.runs.add(other.runs)
 
@@ -277,6 +287,21 @@ class Counts:
         """Count conflicts of claims. None are taken from a worker's children: they do not claim."""
         with self._locked():
             _add(self._conflicts, conflict, number)
+
+    def scheduled(self, before: Schedule, firing: Firing) -> None:
+        """Count what became of the occurrences of a schedule that were due."""
+        after = firing.change.schedule
+        with self._locked():
+            tally = self._tallies.of(after.namespace, after.spec.kind)
+            for outcome, number in (
+                (_FIRED, after.fired - before.fired),
+                (_SKIPPED, after.skipped - before.skipped),
+                (_MISSED, after.missed - before.missed),
+            ):
+                if number:
+                    _add(tally.occurrences, outcome, number)
+            if firing.late_us is not None:
+                tally.lateness.observe(firing.late_us)
 
     def swept(self, overdue_us: Duration) -> None:
         """Remember how late the sweeper was, and when."""

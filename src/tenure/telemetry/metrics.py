@@ -136,7 +136,11 @@ class Metrics:
         for metric, values in self._plain(snapshot, namespace):
             yield _family(metric, _of_namespace(metric, values, namespace))
         if snapshot is not None:
-            for metric, name in ((catalogue.WAIT, "waits"), (catalogue.RUN, "runs")):
+            for metric, name in (
+                (catalogue.LATE, "lateness"),
+                (catalogue.WAIT, "waits"),
+                (catalogue.RUN, "runs"),
+            ):
                 found = {
                     labels: getattr(tally, name)
                     for labels, tally in snapshot.tallies.items()
@@ -205,6 +209,7 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
             ],
         )
     yield from _tallied(snapshot)
+    yield catalogue.OCCURRENCES, _occurrences(snapshot)
 
 
 def _tallied(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
@@ -238,6 +243,14 @@ def _tallied(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
             for key, number in tally.observations.items()
         ],
     )
+
+
+def _occurrences(snapshot: Snapshot) -> Values:
+    return [
+        ((*at, key), number)
+        for at, tally in snapshot.tallies.items()
+        for key, number in tally.occurrences.items()
+    ]
 
 
 def _word(value: str | None) -> str:
