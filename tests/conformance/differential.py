@@ -7,7 +7,7 @@ another body and foreign principals come up by themselves.
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from tenure.conformance.harness import CLIENT, OPERATOR, StoreFactory, policy
+from tenure.coordinator.schedules import Firer
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -42,6 +43,7 @@ from tenure.core.ids import (
     Kind,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
     new_job_id,
     worker_actor,
@@ -51,14 +53,24 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rates import Rate, parse_rate
+from tenure.core.schedules import (
+    PauseSchedule,
+    PutSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    ScheduleCommand,
+    ScheduleSpec,
+)
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import (
     CancelMode,
+    CatchUp,
     ErrorClass,
     EventCause,
     JobStatus,
     OnExhausted,
     OnLost,
+    Overlap,
     ReasonCode,
     ReleaseKind,
     Stage,
@@ -100,6 +112,14 @@ steps_s = st.sampled_from([0.000001, 1.0, 1.0, 5.0, 5.0, 19.999999, 60.0, 3600.0
 delays_s = st.sampled_from([0.0, 0.0, 0.0, 3.0, 60.0])
 
 
+SCHEDULE_REQUESTS = (PauseSchedule, ResumeSchedule, ResumeSchedule, RemoveSchedule)
+
+
+def _schedule(pick: int) -> dict[str, Any]:
+    name = ScheduleName(f"s{pick}")
+    return {"namespace": DEFAULT_NAMESPACE, "name": name, "actor": OPERATOR}
+
+
 def _rate(text: str | None) -> Rate | UnsetType | None:
     if text is None:
         return UNSET
@@ -137,7 +157,11 @@ class Differential(RuleBasedStateMachine):
         """Send a batch and remember it."""
         self.sent += commands
         self.worlds.execute(commands)
-        known = set(self.jobs)  # redrives and compensations make jobs too
+        self.find_new_jobs()
+
+    def find_new_jobs(self) -> None:
+        """Redrives, compensations and schedules make jobs too."""
+        known = set(self.jobs)
         self.jobs += [each.job_id for each in self.worlds.records if each.job_id not in known]
 
     def job(self, pick: int, prefer: Callable[[Job], bool] = lambda _: True) -> JobId:
@@ -451,6 +475,39 @@ class Differential(RuleBasedStateMachine):
                 DEFAULT_NAMESPACE, QUEUES[queue], paused=paused, limit=limit, rate=_rate(rate)
             ),
         )
+
+    @rule(
+        pick=st.integers(0, 1),
+        every_s=st.sampled_from([1.0, 60.0]),
+        overlap=st.sampled_from(Overlap),
+        catch_up=st.sampled_from([CatchUp.LATEST, CatchUp.NONE]),
+    )
+    def put_schedule(self, pick: int, every_s: float, overlap: Overlap, catch_up: CatchUp) -> None:
+        spec = ScheduleSpec(
+            kind=KINDS[pick],
+            queue=QUEUES[pick],
+            policy=POLICIES["short"],
+            every_us=seconds(every_s),
+            overlap=overlap,
+            catch_up=catch_up,
+        )
+        self.ask_about_schedule(PutSchedule(**_schedule(pick), spec=spec))
+
+    @rule(pick=st.integers(0, 1), what=st.sampled_from(SCHEDULE_REQUESTS))
+    def change_schedule(self, pick: int, what: type[Any]) -> None:
+        self.ask_about_schedule(what(**_schedule(pick)))
+
+    def ask_about_schedule(self, command: ScheduleCommand) -> None:
+        """Ask it of every world."""
+        self.worlds.step(
+            f"the answer to {command}", lambda world: world.coordinator.change_schedule(command)
+        )
+
+    @rule()
+    def fire(self) -> None:
+        """What a sweeper does for schedules that are due."""
+        self.worlds.step("what was fired", lambda world: Firer(world.coordinator).fire_due())
+        self.find_new_jobs()
 
     @rule(kind=st.integers(0, 1), rate=st.sampled_from(RATES), only_new=st.booleans())
     def put_kind(self, kind: int, rate: str | None, only_new: bool) -> None:

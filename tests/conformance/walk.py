@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from tenure.conformance.harness import StoreFactory
-from tenure.core.vocabulary import EventCause, Stage
+from tenure.core.vocabulary import CatchUp, EventCause, Overlap, Stage
 from tests.conformance.differential import (
     FAILS,
     KEYS,
@@ -17,6 +17,7 @@ from tests.conformance.differential import (
     QUEUES,
     RATES,
     RELEASES,
+    SCHEDULE_REQUESTS,
     Differential,
 )
 
@@ -134,6 +135,23 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
             "only_new": luck.random() < 0.3,
         },
     ),
+    "put_schedule": (
+        0.2,
+        lambda luck: {
+            "pick": luck.randint(0, 1),
+            "every_s": luck.choice([1.0, 60.0]),
+            "overlap": luck.choice(list(Overlap)),
+            "catch_up": luck.choice([CatchUp.LATEST, CatchUp.NONE]),
+        },
+    ),
+    "change_schedule": (
+        0.2,
+        lambda luck: {
+            "pick": luck.randint(0, 1),
+            "what": luck.choice(SCHEDULE_REQUESTS),
+        },
+    ),
+    "fire": (0.4, lambda _: {}),
     "keep_house": (
         1.5,
         lambda luck: {

@@ -199,6 +199,8 @@ class Worlds:
         self.same("live_keys", lambda world: list(world.store.live_keys()))
         self.same("kinds", lambda world: world.store.list_kinds(DEFAULT_NAMESPACE))
         self.same("grants", lambda world: sorted(world.store.grants(since=Instant(0)), key=_when))
+        self.same("schedules", lambda world: world.store.list_schedules(DEFAULT_NAMESPACE))
+        self.same("due_schedules", lambda world: world.store.due_schedules(limit=7))
         self.same("lease_holders", lambda world: list(world.store.lease_holders()))
         used = {record.job.queue for record in self.records if record.job is not None}
         self.same("queues", lambda world: _in_use(world.store, used))
