@@ -25,6 +25,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Duration, seconds
+from tenure.core.kind_settings import KindSettings
 from tenure.ports import NO_WAIT, Hint, HintedChange, Store
 from tenure.stores.memory.store import MemoryStore
 from tenure.stores.postgres import notifications
@@ -379,6 +380,19 @@ def test_a_notification_that_is_no_hint_ends_no_listener(
 
     until(lambda: len(heard) > 1, "it is heard")
     assert heard == [None, READY]
+
+
+@spec("Z7")
+def test_a_change_of_a_kind_wakes_the_workers_of_every_queue(on_postgres: Pair) -> None:
+    first, second = on_postgres
+    enqueue(first)
+    heard: list[Hint | None] = []
+    second.watch(heard.append)
+    until(lambda: heard == [None], "it listens")
+
+    first.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=Kind("send")))
+
+    until(lambda: READY in heard, "it is heard")
 
 
 @spec("Z7", "B14")

@@ -22,6 +22,7 @@ from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.kind_settings import KindSettings
 from tenure.core.outcomes import Change
 from tenure.core.rates import Rate
 from tenure.core.schedules import ScheduleChange
@@ -78,6 +79,9 @@ _log = logging.getLogger("tenure.stores")
 
 LISTING_CONNECTIONS = 2
 """For lists and measures alone, so that a slow list holds up no heartbeat."""
+
+MAX_HINTED_QUEUES = 200
+"""After a change of a kind, the workers of so many queues are told; others find out by polling."""
 
 MAX_TRIES = 5
 """How often a transaction is tried that PostgreSQL aborts because of another one."""
@@ -471,6 +475,17 @@ class PostgresStore(SqlStore):
         state = super().put_queue(namespace, name, paused=paused, limit=limit, rate=rate)
         self._notifications.tell([Hint(HintedChange.READY, namespace, name)])
         return state
+
+    def put_kind(
+        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+    ) -> KindSettings:
+        """Change a kind's settings: jobs of any queue may be ready now."""
+        kept = super().put_kind(namespace, settings, only_new=only_new)
+        queues = self.list_queues(namespace)[:MAX_HINTED_QUEUES]
+        self._notifications.tell(
+            [Hint(HintedChange.READY, namespace, state.name) for state in queues]
+        )
+        return kept
 
     def _hint(self, written: Sequence[Change], now: Instant) -> None:
         self._notifications.tell(hints_of(written, now))
