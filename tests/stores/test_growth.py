@@ -52,12 +52,12 @@ AnyStore: TypeAlias = PostgresStore | SqliteStore
 
 
 def _fill(store: AnyStore, jobs: int) -> None:
-    """As many ready jobs as delayed ones of a higher priority, a ready one of a rare kind behind
+    """As many ready jobs as delayed ones of a higher priority, which expire later, a ready one of a rare kind behind
     them all, an older job in a queue of its own, and as many jobs of one concurrency key before one
     of another key."""
     _enqueue(store, 1, RARE, queue=QUIET)
     _enqueue(store, jobs, READY)
-    _enqueue(store, jobs, DELAYED, priority=5, delay_us=seconds(3600))
+    _enqueue(store, jobs, DELAYED, priority=5, delay_us=seconds(3600), expires_us=seconds(60))
     _enqueue(store, 1, RARE, priority=-5)
     _enqueue(store, jobs, KEYED, key="hot")
     _enqueue(store, 1, KEYED, key="other")
@@ -73,6 +73,7 @@ def _enqueue(
     queue: QueueName = QUEUE,
     priority: int = 0,
     delay_us: Duration = NO_WAIT,
+    expires_us: Duration | None = None,
     key: str | None = None,
 ) -> None:
     for begin in range(0, jobs, 1000):
@@ -91,6 +92,7 @@ def _enqueue(
                         payload=b"1",
                         priority=priority,
                         delay_us=delay_us,
+                        expires_us=expires_us,
                         concurrency_key=key,
                     ),
                     now,
@@ -145,6 +147,9 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     ),
     "live leases of concurrency keys": lambda store: [
         store._query("live_of_keys", namespace=HERE, **store._pack_keys(KEYS))
+    ],
+    "leases that are over and jobs that have expired": lambda store: [
+        store._query("due", limit=500)
     ],
     "kinds that wait": lambda store: [
         store._query("waiting_kinds", namespace=HERE, queue=QUEUE),
