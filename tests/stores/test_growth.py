@@ -52,9 +52,9 @@ AnyStore: TypeAlias = PostgresStore | SqliteStore
 
 
 def _fill(store: AnyStore, jobs: int) -> None:
-    """As many ready jobs as delayed ones of a higher priority, which expire later, a ready one of a rare kind behind
-    them all, an older job in a queue of its own, and as many jobs of one concurrency key before one
-    of another key."""
+    """As many ready jobs as delayed ones of a higher priority, which expire later, a ready one of a
+    rare kind behind them all, an older job in a queue of its own, and as many jobs of one
+    concurrency key before one of another key."""
     _enqueue(store, 1, RARE, queue=QUIET)
     _enqueue(store, jobs, READY)
     _enqueue(store, jobs, DELAYED, priority=5, delay_us=seconds(3600), expires_us=seconds(60))
