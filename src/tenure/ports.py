@@ -37,10 +37,18 @@ from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
-from tenure.core.flow_rows import Edge, EdgeCheck, ParentPage, UnblockedJobs
+from tenure.core.flow_rows import (
+    Edge,
+    EdgeCheck,
+    FlowSummary,
+    FlowView,
+    ParentPage,
+    UnblockedJobs,
+)
 from tenure.core.ids import (
     Actor,
     Epoch,
+    FlowId,
     JobId,
     Kind,
     Namespace,
@@ -423,6 +431,14 @@ class JobStore(Protocol):
 
     def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""
+
+    def list_flows(
+        self, namespace: Namespace, *, before: FlowId | None, limit: int
+    ) -> list[FlowSummary]:
+        """A page of flows, newest first; `before` is the last id of the previous page. [FL9]"""
+
+    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+        """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
 
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, after this position, with their results: for those who

@@ -98,3 +98,26 @@ def test_parents_are_read_under_the_lease_and_by_nobody_else(stage: Stage) -> No
     assert (heard.json["is_last"], heard.json["verdict"]) == (True, "OK")
     assert stranger.json.get("parents", []) == []
     assert stranger.json["verdict"] == "REJECTED"
+
+
+@spec("FL9", "H41")
+def test_flows_are_listed_and_shown_within_the_tokens_scope(stage: Stage) -> None:
+    message = flow(member(1), member(2, 1), member(3, 2, queue="hidden"))
+    stage.ask("POST", "/v1/flows", message, token=stage.token(Role.CLIENT))
+    limited = stage.token(Role.VIEWER, "limited", queues=(QueueName("q"),))
+    blind = stage.token(Role.VIEWER, "blind", queues=(QueueName("other"),))
+    viewer = stage.token(Role.VIEWER)
+
+    listed = stage.ask("GET", "/v1/flows", token=viewer).json["flows"]
+    shown = stage.ask("GET", f"/v1/flows/{FLOW}", token=viewer).json
+    part = stage.ask("GET", f"/v1/flows/{FLOW}", token=limited).json
+
+    assert [(each["id"], each["jobs"], each["is_live"]) for each in listed] == [(FLOW, 3, True)]
+    assert [(step["name"], step["status"], step["after"]) for step in shown["steps"]] == [
+        ("job-1", "queued", []),
+        ("job-2", "waiting", ["job-1"]),
+        ("job-3", "waiting", ["job-2"]),
+    ]
+    assert [step["name"] for step in part["steps"]] == ["job-1", "job-2"]
+    assert stage.ask("GET", f"/v1/flows/{FLOW}", token=blind).status == 404
+    assert stage.ask("GET", "/v1/flows", token=limited).status == 403

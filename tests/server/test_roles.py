@@ -28,6 +28,8 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "follow-up": frozenset({W}),
     "parents": frozenset({W}),
     "flow": frozenset({C, P, O}),
+    "flows": frozenset({C, O, V}),
+    "show-flow": frozenset({C, O, V}),
     "alive": frozenset({W}),
     "enqueue": frozenset({C, P, O}),
     "enqueue-many": frozenset({C, P, O}),
@@ -124,6 +126,7 @@ PARTS = {
     "kind": "k",
     "worker": "w",
     "schedule": "s",
+    "flow_id": JOB.format(8),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenure import Tenure
 from tenure.coordinator.service import Coordinator
 from tenure.core.artifacts import ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
@@ -49,6 +50,10 @@ WORDS = {
     "dlq redrive": "dlq redrive {dead} --again",
     "dlq discard": "dlq discard {dead}",
     "queues ls": "queues ls",
+    "flows ls": "flows ls",
+    "flows show": "flows show {flow}",
+    "flows wait": "flows wait {flow}",
+    "flows cancel": "flows cancel {flow}",
     "kinds ls": "kinds ls",
     "schedules ls": "schedules ls",
     "schedules show": "schedules show hourly",
@@ -90,7 +95,11 @@ def ids(run: Run, tmp_path: Path) -> dict[str, str]:
     run("kinds", "limit", "mail", "--rate", "10/s")
     run("schedules", "add", "hourly", "mail", "--every", "1h")
     assert run("schedules", "run", "hourly").exit_code == 0
-    return {"done": done, "dead": dead}
+    with Tenure(f"sqlite:///{tmp_path / 'tenure.db'}") as app, app.flow("import") as flow:
+        page = flow.add(app.call("fetch"))
+        flow.add(app.call("merge"), after=page)
+    assert run("flows", "cancel", flow.id).exit_code == 0
+    return {"done": done, "dead": dead, "flow": flow.id}
 
 
 def _work(coordinator: Coordinator) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
+    "flows": ("tenure.cli.flows:flows", "List flows, show their jobs, wait for them, cancel them."),
     "kinds": ("tenure.cli.kinds:kinds", "List what is set for kinds, and set it."),
     "schedules": (
         "tenure.cli.schedules:schedules",

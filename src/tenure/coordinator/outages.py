@@ -39,6 +39,8 @@ UNWATCHED = frozenset(
             "list_events",
             "count_events",
             "list_workers",
+            "list_flows",
+            "load_flow",
             "list_queues",
             "list_kinds",
             "measure",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure.core.ids import FlowId, JobId, Namespace
+from tenure.core.ids import FlowId, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import Cause, JobStatus
 
@@ -55,6 +55,31 @@ class Unblocked(msgspec.Struct, frozen=True, gc=False):
     job_id: JobId
     parent_id: JobId | None = None
     outcome: JobStatus | None = None
+
+
+class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A flow as it is listed."""
+
+    flow: Flow
+    is_live: bool  # whether a job of it has not ended
+
+
+class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job of a flow as it is shown, and the names of those that it waits for."""
+
+    job_id: JobId
+    step: str
+    kind: Kind
+    queue: QueueName
+    status: JobStatus
+    after: tuple[str, ...] = ()
+
+
+class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A flow with its jobs, in the order of their ids."""
+
+    flow: Flow
+    steps: tuple[FlowStep, ...]
 
 
 PARENTS_PER_PAGE = 20

@@ -11,8 +11,9 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
-from tenure.core.flow_rows import ParentPage, ParentResult
+from tenure.core.flow_rows import Flow, FlowStep, FlowView, ParentPage, ParentResult
 from tenure.core.ids import (
+    FlowId,
     JobId,
     Kind,
     LeaseId,
@@ -26,7 +27,7 @@ from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
-from tenure.protocol.fields import in_seconds
+from tenure.protocol.fields import in_seconds, instant, moment
 from tenure.protocol.records import (
     CORRELATED,
     ArtifactRecord,
@@ -363,6 +364,101 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
     verdict: VerdictKind
     cause: Cause | None = None
+
+
+class FlowRecord(Record, frozen=True, kw_only=True):
+    """Jobs that were made together; `is_live` says whether one of them has not ended."""
+
+    id: FlowId
+    namespace: Namespace
+    name: str
+    made_at: datetime
+    jobs: int
+    is_live: bool
+
+
+class FlowStepRecord(Record, frozen=True, kw_only=True):
+    """A job of a flow, and the names of those that it waits for."""
+
+    job_id: JobId
+    name: str
+    kind: Kind
+    queue: QueueName
+    status: JobStatus
+    after: tuple[str, ...] = ()
+
+
+class FlowsReply(Record, frozen=True, kw_only=True):
+    """Flows, newest first."""
+
+    flows: tuple[FlowRecord, ...]
+
+
+class FlowReply(Record, frozen=True, kw_only=True):
+    """A flow with its jobs."""
+
+    flow: FlowRecord
+    steps: tuple[FlowStepRecord, ...]
+
+
+def flow_record(flow: Flow, *, is_live: bool) -> FlowRecord:
+    """A flow as it is shown."""
+    return FlowRecord(
+        id=flow.id,
+        namespace=flow.namespace,
+        name=flow.name,
+        made_at=moment(flow.made_at),
+        jobs=flow.jobs,
+        is_live=is_live,
+    )
+
+
+def flow_of(record: FlowRecord) -> Flow:
+    """The flow that was shown."""
+    return Flow(
+        id=record.id,
+        namespace=record.namespace,
+        name=record.name,
+        made_at=instant(record.made_at),
+        jobs=record.jobs,
+    )
+
+
+def flow_reply(view: FlowView) -> FlowReply:
+    """A flow with its jobs as it is shown."""
+    is_live = any(not step.status.is_terminal for step in view.steps)
+    return FlowReply(
+        flow=flow_record(view.flow, is_live=is_live),
+        steps=tuple(
+            FlowStepRecord(
+                job_id=step.job_id,
+                name=step.step,
+                kind=step.kind,
+                queue=step.queue,
+                status=step.status,
+                after=step.after,
+            )
+            for step in view.steps
+        ),
+    )
+
+
+def flow_view_of(reply: FlowReply) -> FlowView:
+    """The flow that was shown."""
+    return FlowView(
+        flow=flow_of(reply.flow),
+        steps=tuple(
+            FlowStep(
+                job_id=step.job_id,
+                step=step.name,
+                kind=step.kind,
+                queue=step.queue,
+                status=step.status,
+                after=step.after,
+            )
+            for step in reply.steps
+        ),
+    )
 
 
 class ParentRecord(Record, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ from tenure.protocol.fields import (
 from tenure.protocol.translation import derived, to_core, to_wire
 
 MAX_BATCH = 1000
+MAX_LISTED_FLOWS = 500
 """Reports, heartbeats or jobs in one request."""
 
 MAX_PAGE = 500
@@ -333,6 +334,14 @@ class EnqueueManyMessage(Request, frozen=True, kw_only=True):
     """Enqueue jobs; replies come back in this order."""
 
     jobs: Annotated[tuple[EnqueueMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class FlowsQuery(Request, frozen=True, kw_only=True):
+    """Which flows to list; `before` is the last id of the previous page."""
+
+    namespace: NamespaceField | None = None
+    before: JobIdField | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_FLOWS)] = 50
 
 
 class ParentMessage(Request, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ C, P, W, O, V = Role  # noqa: E741 - the table's columns: client, producer, work
 
 PATH_FIELDS: dict[str, Any] = {
     "job_id": JobIdField,
+    "flow_id": JobIdField,
     "name": Name,
     "queue": QueueField,
     "kind": KindField,
@@ -225,6 +226,27 @@ ROUTES: tuple[Route, ...] = (
         finds="job",
         request_shape=Shape.BYTES,
         max_body_bytes=MAX_ARTIFACT_BYTES,
+    ),
+    _get(
+        "flows",
+        "/v1/flows",
+        "List flows",
+        C,
+        O,
+        V,
+        query=requests.FlowsQuery,
+        reply=replies.FlowsReply,
+    ),
+    _get(
+        "show-flow",
+        "/v1/flows/{flow_id}",
+        "Read a flow with its jobs",
+        C,
+        O,
+        V,
+        query=requests.NamespaceQuery,
+        reply=replies.FlowReply,
+        finds="flow",
     ),
     _post(
         "flow",

@@ -14,8 +14,8 @@ from tenure.core.claims import QueueState
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.events import Event
-from tenure.core.flow_rows import ParentPage
-from tenure.core.ids import Actor, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
+from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
@@ -51,6 +51,8 @@ from tenure.protocol.replies import (
     DeadLetterPage,
     DrainReply,
     EventsReply,
+    FlowReply,
+    FlowsReply,
     JobPage,
     KeptReply,
     KindsReply,
@@ -66,6 +68,8 @@ from tenure.protocol.replies import (
     StatsReply,
     TimeReply,
     WorkersReply,
+    flow_of,
+    flow_view_of,
     parent_page_of,
     staging_of,
 )
@@ -74,6 +78,7 @@ from tenure.protocol.requests import (
     BodiesQuery,
     DeadLettersQuery,
     EventsQuery,
+    FlowsQuery,
     JobsQuery,
     KindMessage,
     LimitMessage,
@@ -176,6 +181,25 @@ class RemoteStore:
             return staging_of(self._caller.ask(call, StagingReply))
         except NotFound:
             return Staging(cause=Cause.UNKNOWN_JOB)
+
+    def list_flows(
+        self, namespace: Namespace, *, before: FlowId | None, limit: int
+    ) -> list[FlowSummary]:
+        """A page of flows, newest first."""
+        query = FlowsQuery(
+            namespace=namespace, before=None if before is None else JobId(before), limit=limit
+        )
+        found = self._caller.ask(Call(name="flows", query=query), FlowsReply).flows
+        return [FlowSummary(flow=flow_of(each), is_live=each.is_live) for each in found]
+
+    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+        """A flow with its jobs, within the token's scope."""
+        query = NamespaceQuery(namespace=namespace)
+        call = Call(name="show-flow", parts={"flow_id": flow_id}, query=query)
+        try:
+            return flow_view_of(self._caller.ask(call, FlowReply))
+        except NotFound:
+            return None
 
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from tenure.core.commands import Enqueue, EnqueueFlow, Redrive
 from tenure.core.event_pages import EventFilter, EventKey
-from tenure.core.ids import ENTROPY_BYTES, JobId, Namespace, QueueName, new_job_id
+from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
@@ -28,10 +28,13 @@ from tenure.protocol.replies import (
     ArtifactsReply,
     DeadLetterPage,
     EventsReply,
+    FlowsReply,
     JobPage,
     JobsReply,
     LogsReply,
     ObservationsReply,
+    flow_record,
+    flow_reply,
     job_reply,
 )
 from tenure.protocol.requests import (
@@ -40,6 +43,7 @@ from tenure.protocol.requests import (
     EnqueueMessage,
     EventsQuery,
     FlowMessage,
+    FlowsQuery,
     FollowUpMessage,
     JobsQuery,
     LookupMessage,
@@ -49,7 +53,7 @@ from tenure.protocol.requests import (
 )
 from tenure.protocol.routes import ROUTES
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
-from tenure.server.problems import Refused
+from tenure.server.problems import Refused, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
 
@@ -110,6 +114,32 @@ async def flow(call: Call) -> Response:
         call.services.waiting_claims.enqueued(jobs[0].namespace, queues)
     shown = _shown(call, reply)
     return answer(job_reply(shown, now=now, bodies=False), _status(call, reply))
+
+
+async def flows(call: Call) -> Response:
+    """List flows. A token of some queues or kinds does not see which other flows there are."""
+    if call.principal.is_limited:
+        raise out_of_scope("this token is limited to some queues or kinds, and flows have no queue")
+    query, namespace = call.query(FlowsQuery), call.namespace()
+    before = None if query.before is None else FlowId(query.before.lower())
+    found = await call.services.listing(
+        lambda: call.store.list_flows(namespace, before=before, limit=query.limit)
+    )
+    return answer(
+        FlowsReply(flows=tuple(flow_record(each.flow, is_live=each.is_live) for each in found))
+    )
+
+
+async def show_flow(call: Call) -> Response:
+    """Read a flow with the jobs of it that are within the caller's scope."""
+    flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
+    view = await call.services.listing(lambda: call.store.load_flow(namespace, flow_id))
+    sees = call.principal.sees_work
+    steps = () if view is None else tuple(s for s in view.steps if sees(s.queue, s.kind))
+    if view is None or not steps:
+        raise UnknownJob(flow_id)
+    shown = msgspec.structs.replace(view, steps=steps)
+    return await call.large_answer(lambda: flow_reply(shown))
 
 
 async def _check_parents(call: Call, command: EnqueueFlow) -> None:
@@ -401,6 +431,8 @@ HANDLERS: dict[str, Handler] = {
     "enqueue": enqueue,
     "enqueue-many": enqueue_many,
     "flow": flow,
+    "flows": flows,
+    "show-flow": show_flow,
     "follow-up": follow_up,
     "lookup": lookup,
     "jobs": jobs,

@@ -8,7 +8,7 @@ from tenure.coordinator.retention import DAY
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Unblock
 from tenure.core.flow_rows import ParentPage
-from tenure.core.ids import JobId, Namespace
+from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Namespace, QueueName
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, EventType, JobStatus
@@ -371,3 +371,33 @@ def test_a_page_of_parents_has_at_most_half_a_megabyte_unless_one_is_larger(kit:
         after = pages[-1].parents[-1].position
 
     assert [[each.position for each in page.parents] for page in pages] == [[0], [1], [2], [3]]
+
+
+@spec("FL9")
+def test_flows_are_listed_and_shown_with_their_jobs(kit: Kit) -> None:
+    first = kit.flow({"a": [], "b": ["a"]})
+    done = kit.succeeded_job(queue=QueueName("aside"))
+    second = kit.flow({"only": [done]})
+    ids_of = [first["a"].flow_id, second["only"].flow_id]
+    kit.cancel(second["only"])
+    kit.settle()
+
+    listed = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    older = kit.store.list_flows(DEFAULT_NAMESPACE, before=listed[0].flow.id, limit=10)
+    assert ids_of[0] is not None
+    view = kit.store.load_flow(DEFAULT_NAMESPACE, ids_of[0])
+
+    assert [each.flow.id for each in listed] == sorted(map(str, ids_of), reverse=True)
+    assert {each.flow.id: (each.flow.jobs, each.is_live) for each in listed} == {
+        ids_of[0]: (2, True),
+        ids_of[1]: (1, False),
+    }
+    assert [each.flow.id for each in older] == [listed[1].flow.id]
+    assert view is not None
+    assert view.flow.name == "kit"
+    assert {(step.step, step.status, step.after) for step in view.steps} == {
+        ("a", JobStatus.QUEUED, ()),
+        ("b", JobStatus.WAITING, ("a",)),
+    }
+    assert kit.store.load_flow(Namespace("other"), ids_of[0]) is None
+    assert kit.store.load_flow(DEFAULT_NAMESPACE, FlowId(kit.new_id())) is None

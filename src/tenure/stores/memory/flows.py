@@ -9,13 +9,16 @@ from tenure.core.flow_rows import (
     Edge,
     EdgeCheck,
     Flow,
+    FlowStep,
+    FlowSummary,
+    FlowView,
     ParentPage,
     ParentResult,
     Unblocked,
     UnblockedJobs,
     parent_page,
 )
-from tenure.core.ids import Actor, FlowId, JobId
+from tenure.core.ids import Actor, FlowId, JobId, Namespace
 from tenure.core.lateness import why_not_held
 from tenure.core.leases import HeldLease
 from tenure.core.outcomes import Change
@@ -88,6 +91,47 @@ class MemoryFlows(MemoryPart):
         with self._lock:
             self._open()
             return [edge for child in sorted(children) for edge in self._edges.get(child, ())]
+
+    def list_flows(
+        self, namespace: Namespace, *, before: FlowId | None, limit: int
+    ) -> list[FlowSummary]:
+        """A page of flows, newest first. [FL9]"""
+        with self._lock:
+            self._open()
+            live = {job.flow_id for job in self._jobs.values() if job.finished_at is None}
+            found = sorted(
+                (each for each in self._flows.values() if each.namespace == namespace),
+                key=lambda each: each.id,
+                reverse=True,
+            )
+            page = [each for each in found if before is None or each.id < before][:limit]
+            return [FlowSummary(flow=each, is_live=each.id in live) for each in page]
+
+    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+        """A flow with its jobs and what they wait for. [FL9]"""
+        with self._lock:
+            self._open()
+            flow = self._flows.get(flow_id)
+            if flow is None or flow.namespace != namespace:
+                return None
+            jobs = sorted(
+                (job for job in self._jobs.values() if job.flow_id == flow_id),
+                key=lambda job: job.id,
+            )
+            return FlowView(
+                flow=flow,
+                steps=tuple(
+                    FlowStep(
+                        job_id=job.id,
+                        step=job.flow_step or "",
+                        kind=job.kind,
+                        queue=job.queue,
+                        status=job.status,
+                        after=tuple(edge.step for edge in self._edges.get(job.id, ())),
+                    )
+                    for job in jobs
+                ),
+            )
 
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""

@@ -487,6 +487,26 @@ DELETE FROM {t}edge_check WHERE job_id = :job_id AND noted_at = :noted_at;
 -- name: page_of_edges
 SELECT {edge_columns} FROM {t}job_edge {after_edge} ORDER BY child_id, position LIMIT :limit;
 
+-- name: list_flows
+SELECT f.id, f.namespace, f.name, f.made_at, f.jobs,
+       (SELECT m.id FROM {t}job AS m
+         WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL
+         LIMIT 1) IS NOT NULL
+  FROM {t}flow AS f WHERE f.namespace = :namespace {before_flow}
+ ORDER BY f.id DESC LIMIT :limit;
+
+-- name: load_flow
+SELECT f.id, f.namespace, f.name, f.made_at, f.jobs FROM {t}flow AS f
+ WHERE f.id = :flow_id AND f.namespace = :namespace;
+
+-- name: load_flow_jobs
+SELECT j.id, j.flow_step, j.kind, j.queue, j.status FROM {t}job AS j
+ WHERE j.flow_id = :flow_id AND j.flow_id IS NOT NULL ORDER BY j.id;
+
+-- name: load_flow_edges
+SELECT e.child_id, e.step FROM {t}job AS j JOIN {t}job_edge AS e ON e.child_id = j.id
+ WHERE j.flow_id = :flow_id AND j.flow_id IS NOT NULL ORDER BY e.child_id, e.position;
+
 -- name: load_parents
 SELECT e.position, e.step, e.outcome, j.result
   FROM {t}job_edge AS e LEFT JOIN {t}job AS j ON j.id = e.parent_id

@@ -10,13 +10,17 @@ from tenure.core.flow_rows import (
     PARENTS_PER_PAGE,
     Edge,
     EdgeCheck,
+    Flow,
+    FlowStep,
+    FlowSummary,
+    FlowView,
     ParentPage,
     ParentResult,
     Unblocked,
     UnblockedJobs,
     parent_page,
 )
-from tenure.core.ids import Actor, Epoch, JobId
+from tenure.core.ids import Actor, Epoch, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
 from tenure.core.lateness import why_not_held
 from tenure.core.leases import HeldLease
@@ -30,6 +34,8 @@ EDGE_COLUMNS = Edge.__struct_fields__
 COLUMN_WORDS = {"edge_columns": ", ".join(EDGE_COLUMNS)}
 EDGES_PER_PAGE = 2000
 
+_NEWEST: Shape = (("before_flow", ""),)
+_BEFORE: Shape = (("before_flow", "AND f.id < CAST(:before AS {uuid})"),)
 _FROM_THE_FIRST: Shape = (("after_edge", ""),)
 _FROM_THE_LAST: Shape = (
     ("after_edge", "WHERE (child_id, position) > (CAST(:child_id AS {uuid}), :position)"),
@@ -101,6 +107,47 @@ class SqlFlows(Transactional):
         rows = self._rows(self._query("load_edges", ids=self._pack(children)))
         return [_edge_from(row) for row in rows]
 
+    def list_flows(
+        self, namespace: Namespace, *, before: FlowId | None, limit: int
+    ) -> list[FlowSummary]:
+        """A page of flows, newest first. [FL9]"""
+        shape = _NEWEST if before is None else _BEFORE
+        query = self._query("list_flows", shape, namespace=namespace, before=before, limit=limit)
+        rows = self._rows(query, listing=True)
+        return [FlowSummary(flow=_flow_from(row[:5]), is_live=bool(row[5])) for row in rows]
+
+    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+        """A flow with its jobs and what they wait for. [FL9]"""
+        flows, jobs, edges = self._read(
+            lambda tx: tx.fetch(
+                self._query("load_flow", flow_id=flow_id, namespace=namespace),
+                self._query("load_flow_jobs", flow_id=flow_id),
+                self._query("load_flow_edges", flow_id=flow_id),
+                last=True,
+            ),
+            snapshot=True,
+            listing=True,
+        )
+        if not flows:
+            return None
+        after: dict[str, list[str]] = {}
+        for child_id, step in edges:
+            after.setdefault(child_id, []).append(step)
+        return FlowView(
+            flow=_flow_from(flows[0]),
+            steps=tuple(
+                FlowStep(
+                    job_id=job_id,
+                    step=step or "",
+                    kind=kind,
+                    queue=queue,
+                    status=_status(status),
+                    after=tuple(after.get(job_id, ())),
+                )
+                for job_id, step, kind, queue, status in jobs
+            ),
+        )
+
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
         jobs, [(now, epoch, _)], rows = self._read(
@@ -157,6 +204,11 @@ class SqlFlows(Transactional):
 def ended_members(changes: Sequence[Change]) -> list[JobId]:
     """The jobs of flows that these changes end, in the order of ids."""
     return sorted(change.job.id for change in changes if change.ends_member)
+
+
+def _flow_from(row: Row) -> Flow:
+    flow_id, namespace, name, made_at, jobs = row
+    return Flow(id=flow_id, namespace=namespace, name=name, made_at=Instant(made_at), jobs=jobs)
 
 
 def _parent_from(row: Row) -> ParentResult:

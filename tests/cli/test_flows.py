@@ -1,0 +1,63 @@
+"""`tenure flows`: what waits for what, and how to end all of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tenure import Flow, Tenure
+from tenure.conformance.spec import spec
+from tests.cli.harness import tenure
+
+
+@pytest.fixture
+def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flow:
+    """Two pages, their merge, and a notice."""
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    monkeypatch.setenv("TENURE_URL", url)
+    with Tenure(url) as app, app.flow("import 42") as made:
+        pages = [made.add(app.call("fetch", {"n": n})) for n in range(5)]
+        total = made.add(app.call("merge"), after=pages, name="total")
+        made.add(app.call("notify"), after=total, when="ended")
+    return made
+
+
+@spec("FL9")
+def test_flows_are_listed_with_their_state(flow: Flow) -> None:
+    listed = tenure("flows", "ls")
+    [record] = json.loads(tenure("flows", "ls", "--json").stdout)
+
+    assert "import 42" in listed.stdout
+    assert "live" in listed.stdout
+    assert (record["id"], record["jobs"], record["is_live"]) == (flow.id, 7, True)
+
+
+@spec("FL9")
+def test_a_flow_is_shown_as_a_graph_with_statuses(flow: Flow) -> None:
+    shown = tenure("flows", "show", flow.id).stdout
+    steps = json.loads(tenure("flows", "show", flow.id, "--json").stdout)["steps"]
+
+    assert "import 42: 7 jobs: 2 waiting, 5 queued" in shown
+    assert "fetch-1, fetch-2, fetch-3 and 2 more" in shown
+    assert [step["after"] for step in steps if step["name"] == "notify-1"] == [["total"]]
+
+
+@spec("T17", "FL9")
+def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
+    cancelled = tenure("flows", "cancel", flow.id, "--reason", "wrong file")
+    again = tenure("flows", "cancel", flow.id)
+    waited = tenure("flows", "wait", flow.id)
+
+    assert (cancelled.exit_code, again.exit_code, waited.exit_code) == (0, 0, 1)
+    assert "7 jobs: 7 cancelled" in waited.stdout
+    assert "ended" in tenure("flows", "ls").stdout
+
+
+def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
+    unknown = tenure("flows", "show", "01977420-dc00-7000-8000-000000000000")
+    wrong = tenure("flows", "show", "nonsense")
+    slow = tenure("flows", "wait", flow.id, "--timeout", "300ms")
+
+    assert (unknown.exit_code, wrong.exit_code, slow.exit_code) == (1, 2, 1)
+    assert "there is no flow 01977420" in unknown.stderr
+    assert "the flow has not ended: 7 jobs" in slow.stderr
