@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -70,13 +71,18 @@ def test_the_tests_of_every_subject_are_part_of_the_kit() -> None:
         assert {name for name, _ in subject_tests(subject)} <= tests.keys()
 
 
+def _walk_beside(wrong: type[MemoryStore]) -> None:
+    for seed in range(3, 8):  # one of them may go where the mistake does not show
+        walk({"right": MemoryFactory, "wrong": lambda: Wrong(wrong)}, seed=seed, steps=1000)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [FirstComeFirstServed, ForgetsSpawnedJobs, PurgesTooEarly, SharesKeysAcrossKinds],
 )
 def test_a_wrong_store_differs_from_the_right_one(wrong: type[MemoryStore]) -> None:
     with pytest.raises(AssertionError) as difference:
-        walk({"right": MemoryFactory, "wrong": lambda: Wrong(wrong)}, seed=3, steps=1000)
+        _walk_beside(wrong)
 
     (program,) = difference.value.__notes__
-    assert program.startswith("the program, seed 3:\n  some_jobs()\n")
+    assert re.match(r"the program, seed [3-7]:\n  some_jobs\(\)\n", program)

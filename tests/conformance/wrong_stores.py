@@ -16,6 +16,7 @@ from tenure.core.claims import (
     SessionKey,
 )
 from tenure.core.commands import Outage
+from tenure.core.concurrency import ConcurrencyKey, KeyState
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
@@ -54,6 +55,27 @@ class IgnoresRev(MemoryStore):
         if present is not None and change.expected_rev:
             change = replace(change, expected_rev=present.rev)
         return super()._matches(change, now)
+
+
+class RunsTwoOfAKey(MemoryStore):
+    """Counts the live leases of a concurrency key too low by one. [CK3]"""
+
+    def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
+        found = super()._concurrency_keys(namespace)
+        return {key: replace(state, live=max(0, state.live - 1)) for key, state in found.items()}
+
+
+class SharesConcurrencyKeys(MemoryStore):
+    """Counts the leases of equal keys of all groups. [CK1]"""
+
+    def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
+        found = super()._concurrency_keys(namespace)
+        return {
+            key: replace(
+                state, live=sum(each.live for other, each in found.items() if other.key == key.key)
+            )
+            for key, state in found.items()
+        }
 
 
 class ExceedsTheLimit(MemoryStore):
@@ -415,6 +437,8 @@ WRONG: dict[type[MemoryStore], str] = {
     IgnoresRev: "saving",
     ExceedsTheLimit: "queues",
     ForgetsRates: "rates",
+    RunsTwoOfAKey: "concurrency_keys",
+    SharesConcurrencyKeys: "concurrency_keys",
     ForgetsEvents: "saving",
     ForgetsSpawnedJobs: "saving",
     IgnoresTheEpoch: "clock_and_epoch",

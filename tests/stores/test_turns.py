@@ -1,18 +1,32 @@
 """Turns of concurrency keys in the SQL stores: who pays for them, and that they stay few."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import psycopg
 import pytest
+from msgspec.structs import replace
 
+from tenure import Tenure
 from tenure.conformance.spec import spec
 from tenure.core.commands import Enqueue
-from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, new_job_id
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
+from tenure.core.job import Job
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
-from tests.stores.lives import QUEUE, change, claim, complete, save, start
+from tests.stores.lives import (
+    QUEUE,
+    change,
+    claim,
+    claim_request,
+    complete,
+    planner,
+    save,
+    start,
+)
 
 AnyStore: TypeAlias = SqliteStore | PostgresStore
 
@@ -110,3 +124,31 @@ def test_a_key_has_one_turn_however_many_jobs_wait(store: AnyStore) -> None:
 
 def _table(store: AnyStore) -> str:
     return "tenure_key_turn" if isinstance(store, SqliteStore) else "tenure.key_turn"
+
+
+@spec("CK3", "CK4")
+def test_a_key_in_a_callers_open_transaction_holds_up_nobody(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True)
+    with closing(store), Tenure(postgres_url) as app:
+
+        @app.job(concurrency_key="customer_id")
+        def bill(customer_id: int) -> None: ...
+
+        first = bill.enqueue(42)
+        with psycopg.connect(postgres_url) as mine:
+            second = bill.using(connection=mine).enqueue(42)
+            third = bill.enqueue(42)
+            granted = _claimed(store, 1)
+            complete(store, start(store, granted))
+            next_one = _claimed(store, 2)
+        complete(store, start(store, next_one))
+
+        assert [job.id for job in granted] == [first.id]
+        assert [job.id for job in next_one] == [third.id]
+        assert [job.id for job in _claimed(store, 3)] == [second.id]
+
+
+def _claimed(store: PostgresStore, seq: int) -> list[Job]:
+    request = replace(claim_request(10, seq=seq), queues=(QueueName("default"),))
+    plan = store.claim(request.scope, [request.session], 10, planner(request))
+    return [grant.job for answer in plan.answers for grant in answer.grants]
