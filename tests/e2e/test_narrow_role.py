@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tenure.coordinator.retention import Retention
+from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Enqueue
@@ -23,17 +24,20 @@ from tenure.core.ids import (
     Kind,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
     new_job_id,
 )
-from tenure.core.instants import Duration
+from tenure.core.instants import Duration, seconds
 from tenure.core.kind_settings import KindSettings
 from tenure.core.rates import parse_rate
+from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.tokens import NewToken, TokenId
 from tenure.core.vocabulary import CancelMode, JobStatus, Role
 from tenure.errors import StoreError
 from tenure.wiring import open_store
 from tests.e2e.workers import Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -110,6 +114,19 @@ def test_retention_and_purge_work_as_the_narrow_role(narrow_site: Site) -> None:
     store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
 
     assert store.purge(older_than_us=AT_ONCE, limit=10) == 1
+
+
+def test_schedules_are_made_and_fired_as_the_narrow_role(narrow_site: Site) -> None:
+    often = ScheduleSpec(kind=Kind("add"), queue=QueueName("default"), every_us=seconds(1))
+    name, actor = ScheduleName("often"), Actor("operator:o")
+    put = PutSchedule(namespace=DEFAULT_NAMESPACE, name=name, actor=actor, spec=often)
+    narrow_site.coordinator.change_schedule(put)
+
+    until(
+        lambda: Firer(narrow_site.coordinator).fire_due().fired > 0,
+        "it has fired",
+        seen=lambda: narrow_site.store.list_schedules(DEFAULT_NAMESPACE),
+    )
 
 
 def test_rates_and_keys_work_as_the_narrow_role(narrow_site: Site) -> None:
