@@ -342,6 +342,35 @@ def test_a_claim_that_read_from_its_mark_does_not_hide_what_the_front_showed_mea
 
 
 @spec("Z8")
+def test_a_job_that_becomes_ready_while_a_claim_is_under_way_is_claimed_next() -> None:
+    model = marked_model()
+    model.begin(0, KINDS)
+    model.read(-1, 1)
+    model.arrive(0, SEND, 0, at=1)
+    model.tell()
+
+    model.end(0, 1)
+
+    model.step += 1
+    _claimed_at_once(0, KINDS, 1)(model)
+    assert model.entries[-1].is_claimed
+
+
+@spec("Z8")
+def test_a_job_that_a_claim_left_is_claimed_next() -> None:
+    model = marked_model()
+    model.begin(0, KINDS)
+    model.read(-1, 2)
+    first, _ = model.claims[0].held
+
+    model.end(0, -1)
+
+    model.step += 1
+    _claimed_at_once(0, KINDS, 1)(model)
+    assert first.is_claimed
+
+
+@spec("Z8")
 def test_after_a_hint_the_front_is_read_for_a_twentieth_of_the_time() -> None:
     clock = Clock()
     marks = ClaimMarks(monotonic=clock)
