@@ -329,9 +329,7 @@ Command: TypeAlias = (
 
 _encode = msgspec.msgpack.Encoder().encode
 _REPORTS = frozenset(get_args(Settle))
-_NAMES: dict[type[Command], bytes] = {
-    kind: kind.__name__.encode() for kind in (*get_args(Command), ScheduledEnqueue)
-}
+_NAMES: dict[type[Command], bytes] = {kind: kind.__name__.encode() for kind in get_args(Command)}
 
 
 def fingerprint(command: Command) -> Fingerprint:
