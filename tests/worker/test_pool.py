@@ -27,7 +27,7 @@ from tenure.worker.messages import (
     Run,
 )
 from tenure.worker.options import WorkerOptions
-from tenure.worker.outcomes import Killed, Returned, Stopped
+from tenure.worker.outcomes import Died, Killed, Returned, Stopped
 from tenure.worker.pool import BEGUN_PER_CORE, Pool
 from tenure.worker.stats import Stats
 from tests.support.waiting import PATIENCE_S
@@ -222,3 +222,22 @@ def test_an_attempt_that_has_not_begun_is_killed_without_its_child() -> None:
         loop.pool.kill(BEGUN_PER_CORE)
 
         assert loop.events == [Finished(BEGUN_PER_CORE, Killed())]
+
+
+@pytest.mark.usefixtures("one_core")
+def test_after_crashes_the_next_attempts_begin_in_children_that_are_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = boot_now()
+    with a_loop(children=4, clock=lambda: now) as loop:
+        loop.wait_for_children(4)
+        monkeypatch.setattr(loop.pool, "_spawn_missing", lambda lane: None)
+
+        for run in range(BEGUN_PER_CORE):
+            loop.begin(run, "crash", b'{"how": "exit"}')
+        loop.begin(BEGUN_PER_CORE, "pid")
+        loop.turn_until(lambda: len(loop.events) > BEGUN_PER_CORE)
+
+        [*crashed, last] = [each.outcome for each in loop.events if isinstance(each, Finished)]
+        assert [type(each) for each in crashed] == [Died] * BEGUN_PER_CORE
+        assert isinstance(last, Returned)

@@ -669,6 +669,8 @@ class Pool:
             else:
                 self._finish(slot, Died(how))
         self._unflushed.pop(child, None)
+        if not self._is_closing:
+            self._assign_waiting(child.lane)  # others may have waited for what ran in it
         self._spawn_missing(child.lane)
 
     def _has_lease_ended(self, slot: _Slot) -> bool:
