@@ -1,6 +1,7 @@
 """Claims that begin at a mark: what they find, what they may miss, and for how long."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from hashlib import blake2b
@@ -19,18 +20,22 @@ from tenure.core.commands import Enqueue, Release
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Actor,
+    Epoch,
     JobId,
     Kind,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
     new_job_id,
+    operator_actor,
 )
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, Moment
 from tenure.core.rates import Rate, RateUnit
+from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, plan_firing
 from tenure.deadlines import deadline
 from tenure.ports import Hint, HintedChange
 from tenure.stores.postgres.store import PostgresStore
@@ -371,6 +376,32 @@ def test_a_job_that_a_claim_left_is_claimed_next() -> None:
 
 
 @spec("Z8")
+def test_a_job_that_becomes_ready_while_a_claim_moves_its_mark_is_not_hidden() -> None:
+    first, urgent = (enqueued(SEND, priority=level, at=1, number=level) for level in (0, 1))
+    claims: list[MarkedClaim] = []
+    arrivals: list[threading.Thread] = []
+
+    def monotonic() -> float:
+        """Called last while the mark is being moved."""
+        if claims and not arrivals:
+            arrivals.append(threading.Thread(target=marks.made_ready, args=([urgent],)))
+            arrivals[0].start()
+            arrivals[0].join(0.2)
+        return 100.0
+
+    marks = ClaimMarks(monotonic=monotonic)
+    with marks.claim(scope_of(SEND)) as reading:
+        claims.append(reading)
+        reading.is_short({QUEUE: 1}, {QUEUE: 1})
+        reading.note([first.job])
+        reading.granted = {first.job.id}
+    arrivals[0].join()
+
+    with marks.claim(scope_of(SEND)) as following:
+        assert not following.begins_at
+
+
+@spec("Z8")
 def test_after_a_hint_the_front_is_read_for_a_twentieth_of_the_time() -> None:
     clock = Clock()
     marks = ClaimMarks(monotonic=clock)
@@ -577,6 +608,30 @@ def test_a_hint_of_another_process_reaches_the_marks(queue: Queue, postgres_url:
     [marks] = queue.marks._marks.values()
     until(lambda: marks[SEND,].is_hinted, "the hint arrives")
     stop()
+
+
+@spec("Z8", "SC3")
+def test_the_job_of_a_schedule_is_not_passed_over(queue: Queue) -> None:
+    for number in range(3):
+        queue.enqueue(SEND, 0, number + 10)
+    queue.claim((SEND,), 1)
+    put = PutSchedule(
+        namespace=DEFAULT_NAMESPACE,
+        name=ScheduleName("s"),
+        actor=operator_actor("o"),
+        spec=ScheduleSpec(kind=SEND, queue=queue.name, every_us=seconds(60), priority=9),
+    )
+    made = decide_schedule(None, put, Moment(now=Instant(1), epoch=Epoch(1), entropy=b""))
+    assert made.change is not None
+    at = Moment(now=Instant(1 + seconds(60)), epoch=Epoch(1), entropy=b"")
+    firing = plan_firing(made.change.schedule, None, at).change
+    assert firing.job is not None
+
+    for each in (made.change, firing):
+        assert queue.store.save_schedule(each, epoch=Epoch(1))
+
+    assert queue.has_marks
+    assert queue.claim((SEND,), 1) == [firing.job.job.id]
 
 
 @spec("Z4", "Z8")

@@ -238,6 +238,5 @@ def test_after_crashes_the_next_attempts_begin_in_children_that_are_free(
         loop.begin(BEGUN_PER_CORE, "pid")
         loop.turn_until(lambda: len(loop.events) > BEGUN_PER_CORE)
 
-        [*crashed, last] = [each.outcome for each in loop.events if isinstance(each, Finished)]
-        assert [type(each) for each in crashed] == [Died] * BEGUN_PER_CORE
-        assert isinstance(last, Returned)
+        ends = {each.run: type(each.outcome) for each in loop.events if isinstance(each, Finished)}
+        assert ends == dict.fromkeys(range(BEGUN_PER_CORE), Died) | {BEGUN_PER_CORE: Returned}

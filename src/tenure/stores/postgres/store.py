@@ -444,16 +444,19 @@ class PostgresStore(SqlStore):
         begun = self._memory.begin()
         saved = super().save_schedule(change, epoch=epoch)
         if saved and change.job is not None:
-            self._memory.acknowledged([change.job], begun=begun)
-            self._hint([change.job], change.job.job.enqueued_at)
+            self._remember([change.job], change.job.job.enqueued_at, begun=begun)
         return saved
 
     def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
         written = [change for change in changes if change.job.id in saved.applied]
+        self._remember(written, saved.now, begun=begun)
+
+    def _remember(self, written: Sequence[Change], now: Instant, *, begun: int) -> None:
+        """After every commit of changes but a claim's, which makes no job ready."""
         if self._claim_marks is not None:
             self._claim_marks.made_ready(written)
         self._memory.acknowledged(written, begun=begun)
-        self._hint(written, saved.now)
+        self._hint(written, now)
 
     # --- hints ---------------------------------------------------------------------------------
 

@@ -139,8 +139,9 @@ class ClaimMarks:
 
     def made_ready(self, changes: Iterable[Change]) -> None:
         """These changes of this process are committed: what is ready by them must be found."""
-        if not self._marks and not self._under_way:
-            return
+        with self._lock:  # a claim that ends moves its mark with the lock held
+            if not self._marks and not self._under_way:
+                return
         lowest: dict[tuple[Namespace, QueueName, Kind], Place] = {}
         for change in changes:
             for each in (change, *change.spawned) if change.spawned else (change,):
