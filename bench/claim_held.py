@@ -15,7 +15,7 @@ from bench.harness import BrokenHistory, Options, Row, Stopwatch, interleave, sa
 from bench.servers import coordinator_of, durable_postgres, settle
 from bench.workload import KIND, Coordinated, Worker, accepted, enqueue, in_threads, new_jobs
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
 from tenure.stores.postgres.store import PostgresStore
 from tests.support.postgres import PostgresServer
@@ -64,7 +64,7 @@ def claims(server: PostgresServer, *, held: int) -> Iterator[Claims]:
         if held:
             say(f"  enqueueing {held:,} jobs that a rate holds back")
             rate = parse_rate("rate", "1/d", 1)
-            store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=HELD, rate=rate))
+            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=rate))
             for start in range(0, held, 1000):
                 jobs = new_jobs(min(1000, held - start))
                 accepted(service.report([replace(job, kind=HELD, priority=1) for job in jobs]))

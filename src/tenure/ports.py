@@ -58,7 +58,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
@@ -394,11 +394,11 @@ class JobStore(Protocol):
         """Every kind that has settings, by name."""
 
     def put_kind(
-        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
-        """Set what holds for a kind; with `only_new`, only if the store has no settings of it.
-        Returns what the store has then. When this returns no claim that ignores it can commit.
-        [RL5] [RL6]"""
+        """Set what holds for a kind; what is UNSET stays as it is. With `only_new`, only if the
+        store has no settings of it. Returns what the store has then. When this returns no claim
+        that ignores it can commit. [RL5] [RL6]"""
 
     def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
         """The rates that jobs of this kind in this queue are under: the queue's, then the kind's.

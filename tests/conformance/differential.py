@@ -50,7 +50,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.schedules import (
@@ -82,6 +82,8 @@ QUEUES = (QueueName("default"), QueueName("other"))
 KINDS = (Kind("task"), Kind("report"))
 RATES = (None, None, None, "none", "none", "1/s", "2/s")
 """None leaves a rate as it is."""
+KEY_LIMITS = (None, None, 0, 2, 3)
+"""None leaves a limit as it is, 0 removes it."""
 KEYS = (None, None, "k", "K", "ключ")
 CONCURRENCY = ((None, None), ("1", None), (None, None), ("1", "g"), ("2", None), ("1", "g"))
 """The concurrency keys and groups of the jobs of a program, in turns."""
@@ -191,8 +193,7 @@ class Differential(RuleBasedStateMachine):
             priority=priority,
             delay_us=seconds(delay_s),
             on_dead_letter=REPORT if number % 3 == 2 else None,
-            # Whether an expired job keeps its key's turn until the sweep is up to a store. [EX2]
-            expires_us=seconds(20) if number % 5 == 4 and concurrency_key is None else None,
+            expires_us=seconds(20) if number % 5 == 4 else None,
             dedupe_key=key,
             concurrency_key=concurrency_key,
             concurrency_group=concurrency_group,
@@ -509,13 +510,21 @@ class Differential(RuleBasedStateMachine):
         self.worlds.step("what was fired", lambda world: Firer(world.coordinator).fire_due())
         self.find_new_jobs()
 
-    @rule(kind=st.integers(0, 1), rate=st.sampled_from(RATES), only_new=st.booleans())
-    def put_kind(self, kind: int, rate: str | None, only_new: bool) -> None:
-        wanted = _rate(rate)
-        settings = KindSettings(kind=KINDS[kind], rate=None if wanted is UNSET else wanted)
+    @rule(
+        kind=st.integers(0, 1),
+        rate=st.sampled_from(RATES),
+        limit=st.sampled_from(KEY_LIMITS),
+        only_new=st.booleans(),
+    )
+    def put_kind(self, kind: int, rate: str | None, limit: int | None, only_new: bool) -> None:
+        change = KindChange(
+            kind=KINDS[kind],
+            rate=_rate(rate),
+            concurrency_limit=UNSET if limit is None else limit or None,
+        )
         self.worlds.step(
             "put_kind",
-            lambda world: world.store.put_kind(DEFAULT_NAMESPACE, settings, only_new=only_new),
+            lambda world: world.store.put_kind(DEFAULT_NAMESPACE, change, only_new=only_new),
         )
 
     @rule(

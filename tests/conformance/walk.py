@@ -11,6 +11,7 @@ from tenure.conformance.harness import StoreFactory
 from tenure.core.vocabulary import CatchUp, EventCause, Overlap, Stage
 from tests.conformance.differential import (
     FAILS,
+    KEY_LIMITS,
     KEYS,
     KINDS,
     POLICIES,
@@ -132,6 +133,7 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
         lambda luck: {
             "kind": luck.randint(0, 1),
             "rate": luck.choice(RATES),
+            "limit": luck.choice(KEY_LIMITS),
             "only_new": luck.random() < 0.3,
         },
     ),

@@ -29,7 +29,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Duration, seconds
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
 from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.tokens import NewToken, TokenId
@@ -133,7 +133,7 @@ def test_rates_and_keys_work_as_the_narrow_role(narrow_site: Site) -> None:
     store = narrow_site.store
     queue, rate = QueueName("default"), parse_rate("rate", "1/h", 2)
     store.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None, rate=rate)
-    store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=Kind("add"), rate=rate))
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("add"), rate=rate))
     with closing(Coordinator(store)) as coordinator:
         coordinator.execute_many(
             [

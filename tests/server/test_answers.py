@@ -541,6 +541,23 @@ def test_operators_set_rates_and_workers_declare_them(stage: Stage) -> None:
     assert stage.call("kinds", role=V).json["kinds"] == [changed.json]
 
 
+@spec("RL5", "CK7")
+def test_what_a_message_about_a_kind_does_not_name_stays_as_it_is(stage: Stage) -> None:
+    stage.call("set-kind", {"rate": "9/s", "burst": 4}, role=O, kind="k")
+    stage.call("set-kind", {"concurrency_limit": 2}, role=O, kind="k")
+
+    changed = stage.call("set-kind", {"rate": None}, role=O, kind="k")
+    refused = stage.call("set-kind", {}, role=O, kind="k")
+    alone = stage.call("set-kind", {"burst": 3, "concurrency_limit": 5}, role=O, kind="k")
+
+    assert (changed.json["rate"], changed.json["concurrency_limit"]) == (None, 2)
+    assert [(each.status, each.json["field"]) for each in (refused, alone)] == [
+        (422, "rate"),
+        (422, "burst"),
+    ]
+    assert stage.call("kinds", role=V).json["kinds"] == [changed.json]
+
+
 @spec("RL4")
 @pytest.mark.parametrize(
     ("body", "field"),

@@ -32,7 +32,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.outcomes import Change, Moment
 from tenure.core.rates import Rate, RateUnit
 from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, plan_firing
@@ -661,11 +661,11 @@ def test_a_kind_that_its_rate_holds_back_is_not_passed_over_afterwards(queue: Qu
         queue.enqueue(SEND, 0, number + 10)
     for number in range(4):
         queue.enqueue(CALL, 0, number + 20)
-    queue.store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=SEND, rate=slow))
+    queue.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=slow))
 
     while_slow = [queue.claim(KINDS, 1) for _ in range(3)]
     has_marks = queue.has_marks
-    queue.store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=SEND))
+    queue.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=None))
     afterwards = [queue.claim(KINDS, 1) for _ in range(2)]
 
     sent, called = queue.expected((SEND,), 9), queue.expected((CALL,), 9)

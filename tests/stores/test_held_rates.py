@@ -8,7 +8,7 @@ from tenure.conformance.spec import spec
 from tenure.core.claims import kind_meter
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.held_meters import HeldMeters
@@ -41,7 +41,7 @@ def test_a_claim_leaves_a_rate_without_room_out_and_needs_no_lock_for_it(
     store = postgres_store
     enqueue(store, 3)
     if lock == "kind":
-        store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=SEND, rate=RATE))
+        store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=RATE))
     else:
         store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=None, rate=RATE)
     assert claimed_kinds(store, 1) == [SEND]

@@ -25,7 +25,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Duration, seconds
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.ports import NO_WAIT, Hint, HintedChange, Store
 from tenure.stores.memory.store import MemoryStore
 from tenure.stores.postgres import notifications
@@ -390,7 +390,7 @@ def test_a_change_of_a_kind_wakes_the_workers_of_every_queue(on_postgres: Pair) 
     second.watch(heard.append)
     until(lambda: heard == [None], "it listens")
 
-    first.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=Kind("send")))
+    first.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send")))
 
     until(lambda: READY in heard, "it is heard")
 

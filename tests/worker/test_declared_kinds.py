@@ -6,7 +6,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
 from tenure.handlers.registry import Registry, make_handler
 from tenure.stores.memory.store import MemoryStore
@@ -51,7 +51,7 @@ def test_a_starting_worker_says_that_it_declares_something_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStore()
-    store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=LETTER))
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=None))
     caplog.set_level(logging.WARNING, logger="tenure.worker")
 
     declare_and_warn(store, DEFAULT_NAMESPACE, registry("10/s"))

@@ -1,8 +1,7 @@
 """`tenure kinds …`: list what is set for kinds, and set it."""
 
 import click
-import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from tenure.cli.application import app_value, load_app, token_for, url_for
 from tenure.cli.common import (
@@ -17,7 +16,7 @@ from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, kind_record
 from tenure.worker.declared_kinds import settings_of
@@ -81,7 +80,7 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
             if before is not None and before.is_declared_as(wanted):
                 click.echo(f"{kind}: {wanted}, as before")
                 continue
-            kept = serving.store.put_kind(found.namespace, wanted)
+            kept = serving.store.put_kind(found.namespace, wanted.as_change())
             was = "" if before is None else f" (was {before})"
             click.echo(f"{kind}: {kept}{was}")
     if not declared:
@@ -120,21 +119,18 @@ def limit_kind(
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("KIND", kind)
-        known = {each.kind: each for each in serving.store.list_kinds(Namespace(namespace))}
-        settings = known.get(Kind(kind), KindSettings(kind=Kind(kind)))
-        if not isinstance(wanted, UnsetType):
-            settings = msgspec.structs.replace(settings, rate=wanted)
-        if concurrency_limit is not None:
-            settings = msgspec.structs.replace(settings, concurrency_limit=limit)
-        kept = serving.store.put_kind(Namespace(namespace), settings)
+        change = KindChange(kind=Kind(kind), rate=wanted, concurrency_limit=limit)
+        kept = serving.store.put_kind(Namespace(namespace), change)
     said = "no rate" if kept.rate is None else rate_in_words(kept.rate)
     if kept.concurrency_limit is not None:
         said += f", at most {kept.concurrency_limit} at a time for each key"
     click.echo(f"{printable(kind)}: {said}")
 
 
-def _given_limit(text: str | None) -> int | None:
-    if text is None or text.strip().lower() == "none":
+def _given_limit(text: str | None) -> int | UnsetType | None:
+    if text is None:
+        return UNSET
+    if text.strip().lower() == "none":
         return None
     number = int(text) if text.isascii() and text.isdecimal() else text
     try:

@@ -24,7 +24,7 @@ from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
@@ -197,16 +197,14 @@ class Kinds:
         name = Kind(plain(kind))
         check_name("kind", name)
         wanted = changed_rate(rate, burst)
+        if rate is UNSET and concurrency_limit is UNSET:
+            hint = "give one of them"
+            raise InvalidInput("rate", "is missing, and so is concurrency_limit", hint=hint)
         if concurrency_limit is not None and concurrency_limit is not UNSET:
             check_concurrency_limit("concurrency_limit", concurrency_limit)
         namespace = self._channel.namespace
-        known = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
-        settings = next((each for each in known if each.kind == name), KindSettings(kind=name))
-        if wanted is not UNSET:
-            settings = msgspec.structs.replace(settings, rate=wanted)
-        if concurrency_limit is not UNSET:
-            settings = msgspec.structs.replace(settings, concurrency_limit=concurrency_limit)
-        kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, settings))
+        change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit)
+        kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, change))
         return kind_record(kept)
 
 

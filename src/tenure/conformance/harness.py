@@ -56,7 +56,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory
@@ -458,7 +458,7 @@ class Kit:
 
     def rate_of_kind(self, rate: Rate | None, kind: Kind = KIND) -> KindSettings:
         """Set the rate of a kind, or remove it."""
-        return self.store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=kind, rate=rate))
+        return self.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=kind, rate=rate))
 
     def sweep(self, job: Job, *outages: Outage) -> Reply:
         """Record the expiry of this job's lease and deadlines."""

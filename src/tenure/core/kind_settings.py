@@ -6,6 +6,7 @@ side by side do not overwrite each other's settings. [RL6]
 """
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenure.core.ids import Kind
 from tenure.core.instants import Instant
@@ -36,26 +37,33 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
         dated = {"rate_since": other.rate_since, "concurrency_since": other.concurrency_since}
         return msgspec.structs.replace(self, **dated) == other
 
+    def as_change(self) -> "KindChange":
+        """The change that leaves exactly this."""
+        return KindChange(kind=self.kind, rate=self.rate, concurrency_limit=self.concurrency_limit)
 
-def put_over(before: KindSettings | None, wanted: KindSettings, now: Instant) -> KindSettings:
-    """`wanted` as it is stored over `before`: a rate that stays the same keeps its instant, because
-    `verify` checks the rate from there on. [RL5]"""
-    if wanted.rate is None:
-        since = None
-    elif before is not None and before.rate == wanted.rate:
-        since = before.rate_since
-    else:
-        since = now
-    return msgspec.structs.replace(
-        wanted, rate_since=since, concurrency_since=_limited_since(before, wanted, now)
+
+class KindChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to set for a kind or a group. UNSET stays as it is: whoever sets one of them may not
+    have seen what another has just set for the other. None removes it. [RL5]"""
+
+    kind: Kind
+    rate: Rate | UnsetType | None = UNSET
+    concurrency_limit: int | UnsetType | None = UNSET
+
+
+def put_over(before: KindSettings | None, wanted: KindChange, now: Instant) -> KindSettings:
+    """What is stored after this change of `before`. What stays the same keeps its instant, because
+    `verify` checks rates and limits from there on; so does a limit that was removed. [RL5] [CK7]"""
+    known = before or KindSettings(kind=wanted.kind)
+    rate = known.rate if wanted.rate is UNSET else wanted.rate
+    limit = (
+        known.concurrency_limit if wanted.concurrency_limit is UNSET else wanted.concurrency_limit
     )
-
-
-def _limited_since(
-    before: KindSettings | None, wanted: KindSettings, now: Instant
-) -> Instant | None:
-    """From when on `verify` holds claims against this limit; also one that was removed. [CK7]"""
-    known = None if before is None else before.concurrency_limit
-    if known != wanted.concurrency_limit:
-        return now
-    return None if before is None else before.concurrency_since
+    rate_since = known.rate_since if rate == known.rate else now
+    return KindSettings(
+        kind=wanted.kind,
+        rate=rate,
+        rate_since=None if rate is None else rate_since,
+        concurrency_limit=limit,
+        concurrency_since=known.concurrency_since if limit == known.concurrency_limit else now,
+    )

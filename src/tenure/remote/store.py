@@ -18,7 +18,7 @@ from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.rates import Rate, RateStanding
@@ -359,18 +359,18 @@ class RemoteStore:
         return [standing_of(record) for record in found.rates]
 
     def put_kind(
-        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         """Set what holds for a kind."""
-        rate = settings.rate
+        rate = change.rate
         call = Call(
             name="declare-kind" if only_new else "set-kind",
-            parts={"kind": str(settings.kind)},
+            parts={"kind": str(change.kind)},
             query=NamespaceQuery(namespace=namespace),
             message=KindMessage(
-                rate=None if rate is None else str(rate),
-                burst=None if rate is None else rate.burst,
-                concurrency_limit=settings.concurrency_limit,
+                rate=str(rate) if isinstance(rate, Rate) else rate,
+                burst=rate.burst if isinstance(rate, Rate) else None,
+                concurrency_limit=change.concurrency_limit,
             ),
         )
         return kind_of(self._caller.ask(call, KindRecord))

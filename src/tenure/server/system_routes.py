@@ -3,14 +3,14 @@
 from functools import cache
 from typing import Any
 
-import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode
@@ -72,7 +72,7 @@ async def put_queue(call: Call) -> Response:
 
 
 def _limits(body: LimitMessage) -> dict[str, Any]:
-    if body.rate is msgspec.UNSET:
+    if body.rate is UNSET:
         if body.burst is not None:
             raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
         if body.limit is None:
@@ -81,12 +81,12 @@ def _limits(body: LimitMessage) -> dict[str, Any]:
     return {"limit": body.limit, "rate": _rate(body.rate, body.burst)}
 
 
-def _rate(rate: str | None, burst: int | None) -> Rate | None:
-    if rate is not None:
+def _rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType | None:
+    if rate is not None and rate is not UNSET:
         return parse_rate("rate", rate, burst)
     if burst is not None:
         raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
-    return None
+    return rate
 
 
 async def rates(call: Call) -> Response:
@@ -120,13 +120,16 @@ async def put_kind(call: Call) -> Response:
     else:
         call.principal.check_whole_kind(kind)
     body: KindMessage = call.body
-    settings = KindSettings(
+    if not only_new and body.rate is UNSET and body.concurrency_limit is UNSET:
+        hint = "give one of them"
+        raise InvalidInput("rate", "is missing, and so is concurrency_limit", hint=hint)
+    change = KindChange(
         kind=kind,
         rate=_rate(body.rate, body.burst),
         concurrency_limit=body.concurrency_limit,
     )
     kept = await call.services.blocking(
-        lambda: call.store.put_kind(namespace, settings, only_new=only_new)
+        lambda: call.store.put_kind(namespace, change, only_new=only_new)
     )
     call.services.waiting_claims.settings_changed(namespace)
     return answer(kind_record(kept))

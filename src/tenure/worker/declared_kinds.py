@@ -43,7 +43,7 @@ def declare_kinds(
     for wanted in declared:
         kept = stored.get(wanted.kind)
         if kept is None:
-            kept = store.put_kind(namespace, wanted, only_new=True)
+            kept = store.put_kind(namespace, wanted.as_change(), only_new=True)
         if not kept.is_declared_as(wanted):
             yield Difference(wanted, kept)
 

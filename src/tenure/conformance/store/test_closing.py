@@ -27,7 +27,7 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Duration
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
@@ -114,7 +114,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
     "list_kinds": lambda store: store.list_kinds(DEFAULT_NAMESPACE),
     "list_rates": lambda store: store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND),
-    "put_kind": lambda store: store.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=KIND)),
+    "put_kind": lambda store: store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND)),
     "tick": lambda store: store.tick(),
     "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),
     "outages": lambda store: store.outages(since=BEGINNING),

@@ -8,7 +8,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.claims import QueueState, kind_meter, queue_meter
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.rates import Rate, parse_rate
 
 OTHER_QUEUE = QueueName("other")
@@ -152,7 +152,7 @@ def test_a_rate_that_is_set_elsewhere_is_seen_by_the_next_claim(kit: Kit) -> Non
     kit.claimed()
     other = kit.factory.reopen()
 
-    other.put_kind(DEFAULT_NAMESPACE, KindSettings(kind=KIND, rate=rate("1/s", 2)))
+    other.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("1/s", 2)))
     assert len(kit.claimed(limit=9)) == 2
     kit.advance(seconds=5)
     other.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=None, rate=rate("1/s", 1))
@@ -193,15 +193,34 @@ def test_the_settings_of_a_queue_are_changed_one_by_one(kit: Kit) -> None:
     assert kit.rate(None) == QueueState(name=QUEUE, paused=True, limit=4)
 
 
+@spec("RL5", "CK7")
+def test_the_settings_of_a_kind_are_changed_one_by_one(kit: Kit) -> None:
+    """Two operators may set one of them each at the same time."""
+    kit.rate_of_kind(rate("5/m"))
+    kit.advance(seconds=1)
+    limited_at = kit.now()
+    kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, concurrency_limit=2))
+    kit.advance(seconds=1)
+
+    kept = kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=None))
+
+    assert kept == KindSettings(kind=KIND, concurrency_limit=2, concurrency_since=limited_at)
+    assert kit.store.list_kinds(DEFAULT_NAMESPACE) == [kept]
+    kit.rate_of_kind(rate("7/m"))
+    change = KindChange(kind=KIND, concurrency_limit=None)
+    unlimited = kit.store.put_kind(DEFAULT_NAMESPACE, change)
+    assert (unlimited.rate, unlimited.concurrency_limit) == (rate("7/m"), None)
+
+
 @spec("RL6")
 def test_only_new_settings_of_a_kind_are_written_by_a_worker(kit: Kit) -> None:
     store = kit.store
     first = store.put_kind(
-        DEFAULT_NAMESPACE, KindSettings(kind=KIND, rate=rate("1/s")), only_new=True
+        DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("1/s")), only_new=True
     )
 
     second = store.put_kind(
-        DEFAULT_NAMESPACE, KindSettings(kind=KIND, rate=rate("9/s")), only_new=True
+        DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("9/s")), only_new=True
     )
 
     assert first.rate == rate("1/s")
@@ -214,7 +233,7 @@ def test_a_kind_without_a_rate_stays_known(kit: Kit) -> None:
     kit.rate_of_kind(None)
 
     kept = kit.store.put_kind(
-        DEFAULT_NAMESPACE, KindSettings(kind=KIND, rate=rate("9/s")), only_new=True
+        DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("9/s")), only_new=True
     )
 
     assert kept == KindSettings(kind=KIND)
@@ -225,7 +244,7 @@ def test_kinds_with_settings_are_listed_by_name(kit: Kit) -> None:
     kit.rate_of_kind(rate("1/s"), Kind("b"))
     kit.rate_of_kind(rate("2/s"), Kind("a"))
     elsewhere = Namespace("elsewhere")
-    kit.store.put_kind(elsewhere, KindSettings(kind=Kind("z"), rate=rate("3/s")))
+    kit.store.put_kind(elsewhere, KindChange(kind=Kind("z"), rate=rate("3/s")))
 
     found = kit.factory.reopen().list_kinds(DEFAULT_NAMESPACE)
 
@@ -235,7 +254,7 @@ def test_kinds_with_settings_are_listed_by_name(kit: Kit) -> None:
 @spec("RL1")
 def test_a_rate_of_another_namespace_does_not_count(kit: Kit) -> None:
     elsewhere = Namespace("elsewhere")
-    kit.store.put_kind(elsewhere, KindSettings(kind=KIND, rate=rate("1/d")))
+    kit.store.put_kind(elsewhere, KindChange(kind=KIND, rate=rate("1/d")))
     for _ in range(3):
         kit.enqueue()
         kit.enqueue(namespace=elsewhere)
@@ -340,7 +359,7 @@ def test_every_rate_that_is_set_is_known_with_its_instant(kit: Kit) -> None:
     kit.rate(rate("1/s", 2))
     kit.limit(3, OTHER_QUEUE)
     kit.rate_of_kind(None)
-    kit.store.put_kind(elsewhere, KindSettings(kind=OTHER_KIND, rate=rate("5/m")))
+    kit.store.put_kind(elsewhere, KindChange(kind=OTHER_KIND, rate=rate("5/m")))
 
     found = {(each.namespace, each.meter): each for each in kit.store.rates_in_force()}
 

@@ -42,7 +42,7 @@ from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
-from tenure.core.kind_settings import KindSettings, put_over
+from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.observations import (
     MAX_OBSERVATIONS_PER_LEASE,
@@ -486,15 +486,15 @@ class MemoryStore(
             return standings(rates, states, self._clock())
 
     def put_kind(
-        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         """Change a kind's settings."""
         with self._lock:
             self._open()
-            before = self._kinds.get((namespace, settings.kind))
+            before = self._kinds.get((namespace, change.kind))
             if before is None or not only_new:
-                before = put_over(before, settings, self._clock())
-                self._kinds[namespace, settings.kind] = before
+                before = put_over(before, change, self._clock())
+                self._kinds[namespace, change.kind] = before
                 self._watchers.tell(None)
             return before
 

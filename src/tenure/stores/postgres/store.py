@@ -22,7 +22,7 @@ from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change
 from tenure.core.rates import Rate
 from tenure.core.schedules import ScheduleChange
@@ -480,10 +480,10 @@ class PostgresStore(SqlStore):
         return state
 
     def put_kind(
-        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         """Change a kind's settings: jobs of any queue may be ready now."""
-        kept = super().put_kind(namespace, settings, only_new=only_new)
+        kept = super().put_kind(namespace, change, only_new=only_new)
         queues = self.list_queues(namespace)[:MAX_HINTED_QUEUES]
         self._notifications.tell(
             [Hint(HintedChange.READY, namespace, state.name) for state in queues]

@@ -14,7 +14,7 @@ from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, st
 from tenure.core.concurrency import concurrency_limit_of
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindSettings, put_over
+from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.ports import GrantMade, RateInForce, in_force
 from tenure.stores.sql.rows import Row
@@ -84,18 +84,18 @@ class SqlLimits(Transactional):
         return self._read(read)
 
     def put_kind(
-        self, namespace: Namespace, settings: KindSettings, *, only_new: bool = False
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         """Change a kind's settings, after all claims that use the old ones have ended."""
-        key = {"namespace": namespace, "kind": settings.kind}
+        key = {"namespace": namespace, "kind": change.kind}
 
-        def change(tx: Transaction) -> KindSettings:
+        def put(tx: Transaction) -> KindSettings:
             tx.fetch(*self._kinds_lock())
             rows, [(now, _)] = tx.fetch(self._query("load_kind", **key), self._query("moment"))
             before = kind_settings_from(rows[0]) if rows else None
             if before is not None and only_new:
                 return before
-            after = put_over(before, settings, Instant(now))
+            after = put_over(before, change, Instant(now))
             tx.fetch(
                 self._query("delete_kind", **key),
                 self._query(
@@ -108,12 +108,12 @@ class SqlLimits(Transactional):
                 self._query("raise_kind_settings_rev"),
                 # Their turns are chosen again, because more or fewer may run now. [CK7]
                 self._query(
-                    "note_keys_of_group", namespace=namespace, concurrency_group=settings.kind
+                    "note_keys_of_group", namespace=namespace, concurrency_group=change.kind
                 ),
             )
             return after
 
-        return self._write(change)
+        return self._write(put)
 
     def rates_in_force(self) -> list[RateInForce]:
         """Every rate that is set."""
