@@ -7,7 +7,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.instants import seconds
 from tenure.core.job import Job
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.rates import parse_rate
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
 
@@ -197,6 +197,53 @@ def test_a_cancelled_job_gives_its_turn_to_the_next(kit: Kit) -> None:
     assert ids(kit.claimed(limit=10)) == [second.id]
 
 
+@spec("EX2", "CK4")
+def test_an_expired_job_gives_its_turn_to_the_next_before_it_is_swept(kit: Kit) -> None:
+    expired = [kit.enqueue(concurrency_key="42", expires_us=seconds(20)) for _ in range(2)]
+    delayed = kit.enqueue(concurrency_key="42", expires_us=seconds(20), delay_s=5, priority=1)
+    lasting = kit.enqueue(concurrency_key="42", priority=-1)
+    _grant_to_another_key(kit)
+
+    kit.advance(seconds=20)
+    _grant_to_another_key(kit)
+    _grant_to_another_key(kit)
+    at_20 = kit.reload(delayed)
+    kit.advance(seconds=5)
+
+    assert ids(kit.claimed(limit=10)) == [lasting.id]
+    assert [kit.reload(job) for job in (*expired, delayed)] == [*expired, at_20]
+
+
+@spec("EX2", "CK4")
+def test_an_expired_job_that_was_handed_back_gives_its_turn_to_the_next(kit: Kit) -> None:
+    expired = kit.claimed_job(concurrency_key="42", expires_us=seconds(20))
+    lasting = kit.enqueue(concurrency_key="42", priority=-1)
+    kit.release(expired)
+    _grant_to_another_key(kit)
+
+    kit.advance(seconds=20)
+
+    assert ids(kit.claimed(limit=10)) == [lasting.id]
+
+
+def _grant_to_another_key(kit: Kit) -> None:
+    """A claim that gives every key its turn, and whose one grant is not of the key 42."""
+    other = kit.enqueue(concurrency_key="43", priority=9)
+    [granted] = kit.claimed(limit=1)
+    assert granted.id == other.id
+    kit.complete(granted)
+
+
+@spec("CK4")
+def test_a_backlog_of_one_key_that_was_never_looked_at_holds_up_no_other_key(kit: Kit) -> None:
+    kit.claimed_job(concurrency_key="42")
+    for _ in range(1100):
+        kit.enqueue(concurrency_key="42")
+    free = kit.enqueue(concurrency_key="43")
+
+    assert ids(kit.claimed(limit=10)) == [free.id]
+
+
 @spec("CK3", "Z2", "Z3")
 def test_pauses_and_limits_of_queues_hold_beside_keys(kit: Kit) -> None:
     kit.limit(2)
@@ -239,8 +286,8 @@ def test_a_repeated_claim_gets_the_same_job_of_a_key(kit: Kit) -> None:
 
 
 def _limit(kit: Kit, limit: int | None, group: str = KIND) -> KindSettings:
-    settings = KindSettings(kind=Kind(group), concurrency_limit=limit)
-    return kit.store.put_kind(DEFAULT_NAMESPACE, settings)
+    change = KindChange(kind=Kind(group), concurrency_limit=limit)
+    return kit.store.put_kind(DEFAULT_NAMESPACE, change)
 
 
 @spec("CK2", "CK3", "CK7")
@@ -308,8 +355,8 @@ def test_a_group_has_a_limit_of_its_own(kit: Kit) -> None:
 
 @spec("CK3", "RL1")
 def test_rates_and_keys_hold_beside_each_other(kit: Kit) -> None:
-    settings = KindSettings(kind=KIND, rate=parse_rate("rate", "1/s", 2), concurrency_limit=2)
-    kit.store.put_kind(DEFAULT_NAMESPACE, settings)
+    change = KindChange(kind=KIND, rate=parse_rate("rate", "1/s", 2), concurrency_limit=2)
+    kit.store.put_kind(DEFAULT_NAMESPACE, change)
     jobs = [kit.enqueue(concurrency_key=key) for key in ("1", "1", "1", "2")]
 
     first = kit.claimed(limit=10)

@@ -76,6 +76,17 @@ def test_a_queue_with_a_limit_is_passed_over_the_same_way(kit: Kit) -> None:
     assert ids(kit.claimed(limit=10)) == ids(known[:2])
 
 
+@spec("Y5", "CK4")
+def test_a_job_with_a_key_is_passed_over_the_same_way(kit: Kit) -> None:
+    left = [of_tomorrow(kit, priority=9, concurrency_key=str(key)) for key in range(3)]
+    known = [kit.enqueue(concurrency_key=key) for key in ("a", "b", "c")]
+
+    first, others = kit.claimed(limit=1), kit.claimed(limit=10)
+
+    assert (ids(first), ids(others)) == (ids(known[:1]), ids(known[1:]))
+    assert [kit.reload(job) for job in left] == left
+
+
 @spec("Y5")
 def test_a_command_about_such_a_job_is_refused_and_changes_nothing(kit: Kit) -> None:
     job = of_tomorrow(kit)

@@ -87,6 +87,7 @@ SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.ru
       WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
         AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
         AND j.queue = q.queue AND j.kind = q.kind AND j.not_before = 0
+        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
       ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
      UNION ALL
     (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
@@ -94,6 +95,7 @@ SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.ru
         AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
         AND j.queue = q.queue AND j.kind = q.kind AND j.not_before > 0
         AND j.run_at <= (SELECT {t}clock())
+        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
       ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)) AS f;
 
 -- name: hold_job

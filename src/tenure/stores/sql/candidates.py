@@ -6,7 +6,7 @@ whatever other kinds wait in the queue and however many jobs are not due yet (do
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
@@ -16,8 +16,11 @@ from msgspec.structs import replace
 from tenure.core.claims import ClaimScope, GrantRoom
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.unknown_words import has_unknown_word
+from tenure.errors import UnreadableRow
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark, MarkedClaim
-from tenure.stores.sql.rows import JOB_COLUMNS, Row
+from tenure.stores.sql.rows import JOB_COLUMNS, Row, job_from
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
@@ -26,6 +29,9 @@ MAX_ARMS = 64
 
 MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
+
+MAX_PASSED_OVER = 1000
+"""So many jobs of a newer version may stand before those that a claim can have. [Y5]"""
 
 _QUEUE = JOB_COLUMNS.index("queue")
 
@@ -227,6 +233,17 @@ class SqlCandidates(Transactional):
 def by_queue(rows: Sequence[Row]) -> Mapping[QueueName, int]:
     """How many of these jobs each queue has."""
     return Counter(row[_QUEUE] for row in rows)
+
+
+def readable_jobs(rows: Sequence[Row]) -> Iterator[Job]:
+    """The jobs that this version can read in full. [Y5]"""
+    for row in rows:
+        try:
+            job = job_from(row)
+        except UnreadableRow:
+            continue
+        if not has_unknown_word(job):
+            yield job
 
 
 def _due(levels: Sequence[Row], now: Instant) -> list[Arm]:

@@ -5,7 +5,7 @@ into statements. Like every store it decides nothing: callers pass plans and dec
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -40,9 +40,8 @@ from tenure.core.observations import (
 )
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate
-from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import LeaseNews
-from tenure.errors import StoreUnavailable, UnreadableRow
+from tenure.errors import StoreUnavailable
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import (
     artifacts,
@@ -56,7 +55,13 @@ from tenure.stores.sql import (
 )
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
-from tenure.stores.sql.candidates import Reading, SqlCandidates, by_queue
+from tenure.stores.sql.candidates import (
+    MAX_PASSED_OVER,
+    Reading,
+    SqlCandidates,
+    by_queue,
+    readable_jobs,
+)
 from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
@@ -93,9 +98,6 @@ LISTING_SHARE = 0.5
 
 MAX_CLAIM_RESTARTS = 10
 """How often a claim starts again because the settings of its queues changed meanwhile."""
-
-MAX_PASSED_OVER = 1000
-"""So many jobs of a newer version may stand before those that a claim can have. [Y5]"""
 
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
@@ -545,10 +547,9 @@ class SqlStore(
         turns = self._keyed_candidates(tx, reading, keyed) if keyed else None
         if turns is None:
             return candidates, moment, {}
-        jobs = [job for rows in turns.rows for job in _readable(rows)]
-        names = {key for job in jobs if (key := concurrency_key_of(job)) is not None}
+        names = {key for job in turns.jobs if (key := concurrency_key_of(job)) is not None}
         keys = self._key_states(tx, reading.scope.namespace, names) if names else {}
-        ordered = sorted([*candidates, *jobs], key=claim_order)
+        ordered = sorted([*candidates, *turns.jobs], key=claim_order)
         return with_room(ordered, keys), turns.moment, keys
 
     def _expected_settings(
@@ -572,13 +573,13 @@ class SqlStore(
             ready = asked.ready_rows(answers)
             if marked.is_short(asked.most, by_queue(ready)):
                 # Only a claim that has read from the front may receive less than it wants. [Z8]
-                marked.note(_readable(ready))
+                marked.note(readable_jobs(ready))
                 marked.begins_at.clear()
                 reading, asked = reading.from_front(), asked.from_front()
                 answers = tx.fetch(*self._candidate_queries(asked))
                 marked.is_short(asked.most, by_queue(asked.ready_rows(answers)))
             found, moment = self._with_delayed(tx, asked, answers)
-            readable = [job for rows in found for job in _readable(rows)]
+            readable = [job for rows in found for job in readable_jobs(rows)]
             marked.note(readable)
             passed_over = sum(map(len, found)) - len(readable)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
@@ -823,14 +824,3 @@ def _to_serialise(
 def _serialises(state: QueueState) -> bool:
     """Whether claims of this queue wait for each other: they count what the others were granted."""
     return state.limit is not None or state.rate is not None
-
-
-def _readable(rows: Sequence[Row]) -> Iterator[Job]:
-    """The jobs that this version can read in full. [Y5]"""
-    for row in rows:
-        try:
-            job = job_from(row)
-        except UnreadableRow:
-            continue
-        if not has_unknown_word(job):
-            yield job

@@ -15,15 +15,18 @@ import msgspec
 
 from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
 from tenure.core.ids import JobId, Namespace, QueueName
-from tenure.core.job import AT_ONCE
+from tenure.core.job import AT_ONCE, Job
 from tenure.core.outcomes import Change
-from tenure.stores.sql.candidates import Reading
+from tenure.stores.sql.candidates import MAX_PASSED_OVER, Reading, readable_jobs
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_KEY_CHANGES = 1000
-"""Of so many changes one claim chooses the turns again; the next one goes on."""
+"""Of so many changes a claim chooses the turns again at a time."""
+
+MAX_PAGES_OF_CHANGES = 50
+"""How often a claim does so if nothing that it asks for has a turn then; the next one goes on."""
 
 
 class KeyedKind(msgspec.Struct, frozen=True):
@@ -44,9 +47,9 @@ class KeyChange(msgspec.Struct, frozen=True, order=True):
 
 
 class KeyedCandidates(msgspec.Struct, frozen=True):
-    """Rows of the jobs whose turn it is, by queue and kind, and the clock after them."""
+    """The jobs whose turn it is, and the clock after them."""
 
-    rows: Sequence[Sequence[Row]]
+    jobs: Sequence[Job]
     moment: Sequence[Row]
 
 
@@ -69,8 +72,9 @@ class SqlTurns(Transactional):
         kinds: Sequence[KeyedKind],
     ) -> list[Query]:
         """The statements for the ready jobs, and those for the delayed jobs that are due, of each
-        of these keys, queue and kind; of each as many as there is room. A row is a queue, a kind,
-        a group, a key, and then a priority, a `run_at` and an id."""
+        of these keys, queue and kind; of each as many as there is room, without those that have
+        expired. A row is a queue, a kind, a group, a key, and then a priority, a `run_at` and an
+        id."""
 
     @abstractmethod
     def _concurrency_limit(self, namespace: Namespace, group: str) -> int:
@@ -94,6 +98,8 @@ class SqlTurns(Transactional):
                 assert job.concurrency_group is not None
                 due_at = job.not_before or AT_ONCE
                 instants = {due_at} if each.expected_rev == 0 else {due_at, AT_ONCE}
+                if job.not_before is not None and job.start_by is not None:
+                    instants.add(job.start_by)  # then its turn goes on to the next one [EX2]
                 noted |= {
                     KeyChange(job.namespace, job.concurrency_group, job.concurrency_key, at)
                     for at in instants
@@ -118,48 +124,76 @@ class SqlTurns(Transactional):
         ]
         if not wanted:
             return None
-        self._choose_turns(tx, namespace, sorted({each.group for each in wanted}), known)
-        *found, moment = tx.fetch(
-            *[
-                self._query(
-                    "turns",
-                    namespace=namespace,
-                    queue=queue,
-                    kind=kind,
-                    wanted=min(
-                        reading.most[queue], reading.most_of_kinds.get(kind, reading.most[queue])
-                    ),
-                )
-                for queue, kind in sorted({(each.queue, each.kind) for each in wanted})
-            ],
-            self._query("moment_to_claim"),
-        )
-        return KeyedCandidates(found, moment)
+        self._choose_turns(tx, namespace, wanted, known)
+        return self._turns(tx, reading, sorted({(each.queue, each.kind) for each in wanted}))
+
+    def _turns(
+        self, tx: Transaction, reading: Reading, wanted: Sequence[tuple[QueueName, str]]
+    ) -> KeyedCandidates:
+        """The turns in these queues and of these kinds. Instead of jobs that this version cannot
+        read, others are asked for. [Y5]"""
+        asked_more = 0
+        while True:
+            asked = reading.and_more(asked_more)
+            *found, moment = tx.fetch(
+                *[
+                    self._query(
+                        "turns",
+                        namespace=reading.scope.namespace,
+                        queue=queue,
+                        kind=kind,
+                        wanted=min(
+                            asked.most[queue], asked.most_of_kinds.get(kind, asked.most[queue])
+                        ),
+                    )
+                    for queue, kind in wanted
+                ],
+                self._query("moment_to_claim"),
+            )
+            jobs = [job for rows in found for job in readable_jobs(rows)]
+            passed_over = sum(map(len, found)) - len(jobs)
+            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
+                return KeyedCandidates(jobs, moment)
+            asked_more = min(passed_over, MAX_PASSED_OVER)
 
     def _choose_turns(
         self,
         tx: Transaction,
         namespace: Namespace,
-        groups: Sequence[str],
+        wanted: Sequence[KeyedKind],
         kinds: Sequence[KeyedKind],
     ) -> None:
-        """Lock the groups, and choose again the turns of the keys whose jobs have changed."""
+        """Lock the groups of the wanted kinds, and choose again the turns of the keys whose jobs
+        have changed: until one of these kinds has a turn, because the changes of a long backlog of
+        another key or queue may come first. [CK4]"""
+        groups = sorted({each.group for each in wanted})
+        places = {(each.queue, each.kind) for each in wanted}
         locks = self._group_locks(namespace, groups)
-        taken = tx.fetch(
-            *locks,
-            *[
-                self._query(
-                    "take_key_changes",
-                    namespace=namespace,
-                    concurrency_group=group,
-                    changes=MAX_KEY_CHANGES,
-                )
-                for group in groups
-            ],
-        )[len(locks) :]
-        keys = sorted({row for rows in taken for row in rows})
-        if not keys:
-            return
+        takes = [
+            self._query(
+                "take_key_changes",
+                namespace=namespace,
+                concurrency_group=group,
+                changes=MAX_KEY_CHANGES,
+            )
+            for group in groups
+        ]
+        for _ in range(MAX_PAGES_OF_CHANGES):
+            taken = tx.fetch(*locks, *takes)[len(locks) :]
+            locks = []
+            keys = sorted({row for rows in taken for row in rows})
+            given = self._give_turns(tx, namespace, keys, kinds) if keys else set()
+            if given & places or all(len(rows) < MAX_KEY_CHANGES for rows in taken):
+                return
+
+    def _give_turns(
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        keys: Sequence[Row],
+        kinds: Sequence[KeyedKind],
+    ) -> set[tuple[str, str]]:
+        """Choose the turns of these keys again. Returns the queues and kinds that have some."""
         states = self._key_states(tx, namespace, [ConcurrencyKey(*row) for row in keys])
         room = {key: state.room for key, state in states.items() if state.room}
         first = tx.fetch(*self._first_queries(namespace, room, kinds)) if room else []
@@ -168,6 +202,7 @@ class SqlTurns(Transactional):
             self._query("delete_turns_of_keys", namespace=namespace, **self._pack_keys(states)),
             *([self._query("give_turns", ids=self._pack(turns))] if turns else []),
         )
+        return {(row[0], row[1]) for rows in first for row in rows}
 
     def _key_states(
         self, tx: Transaction, namespace: Namespace, keys: Iterable[ConcurrencyKey]

@@ -74,6 +74,7 @@ SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.ru
  WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
    AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
    AND j.queue = :queue AND j.kind = :kind AND j.not_before = 0
+   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
  ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
 
 -- name: first_due_of_key
@@ -84,6 +85,7 @@ SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.ru
    AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
    AND j.queue = :queue AND j.kind = :kind AND j.not_before > 0
    AND j.run_at <= (SELECT {t}clock())
+   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
  ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
 
 -- name: remember_session
