@@ -205,6 +205,31 @@ def test_a_stop_of_three_hours_under_each_policy(
     assert all((each is JobStatus.CANCELLED) is is_cancelled for each in statuses[:-1])
 
 
+@spec("V1", "SC8")
+def test_a_pass_fires_for_a_bounded_time_and_the_next_one_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeper = sweeping(world)
+    put(world, catch_up=CatchUp.ALL, overlap=Overlap.ALLOW)
+    save = world.store.save_schedule
+
+    def slowly(*arguments: Any, **keywords: Any) -> bool:
+        world.clock.advance(0.1)
+        return save(*arguments, **keywords)
+
+    monkeypatch.setattr(world.store, "save_schedule", slowly)
+    world.clock.advance(20 * 3600)
+
+    reports = []
+    for _ in range(15):
+        world.clock.advance(STEP_S)
+        reports.append(sweeper.sweep_once())
+
+    assert max(report.fired for report in reports) == 3
+    assert len(times(world)) == 20
+    assert {report.next_in_us for report in reports if report.fired == 3} == {0}
+
+
 @spec("SC7")
 def test_a_running_job_is_asked_to_stop_softly_and_once(world: World) -> None:
     first = put(world, overlap=Overlap.CANCEL).next_at

@@ -6,12 +6,13 @@ sweep: not on a clock that jumped until a second reading confirms it. [SC6]
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 
-from tenure.clock import boot_now
+from tenure.clock import Monotonic, boot_now
 from tenure.core.commands import Cancel, Command
 from tenure.core.ids import SYSTEM, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
@@ -84,29 +85,38 @@ class FiringReport(msgspec.Struct, frozen=True, kw_only=True):
 
     fired: int = 0
     next_in_us: Duration | None = None
-    """How long until a schedule is due; None if none will be, or if one could not be fired."""
+    """How long until a schedule is due, 0 if one is still; None if none will be, or if one could
+    not be fired."""
 
 
 class Firer:
     """Fires the schedules of one store."""
 
-    def __init__(self, coordinator: Executes) -> None:
+    def __init__(self, coordinator: Executes, *, monotonic: Monotonic = boot_now) -> None:
         self._coordinator = coordinator
         self._store = coordinator.store
         self._observer = coordinator.observer
+        self._monotonic = monotonic
         self._failure_log = FailureLog()  # each pass would fail again
 
-    def fire_due(self) -> FiringReport:
-        """Deal with every occurrence that is due. Raises what the store raises."""
+    def fire_due(self, *, within_us: Duration | None = None) -> FiringReport:
+        """Deal with every occurrence that is due, or begin with none after so long. Raises what the
+        store raises."""
         fired = 0
+        until_us = math.inf if within_us is None else self._monotonic() + within_us
         for _ in range(ROUNDS):
             due = self._store.due_schedules(limit=PAGE)
             if not due.schedules:
                 return FiringReport(fired=fired, next_in_us=due.next_in_us)
             previous = self._previous(due)
-            firings = [self._fire(each, due, previous) for each in due.schedules]
-            fired += sum(each is not None and each.change.job is not None for each in firings)
-            if firings == [None] * len(firings):
+            has_moved = False
+            for each in due.schedules:
+                firing = self._fire(each, due, previous)
+                has_moved |= firing is not None
+                fired += firing is not None and firing.change.job is not None
+                if self._monotonic() >= until_us:
+                    return FiringReport(fired=fired, next_in_us=Duration(0) if has_moved else None)
+            if not has_moved:
                 return FiringReport(fired=fired)  # another process was faster, or none can be fired
         return FiringReport(fired=fired, next_in_us=Duration(0))
 

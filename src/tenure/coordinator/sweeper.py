@@ -38,6 +38,9 @@ from tenure.ports import Loaded
 SWEEP_INTERVAL = seconds(0.75)
 """Less than the second in which a passed deadline is on record: a pass takes time, too. [V1]"""
 JUMP_THRESHOLD = seconds(10)
+FIRE_WITHIN = seconds(0.25)
+"""How long one pass fires schedules: leases must expire in time also while thousands of occurrences
+are caught up with. [V1]"""
 PAGE = 500
 PAGES_PER_PASS = 20
 
@@ -141,7 +144,7 @@ class Sweeper:
         self._begin()
         self._admission = Lock()
         self._is_running = False
-        self._firer = Firer(coordinator)
+        self._firer = Firer(coordinator, monotonic=monotonic)
         self._next_in_us: Duration | None = None  # until a schedule is due
         self._periodic = Periodic(
             "sweeper",
@@ -197,7 +200,7 @@ class Sweeper:
             self._coordinator.observer.swept(Duration(overdue_us))
         is_behind |= self._unblock()
         # After the sweep: whether a schedule's last run is still live depends on it. [SC7]
-        firing = self._firer.fire_due()
+        firing = self._firer.fire_due(within_us=FIRE_WITHIN)
         return SweepReport(
             swept=swept,
             fired=firing.fired,
