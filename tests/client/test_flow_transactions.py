@@ -10,6 +10,7 @@ import pytest
 
 from tenure import Flow, InvalidInput, Tenure
 from tenure.conformance.spec import spec
+from tenure.core.instants import Duration
 from tenure.core.vocabulary import JobStatus
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
@@ -56,6 +57,24 @@ def test_on_postgresql(postgres_url: str, commits: bool) -> None:
 
     expected = [JobStatus.QUEUED, JobStatus.WAITING] if commits else []
     assert statuses(postgres_url, flow) == expected
+
+
+@spec("FL6", "FL8")
+def test_a_parent_is_not_purged_while_the_transaction_is_open(postgres_url: str) -> None:
+    open_store(postgres_url, migrate=True).close()
+    with Tenure(postgres_url) as app, psycopg.connect(postgres_url) as connection:
+        done, live = app.enqueue("done"), app.enqueue("live")
+        done.cancel()
+        with app.flow("mine", connection=connection) as flow:
+            flow.add(app.call("a"), after=[done, live], when="ended")
+
+        with closing(open_store(postgres_url)) as store:
+            assert store.purge(older_than_us=Duration(0), limit=10) == 0
+            assert live.cancel() is JobStatus.CANCELLED  # it does not wait for the transaction
+            connection.commit()
+            assert store.purge(older_than_us=Duration(0), limit=10) == 0
+
+    assert statuses(postgres_url, flow) == [JobStatus.WAITING]
 
 
 @spec("FL8")

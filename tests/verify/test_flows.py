@@ -100,6 +100,17 @@ def test_a_parent_that_ended_without_marking_its_edge_is_noticed() -> None:
     assert found(driver, parent(JobStatus.RUNNING), edge(driver)) == []
 
 
+@spec("I33", "FL6")
+def test_a_job_that_waits_for_one_that_does_not_exist_is_noticed() -> None:
+    driver = lives.waiting()
+    gone = edge(driver, parent_id=JobId("01977420-dc00-7000-8000-00000000dead"), is_outside=True)
+
+    [violation] = found(driver, parent(JobStatus.RUNNING), gone)
+
+    assert violation.invariant == "I33"
+    assert "does not exist" in violation.message
+
+
 def projected(driver: Driver) -> list[tuple[EventType, JobStatus]]:
     events: list[Event] = list(as_documents_see_it(driver.events))
     return [(event.type, event.to_status) for event in events]

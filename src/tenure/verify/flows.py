@@ -42,7 +42,10 @@ def nobody_waits_for_nothing(store: RecordSource) -> Iterator[Violation]:
         if child.status is not JobStatus.WAITING:
             continue
         unmarked = next((edge for edge in edges if _is_unmarked(edge, rows)), None)
-        if unmarked is not None:
+        gone = next((edge for edge in edges if _is_gone(edge, rows)), None)
+        if gone is not None:
+            yield _broken("I33", child, f"waits for {gone.parent_id}, which does not exist")
+        elif unmarked is not None:
             what = f"waits for {unmarked.parent_id}, which has ended and did not mark its edge"
             yield _broken("I33", child, what)
         elif all(edge.outcome for edge in edges) or any(edge.is_broken for edge in edges):
@@ -64,6 +67,11 @@ def _is_unmarked(edge: Edge, rows: _Rows) -> bool:
     parent = rows.get(edge.parent_id)
     has_ended = parent is not None and parent.status.is_terminal
     return has_ended and edge.outcome is None and not edge.is_outside
+
+
+def _is_gone(edge: Edge, rows: _Rows) -> bool:
+    """Whether nobody will ever mark it."""
+    return edge.outcome is None and edge.parent_id not in rows
 
 
 def _still_waits(store: RecordSource, child: Job) -> bool:

@@ -184,6 +184,22 @@ def test_a_live_parent_outside_the_flow_is_noticed_by_the_sweeper(kit: Kit) -> N
 
 
 @spec("FL5")
+def test_a_flow_made_after_the_end_of_a_shared_parent_leaves_the_others_to_the_sweeper(
+    kit: Kit,
+) -> None:
+    outside = kit.running_job()
+    earlier = kit.flow({"waits": [outside]})
+    sweep(kit)  # and forget the note that the flow left
+    kit.complete(outside)
+
+    later = kit.flow({"waits too": [outside]})
+
+    assert statuses(kit, later) == {"waits too": "queued"}
+    sweep(kit)
+    assert statuses(kit, earlier) == {"waits": "queued"}
+
+
+@spec("FL5")
 def test_what_a_process_left_undone_when_it_died_is_done_by_a_sweeper(kit: Kit) -> None:
     flow = kit.flow({"first": [], "second": ["first"], "third": ["second"]}, ended=["third"])
     (first,) = kit.claimed()
@@ -287,6 +303,24 @@ def test_no_parent_is_purged_before_its_flow_has_ended(kit: Kit) -> None:
     assert kit.store.purge(older_than_us=DAY, limit=100) == 4
     assert list(kit.store.edges()) == []
     assert not any(kit.exists(job.id) for job in flow.values())
+
+
+@spec("FL3", "FL6")
+def test_a_parent_that_is_purged_while_a_flow_is_made_does_not_exist(kit: Kit) -> None:
+    outside = kit.succeeded_job()
+    kit.advance(seconds=2 * 24 * 3600)
+    command = kit.new_flow({"waits": [outside]})
+    slow = kit.interpose(lambda _: purge_all(kit))
+
+    with pytest.raises(InvalidInput, match="there is no job"):
+        slow.execute(command)
+
+    assert not kit.exists(command.job_id)
+    assert list(kit.store.edges()) == []
+
+
+def purge_all(kit: Kit) -> None:
+    kit.store.purge(older_than_us=DAY, limit=100)
 
 
 @spec("FL1", "J3")

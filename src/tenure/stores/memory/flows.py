@@ -159,8 +159,10 @@ class MemoryFlows(MemoryPart):
         for edge in change.edges:
             self._edges.setdefault(edge.child_id, []).append(edge)
             self._children.setdefault(edge.parent_id, []).append(edge.child_id)
-        self._mark_edges(edge.parent_id for edge in change.edges if edge.is_outside)
-        self._note_checks(edge.child_id for edge in change.edges if edge.is_outside)
+        for edge in change.edges:
+            if edge.is_outside:
+                self._mark_edges([edge.parent_id], child=edge.child_id)
+                self._note_checks([edge.child_id])
         if change.ends_member:
             self._note_checks(self._mark_edges([change.job.id]))
 
@@ -168,16 +170,17 @@ class MemoryFlows(MemoryPart):
         now = self._clock()
         self._checks.update(EdgeCheck(job_id, now) for job_id in ids)
 
-    def _mark_edges(self, parents: Iterable[JobId]) -> set[JobId]:
-        """Copy the status of these jobs, if they have ended, to the edges that lead from them.
-        Returns those that had any."""
+    def _mark_edges(self, parents: Iterable[JobId], *, child: JobId | None = None) -> set[JobId]:
+        """Copy the status of these jobs, if they have ended, to the edges that lead from them, or
+        only to those to one child. Returns those that had any."""
         marked: set[JobId] = set()
         for parent_id in list(dict.fromkeys(parents)):
             parent = self._jobs.get(parent_id)
             if parent is None or parent.finished_at is None:
                 continue
-            for child in self._children.get(parent_id, ()):
-                edges = self._edges[child]
+            children = self._children.get(parent_id, ()) if child is None else (child,)
+            for child_id in children:
+                edges = self._edges[child_id]
                 for place, edge in enumerate(edges):
                     if edge.parent_id == parent_id and edge.outcome is None:
                         edges[place] = replace(edge, outcome=parent.status)

@@ -280,7 +280,11 @@ class MemoryStore(
         present = self._jobs.get(change.job.id)
         if change.expected_rev == 0:
             key = _key_of(change.job)
-            return present is None and (key is None or key not in self._keys)
+            return (
+                present is None
+                and (key is None or key not in self._keys)
+                and all(edge.parent_id in self._jobs for edge in change.edges if edge.is_outside)
+            )
         return present is not None and present.rev == change.expected_rev
 
     def _guard(self, change: Change) -> None:

@@ -102,6 +102,16 @@ SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.ru
 -- Differs: a purge skips rows that are held; nothing else waits for this lock.
 SELECT 1 FROM {t}job WHERE id = :job_id FOR KEY SHARE;
 
+-- name: present_parents
+-- Differs: a purge skips rows that are held. Those of live jobs are not: nobody purges them, and their
+-- workers would wait for the end of a caller's own transaction.
+WITH ended AS MATERIALIZED (
+    SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} AND j.finished_at IS NOT NULL
+     ORDER BY j.id FOR KEY SHARE)
+SELECT id FROM ended
+ UNION ALL
+SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} AND j.finished_at IS NULL;
+
 -- name: lock_jobs
 -- Differs: rows are locked in id order before several statements change them, so that two batches
 -- never wait for each other.

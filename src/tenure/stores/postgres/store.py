@@ -67,7 +67,7 @@ from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.claim_marks import ClaimMarks
-from tenure.stores.sql.flows import ended_members
+from tenure.stores.sql.flows import ended_members, outside_parents
 from tenure.stores.sql.resolutions import letters_of
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
@@ -778,8 +778,8 @@ class PostgresStore(SqlStore):
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
-        if letters_of(changes):
-            return self._write(lambda tx: self._save_resolving(tx, changes, epoch))
+        if letters_of(changes) or outside_parents(changes):
+            return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
         register = [*self._register(new_queues), *self._note_key_changes(changes)]
         groups = groups_of(changes)
@@ -813,12 +813,16 @@ class PostgresStore(SqlStore):
         queries += [self._group_query(group, epoch, held=True) for group in groups]
         return self._save(tx, groups, queries, epoch)
 
-    def _save_resolving(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        """Save changes some of which resolve dead letters: lock the dead letters with the other
-        rows, then apply only changes whose dead letter is still unresolved. [B17]"""
+    def _save_holding_others(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch
+    ) -> Saved:
+        """Save changes some of which need other rows: lock these with the rows that change, then
+        apply only changes whose dead letter is still unresolved [B17] and whose parents are still
+        there. [FL3]"""
         held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
-        tx.fetch(self._query("lock_jobs", ids=texts(held)))
-        first = self._first_to_resolve(tx, changes)
+        if held:
+            tx.fetch(self._query("lock_jobs", ids=texts(held)))
+        first = self._first_to_resolve(tx, self._whose_parents_exist(tx, changes))
         if not first:
             [[(now, _)]] = tx.fetch(self._query("moment"), last=True)
             return Saved(Instant(now), frozenset())

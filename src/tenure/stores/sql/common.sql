@@ -423,10 +423,21 @@ DELETE FROM {t}flow WHERE id {among_ids}
 INSERT INTO {t}flow (id, namespace, name, made_at, jobs)
 VALUES (:id, :namespace, :name, :made_at, :jobs);
 
+-- name: present_parents
+-- With one writer no row needs a lock.
+SELECT id FROM {t}job WHERE id {among_ids};
+
 -- name: mark_edges
 -- Copies the status of parents that have ended. Safe whether or not they ended in this transaction.
 UPDATE {t}job_edge AS e SET outcome = j.status FROM {t}job AS j
  WHERE j.id = e.parent_id AND e.parent_id {among_ids}
+   AND j.finished_at IS NOT NULL AND e.outcome IS NULL;
+
+-- name: mark_edges_of
+-- The same for the edges of new children only. If it marked those of other flows, somebody would have to
+-- look at their children, too, and nobody would know.
+UPDATE {t}job_edge AS e SET outcome = j.status FROM {t}job AS j
+ WHERE j.id = e.parent_id AND e.child_id {among_ids}
    AND j.finished_at IS NOT NULL AND e.outcome IS NULL;
 
 -- name: note_ended_parents

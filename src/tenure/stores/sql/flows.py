@@ -4,7 +4,7 @@ An edge is written once and marked once, by the transaction that ends its parent
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tenure.core.flow_rows import (
     PARENTS_PER_PAGE,
@@ -166,6 +166,16 @@ class SqlFlows(Transactional):
             return ParentPage(cause=cause)
         return parent_page([_parent_from(row) for row in rows])
 
+    def _whose_parents_exist(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
+        """The changes without flows that wait for a job which was purged since it was read. No
+        purge takes the others before the end of this transaction. [FL3] [FL6]"""
+        ids = outside_parents(changes)
+        if not ids:
+            return list(changes)
+        [rows] = tx.fetch(self._query("present_parents", ids=self._pack(ids)))
+        gone = {*ids} - {JobId(str(row[0])) for row in rows}
+        return [each for each in changes if gone.isdisjoint(outside_parents([each]))]
+
     def _write_flows(self, tx: Transaction, changes: Sequence[Change]) -> None:
         """Write the new flows of changes that were applied; their jobs are written."""
         for change in changes:
@@ -184,13 +194,12 @@ class SqlFlows(Transactional):
             ]
             if change.edges:
                 queries.append(self._edge_insertion(change.edges))
-            outside = [edge for edge in change.edges if edge.is_outside]
-            if outside:
+            children = sorted({edge.child_id for edge in change.edges if edge.is_outside})
+            if children:
                 # Those that end from now on are marked by the sweeper: they know no child.
-                ids = self._pack(sorted({edge.parent_id for edge in outside}))
-                children = self._pack(sorted({edge.child_id for edge in outside}))
-                queries.append(self._query("mark_edges", ids=ids))
-                queries.append(self._query("note_children", ids=children))
+                packed = self._pack(children)
+                queries.append(self._query("mark_edges_of", ids=packed))
+                queries.append(self._query("note_children", ids=packed))
             tx.fetch(*queries)
 
     def _marks(self, ended: Sequence[JobId]) -> list[Query]:
@@ -204,6 +213,13 @@ class SqlFlows(Transactional):
 def ended_members(changes: Sequence[Change]) -> list[JobId]:
     """The jobs of flows that these changes end, in the order of ids."""
     return sorted(change.job.id for change in changes if change.ends_member)
+
+
+def outside_parents(changes: Iterable[Change]) -> list[JobId]:
+    """The jobs that new flows wait for without being their jobs, in the order of ids."""
+    return sorted(
+        {edge.parent_id for change in changes for edge in change.edges if edge.is_outside}
+    )
 
 
 def _flow_from(row: Row) -> Flow:

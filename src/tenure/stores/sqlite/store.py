@@ -334,7 +334,7 @@ class SqliteStore(SqlStore):
         revs: dict[JobId, int] = {row[0]: row[1] for row in rows}
         in_time = [
             change
-            for change in self._first_to_resolve(tx, changes)
+            for change in self._first_to_resolve(tx, self._whose_parents_exist(tx, changes))
             if revs.get(change.job.id, 0) == change.expected_rev
             and (change.not_after is None or now < change.not_after)
         ]
