@@ -57,7 +57,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyStore]:
     made.close()
 
 
-def _enqueue(store: AnyStore, keys: Sequence[str | None]) -> None:
+def _enqueue(
+    store: AnyStore, keys: Sequence[str | None], *, group: str | None = None, priority: int = 0
+) -> None:
     now = store.now()
     save(
         store,
@@ -70,7 +72,9 @@ def _enqueue(store: AnyStore, keys: Sequence[str | None]) -> None:
                     queue=QUEUE,
                     kind=Kind("bill"),
                     actor=Actor("client:c"),
+                    priority=priority,
                     concurrency_key=key,
+                    concurrency_group=group,
                 ),
                 now,
             )
@@ -146,6 +150,30 @@ def test_a_key_in_a_callers_open_transaction_holds_up_nobody(postgres_url: str) 
         assert [job.id for job in granted] == [first.id]
         assert [job.id for job in next_one] == [third.id]
         assert [job.id for job in _claimed(store, 3)] == [second.id]
+
+
+@spec("CK3")
+def test_a_claim_grants_nothing_of_a_group_that_it_has_not_locked(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kind gets a new group while it waits for the locks of those that it knows of: meanwhile
+    another claim may grant a job of the same key in another queue."""
+    store, other = PostgresStore(postgres_url, migrate=True), PostgresStore(postgres_url)
+    with closing(store), closing(other):
+        _enqueue(store, ["1"])
+        locks = store._group_locks
+
+        def locks_later(*asked: Any) -> list[Query]:
+            monkeypatch.setattr(store, "_group_locks", locks)
+            _enqueue(other, ["2", "3"], group="accounts", priority=5)
+            assert [job.concurrency_key for job in claim(other, 1, worker="other")] == ["2"]
+            return locks(*asked)
+
+        monkeypatch.setattr(store, "_group_locks", locks_later)
+        first, second = claim(store, 10), claim(store, 10, seq=2)
+
+        assert [job.concurrency_key for job in first] == ["1"]
+        assert [job.concurrency_key for job in second] == ["3"]
 
 
 def _claimed(store: PostgresStore, seq: int) -> list[Job]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
 from tenure.core.ids import JobId, Namespace, QueueName
@@ -125,7 +126,12 @@ class SqlTurns(Transactional):
         if not wanted:
             return None
         self._choose_turns(tx, namespace, wanted, known)
-        return self._turns(tx, reading, sorted({(each.queue, each.kind) for each in wanted}))
+        places = sorted({(each.queue, each.kind) for each in wanted})
+        turns = self._turns(tx, reading, places)
+        # A kind may have got a group since its groups were read and locked. Nobody may count the
+        # leases of a key without the lock. [CK3]
+        locked = {each.group for each in wanted}
+        return replace(turns, jobs=[job for job in turns.jobs if job.concurrency_group in locked])
 
     def _turns(
         self, tx: Transaction, reading: Reading, wanted: Sequence[tuple[QueueName, str]]
