@@ -23,12 +23,14 @@ from tenure.core.commands import (
     FollowUp,
     Redrive,
     Release,
+    Sweep,
     WorkerCommand,
 )
 from tenure.core.events import Event
 from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job, compensation_id
+from tenure.core.lateness import is_expired
 from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
@@ -309,7 +311,18 @@ class Executor:
                 keys.setdefault(key, []).append(pending.command.job_id)
         if keys:
             held = self._store.load_holders(list(keys))
+            expired = [job for job in held.values() if is_expired(job, rows.now)]
+            if expired:
+                wave[0].may_unblock += self._sweep(expired)
+                held = self._store.load_holders(list(keys))
             rows.existing.update((job_id, job) for key, job in held.items() for job_id in keys[key])
+
+    def _sweep(self, expired: Sequence[Job]) -> list[JobId]:
+        """Cancel jobs that have expired: one that nobody will run must not stand for the same work.
+        Returns the jobs that may be able to go on then. [EX2] [D5]"""
+        sweeps = [PendingCommand(Sweep(job_id=job.id)) for job in expired]
+        self.run(sweeps)
+        return [job_id for pending in sweeps for job_id in pending.may_unblock]
 
     # --- deciding and saving -------------------------------------------------------------------
 

@@ -153,6 +153,21 @@ def test_a_job_that_waits_for_a_reclaim_expires_too(kit: Kit) -> None:
     assert kit.reload(job).status is JobStatus.CANCELLED
 
 
+@spec("EX2", "D5")
+def test_an_expired_job_does_not_stand_for_new_work_with_the_same_dedupe_key(kit: Kit) -> None:
+    job = kit.enqueue(expires_us=seconds(10), dedupe_key="k")
+    in_time = kit.reply(kit.new(dedupe_key="k"))
+    kit.advance(seconds=10)
+
+    reply = kit.reply(kit.new(dedupe_key="k"))
+
+    assert in_time.deduplicated
+    assert reply.job is not None
+    assert not reply.deduplicated
+    assert kit.reload(job).status is JobStatus.CANCELLED
+    assert ids(kit.claimed(limit=10)) == [reply.job.id]
+
+
 @spec("EX1")
 def test_a_redriven_job_does_not_expire(kit: Kit) -> None:
     job = kit.enqueue(expires_us=seconds(10))
