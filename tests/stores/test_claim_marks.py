@@ -162,10 +162,11 @@ class Model:
         claim.has_read = True
         reading = self.readings[claim]
         first = self._first(claim, wanted, reading)
-        if reading.is_short({QUEUE: wanted}, {QUEUE: len(first)}):
-            reading.begins_at.clear()
+        reading.note_short({QUEUE: wanted}, {QUEUE: len(first)})
+        if reading.must_read_again:
+            reading.begin_at_front()
             again = self._first(claim, wanted, reading)
-            reading.is_short({QUEUE: wanted}, {QUEUE: len(again)})
+            reading.note_short({QUEUE: wanted}, {QUEUE: len(again)})
             reading.note(entry.job for entry in first)
             self._lock(claim, first)
             first = again
@@ -392,7 +393,7 @@ def test_a_job_that_becomes_ready_while_a_claim_moves_its_mark_is_not_hidden() -
     marks = ClaimMarks(monotonic=monotonic)
     with marks.claim(scope_of(SEND)) as reading:
         claims.append(reading)
-        reading.is_short({QUEUE: 1}, {QUEUE: 1})
+        reading.note_short({QUEUE: 1}, {QUEUE: 1})
         reading.note([first.job])
         reading.granted = {first.job.id}
     arrivals[0].join()
@@ -407,7 +408,7 @@ def test_after_a_hint_the_front_is_read_for_a_twentieth_of_the_time() -> None:
     marks = ClaimMarks(monotonic=clock)
     job = enqueued(SEND, priority=0, at=1, number=1).job
     with marks.claim(scope_of(SEND)) as reading:
-        reading.is_short({QUEUE: 1}, {QUEUE: 1})
+        reading.note_short({QUEUE: 1}, {QUEUE: 1})
         reading.note([job])
         reading.granted = {job.id}
         clock.now_s += 0.01
@@ -417,10 +418,23 @@ def test_after_a_hint_the_front_is_read_for_a_twentieth_of_the_time() -> None:
     for _ in range(2):
         with marks.claim(scope_of(SEND)) as reading:
             begins.append(dict(reading.begins_at))
-            reading.is_short({QUEUE: 1}, {QUEUE: 1})
+            reading.note_short({QUEUE: 1}, {QUEUE: 1})
         clock.now_s += HINTED_SHARE * 0.01
 
     assert [QUEUE in each for each in begins] == [True, False]
+
+
+@spec("Z8")
+def test_only_hints_about_ready_jobs_shorten_the_use_of_a_mark() -> None:
+    model = marked_model()
+    [marks] = model.marks[0]._marks.values()
+
+    for what in (HintedChange.ENDED, HintedChange.LATER):
+        model.marks[0].hear(replace(HINT, change=what))
+    before = marks[KINDS].is_hinted
+    model.hint(0)
+
+    assert (before, marks[KINDS].is_hinted) == (False, True)
 
 
 @spec("Z8")
@@ -431,7 +445,7 @@ def test_marks_are_bounded() -> None:
     def mark(scope: ClaimScope) -> None:
         [queue] = scope.queues
         with marks.claim(scope) as reading:
-            reading.is_short({queue: 1}, {queue: 1})
+            reading.note_short({queue: 1}, {queue: 1})
             reading.note([replace(job, queue=queue)])
             reading.granted = {job.id}
 

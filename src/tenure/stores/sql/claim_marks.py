@@ -20,7 +20,7 @@ from tenure.core.claims import ClaimScope, claim_order
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
-from tenure.ports import Hint
+from tenure.ports import Hint, HintedChange
 
 LONGEST_USE_S = 1.0
 """How long a mark is used after the queue was last read from the front. [Z8]"""
@@ -90,19 +90,25 @@ class MarkedClaim:
         self.lowest: dict[QueueName, Place] = {}  # of what was made ready meanwhile
         self.hinted: set[QueueName] = set()
 
-    def is_short(self, wanted: Mapping[QueueName, int], found: Mapping[QueueName, int]) -> bool:
-        """Note the queues that had fewer jobs than were wanted of them. Whether one of them was
-        read from its mark."""
+    def leave_out_kinds(self) -> None:
+        """A kind may have no room, and is not read then. Its jobs would stay before the marks, so
+        this claim begins at the front and moves no mark."""
+        self.begins_at.clear()
+        self.kinds = None
+
+    def note_short(self, wanted: Mapping[QueueName, int], found: Mapping[QueueName, int]) -> None:
+        """Note the queues that had fewer jobs than were wanted of them."""
         self.short = {name for name, most in wanted.items() if found.get(name, 0) < most}
+
+    @property
+    def must_read_again(self) -> bool:
+        """Whether a queue that had too few jobs was read from its mark: only a claim that has read
+        from the front may receive less than it wants. [Z8]"""
         return not self.begins_at.keys().isdisjoint(self.short)
 
-    def begins(self, *, reads_all_kinds: bool) -> dict[QueueName, Mark]:
-        """Where to begin in queues that have a mark. A claim that leaves out a kind, because it has
-        no room, begins at the front and moves no mark: the jobs of that kind stay before it."""
-        if not reads_all_kinds:
-            self.begins_at.clear()
-            self.kinds = None
-        return self.begins_at
+    def begin_at_front(self) -> None:
+        """Read all queues again, without their marks."""
+        self.begins_at.clear()
 
     def note(self, jobs: Iterable[Job]) -> None:
         """These were read, and locked. Delayed jobs are not what marks are about."""
@@ -157,6 +163,8 @@ class ClaimMarks:
 
     def hear(self, hint: Hint | None) -> None:
         """Another process has changed something; None: perhaps several, anywhere."""
+        if hint is not None and hint.change is not HintedChange.READY:
+            return  # no job that ended, or is delayed, is before a mark
         with self._lock:
             for (namespace, queue), marks in self._marks.items():
                 if hint is None or (hint.namespace, hint.queue) == (namespace, queue):

@@ -433,8 +433,10 @@ class SqlStore(
         held = self._held(scope.namespace, expected, ruled)
         limited, rated = _to_serialise(expected, ruled, held)
         # One round trip, unless a queue or kind is paused or limited or delayed jobs are due.
-        begins_at = marked.begins(reads_all_kinds=not ruled)
-        reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=begins_at)
+        if ruled:
+            marked.leave_out_kinds()
+        most = dict.fromkeys(names, wanted)
+        reading = Reading(scope, kinds, most, begins_at=marked.begins_at)
         at_once = [] if expected or ruled else self._candidate_queries(reading)
         locks = self._claim_locks(scope, sessions, limited, rated)
         opening = [*locks, *self._opening_queries(scope, sessions, names)]
@@ -571,13 +573,13 @@ class SqlStore(
         asked_more, asked = 0, reading
         while True:
             ready = asked.ready_rows(answers)
-            if marked.is_short(asked.most, by_queue(ready)):
-                # Only a claim that has read from the front may receive less than it wants. [Z8]
+            marked.note_short(asked.most, by_queue(ready))
+            if marked.must_read_again:
                 marked.note(readable_jobs(ready))
-                marked.begins_at.clear()
+                marked.begin_at_front()
                 reading, asked = reading.from_front(), asked.from_front()
                 answers = tx.fetch(*self._candidate_queries(asked))
-                marked.is_short(asked.most, by_queue(asked.ready_rows(answers)))
+                marked.note_short(asked.most, by_queue(asked.ready_rows(answers)))
             found, moment = self._with_delayed(tx, asked, answers)
             readable = [job for rows in found for job in readable_jobs(rows)]
             marked.note(readable)
