@@ -67,8 +67,9 @@ LOOP_BLOCKED_AFTER = seconds(2)
 STACK_CHARACTERS = 4000
 PRINTED_CHARACTERS = 16 * 1024  # in one frame
 LISTEN_AFTER_S = 0.05
-"""How long a handler of the process lane runs, at least, before the supervisor is heard beside it.
-Nothing it says is that urgent, but for the answers to a handler's own questions."""
+"""A handler of the process lane runs for at least this long before the listener reads what the
+supervisor sends. Only the answers to the handler's own questions are more urgent: a question wakes
+the listener at once."""
 
 
 def resident_bytes() -> int:

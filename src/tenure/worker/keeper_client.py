@@ -3,8 +3,8 @@
 Never blocks. A keeper that died, or does not read, is replaced, and its successor is told
 everything: killing the keeper and then the supervisor must not leave a program running.
 
-A deadline that becomes sooner is told at once, one that becomes later or ends within a second:
-a child that runs many short jobs has a later deadline with each, and each line wakes a process.
+The keeper hears of a sooner deadline at once, of a later one or of none within a second: a child
+that runs many short jobs has a later deadline with each, and each line wakes a process.
 """
 
 import logging
@@ -27,8 +27,9 @@ RESTART_AFTER = seconds(1)
 """Least time between two starts: a keeper that dies at once must not keep the worker busy."""
 
 TELL_WITHIN = seconds(1)
-"""How much later the keeper is told of a later deadline, if the one that it knows is at least twice
-as far away. A supervisor that is stopped for a whole lease loses so much of it."""
+"""How late the keeper may hear of a later deadline. It hears at once if the deadline that it knows
+is less than twice this away. If the supervisor is stopped for a whole lease, the keeper may kill
+this much early."""
 
 _log = logging.getLogger("tenure.worker")
 

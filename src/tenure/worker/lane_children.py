@@ -20,7 +20,7 @@ MOMENT = seconds(0.005)
 
 
 class RecentlyBegun:
-    """Attempts that began a moment ago and have not ended: more than a few begin later.
+    """The attempts that began a moment ago and have not ended. While there are a few, others wait.
 
     Of many short jobs that come at once each would wake a process of its own, whose memory is no
     longer in the processor's caches: a job that does nothing cost its child 300 µs of CPU in one of

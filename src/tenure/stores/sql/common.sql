@@ -201,7 +201,7 @@ SELECT {job_columns} FROM {t}job AS j {index}
 -- name: merged_candidates
 -- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
 -- needed. A job that was claimed since its key was read is left out. {by_level} is empty if all arms
--- are of one priority: their order would not be known to be by priority, too, and be sorted.
+-- are of one priority: PostgreSQL does not know that, and would sort what is in order already.
 SELECT {job_columns} FROM (
     SELECT job_id, level, since FROM ({arms}) AS found
      ORDER BY {by_level} since, job_id LIMIT :most) AS f

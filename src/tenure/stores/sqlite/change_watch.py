@@ -46,8 +46,8 @@ ASKED_ANYWAY = 25
 times coarsely."""
 
 NOBODY_WATCHES_S = 1.0
-"""After so long without a watcher the thread asks whether to stop: one that leaves while the watch
-is closed may have hidden from it that it was woken."""
+"""How often the thread looks whether it has to stop while nobody watches. `close` wakes it, but a
+watcher that leaves at that moment may undo that."""
 
 _log = logging.getLogger("tenure.stores")
 
