@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenure.worker.children import Child
 
 MOMENT = seconds(0.005)
-"""How long an attempt waits at most for a child that was used just now, while others are free."""
+"""An attempt that has not ended after so long is not short: nobody waits for its child any more."""
 
 
 class RecentlyBegun:
