@@ -90,7 +90,10 @@ def at_the_end_of_a_parent(store: AnyStore, ids: Sequence[JobId]) -> list[Query]
     """What is asked and written when a parent ends, and by the process that looks afterwards."""
     packed = store._pack(ids)
     names = ("unblocked_by_one", "unblocked_by_all")
-    return [*store._marks(ids), *[store._query(name, ids=packed, limit=10_000) for name in names]]
+    return [
+        *store._edge_marks(ids),
+        *[store._query(name, ids=packed, limit=10_000) for name in names],
+    ]
 
 
 @spec("FL4")

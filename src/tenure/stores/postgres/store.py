@@ -838,8 +838,8 @@ class PostgresStore(SqlStore):
         changes = [change for group in groups for change in group.changes]
         with_more = [change for change in changes if _has_more(change)]
         # In the same round trip: the statement reads which of these jobs have ended. [FL4]
-        marks = self._marks(ended_members(changes))
-        answers = tx.fetch(*queries, *marks, last=not with_more)
+        edge_marks = self._edge_marks(ended_members(changes))
+        answers = tx.fetch(*queries, *edge_marks, last=not with_more)
         answers = answers[len(queries) - len(groups) : len(queries)]
         applied: set[JobId] = set()
         for group, [(_, ids)] in zip(groups, answers, strict=True):

@@ -72,7 +72,7 @@ class SqlFlows(Transactional):
             )
         )
         if ended:
-            marks = self._marks([row[0] for row in ended])
+            marks = self._edge_marks([row[0] for row in ended])
             self._write(lambda tx: tx.fetch(*marks, last=True))
             rows = self._rows(self._query("load_edge_checks", limit=limit))
         return [EdgeCheck(job_id, Instant(noted_at)) for job_id, noted_at in rows]
@@ -202,7 +202,7 @@ class SqlFlows(Transactional):
                 queries.append(self._query("note_children", ids=packed))
             tx.fetch(*queries)
 
-    def _marks(self, ended: Sequence[JobId]) -> list[Query]:
+    def _edge_marks(self, ended: Sequence[JobId]) -> list[Query]:
         """The statements that mark the edges of jobs that have ended. None for no jobs. [FL4]"""
         if not ended:
             return []

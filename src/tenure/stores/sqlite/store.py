@@ -350,7 +350,7 @@ class SqliteStore(SqlStore):
         self._spawn(tx, [each for change in applied for each in change.spawned])
         tx.fetch(*self._note_key_changes(applied))
         self._write_flows(tx, applied)
-        tx.fetch(*self._marks(ended_members(applied)))
+        tx.fetch(*self._edge_marks(ended_members(applied)))
         self._keep_observations(tx, [seen for change in applied for seen in change.observations])
         self._keep_resolutions(tx, [each.resolution for each in applied if each.resolution])
         return Saved(now, frozenset(change.job.id for change in applied))
