@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from hashlib import blake2b
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
@@ -37,6 +37,7 @@ from tenure.core.outcomes import Change, Moment
 from tenure.core.rates import Rate, RateUnit
 from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, plan_firing
 from tenure.deadlines import deadline
+from tenure.errors import OutcomeUnknown
 from tenure.ports import Hint, HintedChange
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.candidates import Reading
@@ -646,6 +647,27 @@ def test_the_job_of_a_schedule_is_not_passed_over(queue: Queue) -> None:
 
     assert queue.has_marks
     assert queue.claim((SEND,), 1) == [firing.job.job.id]
+
+
+@spec("Z8", "K6")
+def test_a_job_whose_commit_was_not_answered_is_not_passed_over(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        queue.enqueue(SEND, 0, number + 10)
+    queue.claim((SEND,), 1)
+
+    def commit_unanswered(*given: Any, **options: Any) -> None:
+        PostgresStore._transact(queue.store, *given, **options)
+        raise OutcomeUnknown("the connection was lost", hint="send it again")
+
+    monkeypatch.setattr(queue.store, "_transact", commit_unanswered)
+    with pytest.raises(OutcomeUnknown):
+        queue.enqueue(SEND, 9, 1)
+    monkeypatch.undo()
+
+    queue.claim((SEND,), 1)
+    assert queue.leased[-1].priority == 9
 
 
 @spec("Z4", "Z8")

@@ -506,7 +506,13 @@ class PostgresStore(SqlStore):
         return self._transact(begin, work, listing=listing)
 
     def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
-        return self._transact(_BEGIN, work, all_or_nothing=all_or_nothing)
+        try:
+            return self._transact(_BEGIN, work, all_or_nothing=all_or_nothing)
+        except OutcomeUnknown:
+            # What is ready by it may be on record, and the same request again writes nothing. [Z8]
+            if self._claim_marks is not None:
+                self._claim_marks.forget()
+            raise
 
     def _transact(
         self,

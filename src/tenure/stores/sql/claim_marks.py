@@ -161,6 +161,14 @@ class ClaimMarks:
                 for (namespace, queue, kind), place in lowest.items():
                     self._lower(namespace, queue, kind, place)
 
+    def forget(self) -> None:
+        """This process may have committed something without knowing what: read from the front."""
+        with self._lock:
+            self._marks.clear()
+            for claim in self._under_way:
+                for queue in claim.queues:
+                    claim.lower(queue, FRONT)
+
     def hear(self, hint: Hint | None) -> None:
         """Another process has changed something; None: perhaps several, anywhere."""
         if hint is not None and hint.change is not HintedChange.READY:
