@@ -435,13 +435,11 @@ class SqlStore(
         # One round trip, unless a queue or kind is paused or limited or delayed jobs are due.
         if ruled:
             marked.leave_out_kinds()
-        most = dict.fromkeys(names, wanted)
-        reading = Reading(scope, kinds, most, begins_at=marked.begins_at)
+        reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=marked.begins_at)
         at_once = [] if expected or ruled else self._candidate_queries(reading)
         locks = self._claim_locks(scope, sessions, limited, rated)
         opening = [*locks, *self._opening_queries(scope, sessions, names)]
-        last = at_once or [self._query("moment_to_claim")]
-        answers = tx.fetch(*opening, *last)[len(locks) :]
+        answers = tx.fetch(*opening, *(at_once or [self._query("moment_to_claim")]))[len(locks) :]
         is_read = bool(at_once)
         settings = self._checked_settings(scope, names, answers[1], limited, held, at_once=is_read)
         self._check_kinds(tx, scope, kinds, ruled, answers[-1], held)
