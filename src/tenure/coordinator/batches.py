@@ -313,16 +313,10 @@ class Executor:
             held = self._store.load_holders(list(keys))
             expired = [job for job in held.values() if is_expired(job, rows.now)]
             if expired:
-                wave[0].may_unblock += self._sweep(expired)
+                # One that nobody will run must not stand for the same work. [EX2] [D5]
+                self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
                 held = self._store.load_holders(list(keys))
             rows.existing.update((job_id, job) for key, job in held.items() for job_id in keys[key])
-
-    def _sweep(self, expired: Sequence[Job]) -> list[JobId]:
-        """Cancel jobs that have expired: one that nobody will run must not stand for the same work.
-        Returns the jobs that may be able to go on then. [EX2] [D5]"""
-        sweeps = [PendingCommand(Sweep(job_id=job.id)) for job in expired]
-        self.run(sweeps)
-        return [job_id for pending in sweeps for job_id in pending.may_unblock]
 
     # --- deciding and saving -------------------------------------------------------------------
 
