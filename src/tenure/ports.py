@@ -497,7 +497,8 @@ class DecisionStore(Protocol):
         """The rows of these jobs, and when they were read."""
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The live jobs that hold these dedupe keys."""
+        """The jobs that hold these dedupe keys: live ones, and those that have ended and keep their
+        key until another job takes it over. [D13] [D14]"""
 
     def load_leased(self, session: SessionKey) -> Loaded:
         """The claimed and running jobs of a worker session, expired ones included."""
@@ -513,9 +514,10 @@ class DecisionStore(Protocol):
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: no job has this id, and
-        no live job its dedupe key), the clock is before `not_after`, and the store is still in
+        none holds its dedupe key), the clock is before `not_after`, and the store is still in
         `epoch`. [K1] [K2] A change with a resolution is applied only if its dead letter exists and
-        has no resolution yet. [B17]
+        has no resolution yet. [B17] The job that a new one takes its key from, if its end is still
+        the one that the change names, holds the key no longer. [D14]
 
         One transaction writes all changes, each with its row, events, observations, spawned
         jobs, flow and edges; there is one change per job. [K3] It marks the edges that lead from

@@ -140,6 +140,33 @@ def test_a_job_that_expires_is_shown_with_its_time(run: Run) -> None:
     assert "--expires: is 0" in wrong.stderr
 
 
+@spec("D13", "D17")
+def test_a_job_whose_key_stays_taken_says_until_when(run: Run) -> None:
+    def key_line(job_id: str) -> list[str]:
+        shown = run("jobs", "show", job_id).stdout.splitlines()
+        return [line for line in shown if line.startswith("key is free")]
+
+    job_id = enqueued(run, "mail", "--key", "k", "--unique-for", "2h")
+    [while_it_lives] = key_line(job_id)
+    run("jobs", "cancel", job_id)
+    [after_its_end] = key_line(job_id)
+    again = enqueued(run, "mail", "--key", "k")
+    other = enqueued(run, "mail", "--key", "other")
+
+    assert while_it_lives.endswith(" 2 h after the job has ended")
+    assert after_its_end.endswith("(in 2 h)")
+    assert again == job_id
+    assert key_line(other) == []
+    for words, said in (
+        (("--unique-for", "1h"), "--unique-for: given without a key"),
+        (("--key", "k2", "--unique-for", "0s"), "--unique-for: is 0"),
+        (("--key", "k2", "--unique-for", "400d"), "--unique-for: 400 days is outside"),
+    ):
+        wrong = run("enqueue", "mail", *words)
+        assert (wrong.exit_code, wrong.stdout) == (2, "")
+        assert said in wrong.stderr
+
+
 def test_cancelling_works_once_and_rerunning_makes_a_linked_job(run: Run) -> None:
     job_id = enqueued(run, "mail")
 

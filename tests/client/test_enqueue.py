@@ -202,6 +202,21 @@ def test_a_job_expires_as_its_kind_or_its_call_says(scene: Scene, app: Applicati
             app.job(name=f"never-{wrong}", expires=wrong)(lambda: None)
 
 
+@spec("D13")
+def test_a_key_stays_taken_as_the_call_says(app: Application) -> None:
+    @app.job
+    def work() -> None: ...
+
+    hourly = work.using(key="k", unique_for="1h")
+    first = hourly.enqueue()
+    first.cancel()
+    again = hourly.enqueue()
+
+    assert (again.deduplicated, again) == (True, first)
+    assert first.refresh().unique_for_s == 3600
+    assert work.enqueue().refresh().unique_for_s is None
+
+
 def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
     @app.job
     def work() -> None: ...
@@ -222,6 +237,11 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
         ({"expires": 0}, "^expires=…: is 0; omit expires"),
         ({"expires": -1}, "^expires=…: -1 s is outside 0 to 366 days"),
         ({"expires": "soon"}, "^expires=…: .*5m, 2h"),
+        ({"unique_for": "1h"}, "^unique_for=…: given without a key; give a key"),
+        ({"key": "k", "unique_for": 0}, "^unique_for=…: is 0; omit unique_for"),
+        ({"key": "k", "unique_for": -1}, "^unique_for=…: -1 s is outside 0 to 366 days"),
+        ({"key": "k", "unique_for": "400d"}, "^unique_for=…: 400 days is outside"),
+        ({"key": "k", "unique_for": "soon"}, "^unique_for=…: .*5m, 2h"),
         ({"delay": -1}, "^delay=…: -1 s is outside 0 to 366 days"),
         ({"lease": "400d"}, "^lease=…: 400 days is outside 0 to 366 days"),
         ({"run_at": datetime(2040, 1, 1)}, "time zone"),  # noqa: DTZ001 - naive is the point here

@@ -195,6 +195,7 @@ class Differential(RuleBasedStateMachine):
             on_dead_letter=REPORT if number % 3 == 2 else None,
             expires_us=seconds(20) if number % 5 == 4 else None,
             dedupe_key=key,
+            unique_for_us=seconds(30) if number % 2 and key is not None else None,
             concurrency_key=concurrency_key,
             concurrency_group=concurrency_group,
             correlation_id=f"c{number % 3}" if number % 2 else None,

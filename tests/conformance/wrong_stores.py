@@ -252,6 +252,25 @@ class SharesKeysAcrossKinds(MemoryStore):
         return not is_taken and super()._matches(change, now)
 
 
+class FreesEveryKey(MemoryStore):
+    """Frees a job's key when the job ends, whatever the job says. [D13]"""
+
+    def _write(self, change: Change) -> None:
+        super()._write(change)
+        if change.job.finished_at is not None:
+            self._keys = {key: job for key, job in self._keys.items() if job != change.job.id}
+
+
+class PurgesHolders(MemoryStore):
+    """Purges a job whose key stays taken. [D15]"""
+
+    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+        for job in self._jobs.values():
+            if job.finished_at is not None:
+                self._jobs[job.id] = replace(job, unique_for_us=None)
+        return super().purge(older_than_us=older_than_us, limit=limit)
+
+
 class DecidesWithoutLocking(MemoryStore):
     """Reads, decides and saves one after the other, and lets others in between. [K9]"""
 
@@ -456,6 +475,8 @@ WRONG: dict[type[MemoryStore], str] = {
     PurgesTooEarly: "retention",
     SweepsInAnyOrder: "sweeping",
     SharesKeysAcrossKinds: "dedupe",
+    FreesEveryKey: "held_keys",
+    PurgesHolders: "held_keys",
     DecidesWithoutLocking: "saving",
     ForgetsRepeats: "undelivered",
     RedrivesTwice: "dead_letters",

@@ -42,6 +42,7 @@ BIRTH = {
     "payload",
     "policy",
     "dedupe_key",
+    "unique_for_us",
     "concurrency_key",
     "concurrency_group",
     "correlation_id",

@@ -334,6 +334,30 @@ def test_a_key_that_is_held_out_of_scope_is_a_conflict_without_details(
     assert free.status == 201
 
 
+@spec("D13", "D6", "D17")
+def test_a_key_that_stays_taken_is_told_only_to_those_who_see_its_job(stage: Stage) -> None:
+    mine = stage.token(Role.CLIENT, "mine", queues=(QueueName("q2"),))
+    new = {"job_id": JOB.format(1), "queue": "q1", "kind": "k", "dedupe_key": "d"}
+    first = {**new, "unique_for_s": 3600}
+    made = stage.ask("POST", "/v1/jobs", first, token=stage.of(Role.CLIENT))
+    cancel = {"request_id": "c", "reason": "enough"}
+    stage.ask("POST", f"/v1/jobs/{JOB.format(1)}/cancel", cancel, token=stage.of(Role.CLIENT))
+
+    again = {**new, "job_id": JOB.format(2), "queue": "q2"}
+    seen = stage.ask("POST", "/v1/jobs", again, token=stage.of(Role.CLIENT))
+    hidden = stage.ask("POST", "/v1/jobs", again, token=mine)
+    keyless = {"queue": "q1", "kind": "k", "unique_for_s": 3600}
+    wrong = stage.ask("POST", "/v1/jobs", keyless, token=stage.of(Role.CLIENT))
+
+    assert (made.status, made.json["job"]["unique_for_s"]) == (201, 3600)
+    assert (seen.status, seen.json["deduplicated"]) == (200, True)
+    assert (seen.json["job"]["id"], seen.json["job"]["status"]) == (JOB.format(1), "cancelled")
+    assert (hidden.status, hidden.json["cause"]) == (409, "dedupe_key_held")
+    assert JOB.format(1).encode() not in hidden.body
+    assert wrong.status == 400
+    assert b"unique_for_s" in wrong.body
+
+
 @spec("D6", "H41")
 @pytest.mark.parametrize("verb", ["redrive", "rerun"])
 def test_a_conflicting_job_out_of_scope_is_not_shown(stage: Stage, verb: str) -> None:

@@ -16,7 +16,7 @@ from tenure.core.ids import (
     WorkerId,
     new_job_id,
 )
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
@@ -34,7 +34,13 @@ def change(job: Job | None, command: Command, now: Instant) -> Change:
     return outcome.change
 
 
-def enqueue_changes(store: Store, count: int, *, dedupe_key: str | None = None) -> list[Change]:
+def enqueue_changes(
+    store: Store,
+    count: int,
+    *,
+    dedupe_key: str | None = None,
+    unique_for_us: Duration | None = None,
+) -> list[Change]:
     """New jobs, decided but not saved."""
     now = store.now()
     return [
@@ -48,6 +54,7 @@ def enqueue_changes(store: Store, count: int, *, dedupe_key: str | None = None) 
                 actor=Actor("client:c"),
                 payload=b'{"to":"a"}',
                 dedupe_key=dedupe_key,
+                unique_for_us=unique_for_us,
             ),
             now,
         )

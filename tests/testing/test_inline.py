@@ -73,6 +73,29 @@ def test_a_job_expires_in_virtual_time(app: Tenure, jobs: Inline) -> None:
     assert ran == ["bob", "bob"]
 
 
+@spec("D13", "D14")
+def test_a_key_stays_taken_in_virtual_time(app: Tenure, jobs: Inline) -> None:
+    ran: list[int] = []
+
+    @app.job
+    def digest(user: int) -> None:
+        ran.append(user)
+
+    hourly = digest.using(key="user-7", unique_for="1h")
+    first = hourly.enqueue(7)
+    jobs.drain()
+    jobs.advance("59m")
+    early = hourly.enqueue(7)
+    jobs.drain()
+    jobs.advance("1m")
+    late = hourly.enqueue(7)
+    jobs.drain()
+
+    assert (early.deduplicated, early) == (True, first)
+    assert (late.deduplicated, late == first) == (False, False)
+    assert ran == [7, 7]
+
+
 @spec("EX2")
 def test_waiting_for_a_job_that_cannot_run_here_ends_when_it_expires(
     app: Tenure, jobs: Inline

@@ -128,6 +128,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         and rule.of_acks is None
         and rule.of_store is None
         and rule.of_attempts is None
+        and rule.of_keys is None
     ]
 
     assert ids == [
@@ -140,6 +141,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         "I32",
         "I33",
         "I34",
+        "I35",
         "I36",
         "P1",
         "P2",

@@ -63,6 +63,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     run_at: Instant | None
     expires: Duration | None
     key: str | None
+    unique_for: Duration | None
     concurrency_key: str | None
     concurrency_group: str | None
     correlation_id: str | None
@@ -84,6 +85,11 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--key",
     help="Dedupe key: while a job of this kind and key has not finished, no second one is made.",
+)
+@click.option(
+    "--unique-for",
+    callback=duration_value,
+    help="With --key: the key stays taken for this long after the job has ended, as in 1h.",
 )
 @click.option(
     "--concurrency-key",
@@ -177,6 +183,7 @@ _FLAGS = {
     "queue": "--queue",
     "priority": "--priority",
     "key": "--key",
+    "unique_for": "--unique-for",
     "concurrency_key": "--concurrency-key",
     "concurrency_group": "--concurrency-group",
     "delay": "--delay",
@@ -275,6 +282,7 @@ def _command(serving: Coordination, options: EnqueueOptions, app: "Application |
         run_at=options.run_at,
         expires_us=options.expires,
         dedupe_key=options.key,
+        unique_for_us=options.unique_for,
         concurrency_key=options.concurrency_key,
         concurrency_group=options.concurrency_group,
         correlation_id=options.correlation_id,
@@ -287,13 +295,14 @@ def _of_application(options: EnqueueOptions, app: "Application") -> Enqueue:
         "queue": options.queue,
         "priority": options.priority,
         "key": options.key,
+        "unique_for": _in_seconds(options.unique_for),
         "concurrency_key": options.concurrency_key,
         "concurrency_group": options.concurrency_group,
         "correlation_id": options.correlation_id,
         "job_id": options.job_id,
         "run_at": options.run_at,
-        "delay": None if options.delay is None else options.delay / MICROSECONDS_PER_SECOND,
-        "expires": None if options.expires is None else options.expires / MICROSECONDS_PER_SECOND,
+        "delay": _in_seconds(options.delay),
+        "expires": _in_seconds(options.expires),
     }
     given: Any = {name: value for name, value in settings.items() if value is not None}
     payload = msgspec.json.decode(options.payload)
@@ -301,3 +310,7 @@ def _of_application(options: EnqueueOptions, app: "Application") -> Enqueue:
     return msgspec.structs.replace(
         command, actor=client(), namespace=Namespace(options.namespace or app.namespace)
     )
+
+
+def _in_seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else duration / MICROSECONDS_PER_SECOND

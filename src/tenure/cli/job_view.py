@@ -42,6 +42,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("stage", job.stage),
         ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
+        ("key is free", _key_hold(job, now)),
         ("concurrency key", _concurrency(job)),
         ("schedule", _schedule_fact(job)),
         ("correlation", job.correlated_by),
@@ -58,6 +59,15 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
+
+
+def _key_hold(job: Job, now: Instant) -> str | None:
+    """Until when the key stays taken, or for how long it will."""
+    if job.unique_for_us is None:
+        return None
+    if job.key_held_until is None:
+        return f"{in_words(job.unique_for_us / MICROSECONDS_PER_SECOND)} after the job has ended"
+    return exact_and_ago(job.key_held_until, now)
 
 
 def _concurrency(job: Job) -> str | None:

@@ -58,6 +58,7 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     payload: Any = msgspec.UNSET
     policy: PolicyRecord
     dedupe_key: str | None
+    unique_for_s: float | None
     concurrency_key: str | None
     concurrency_group: str | None
     correlation_id: str

@@ -44,7 +44,7 @@ from tenure.core.outcomes import (
     Resolved,
     Shared,
 )
-from tenure.core.requests import answer_existing, redriven_id
+from tenure.core.requests import answer_existing, may_take_key, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.unknown_words import has_unknown_word, unknown_in_job
 from tenure.core.verdicts import Answer
@@ -547,11 +547,14 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
     if type(command) in _NEED_OTHER_ROWS:
         if isinstance(command, Redrive):
             existing = rows.existing.get(command.job_id)
-            if existing is not None:
+            if existing is not None and not may_take_key(existing, command, moment.now):
                 return answer_existing(existing, command, history)
             compensation = rows.jobs.get(compensation_id(command.job_id))
             resolution = rows.resolutions.get(command.job_id)
-            command = replace(command, compensation=compensation, resolution=resolution)
+            command = replace(
+                command, compensation=compensation, resolution=resolution, key_holder=existing
+            )
+            return decide(rows.jobs.get(command.job_id), command, moment, history)
         elif isinstance(command, Discard):
             command = replace(command, resolution=rows.resolutions.get(command.job_id))
         elif isinstance(command, FollowUp):

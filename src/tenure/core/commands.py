@@ -56,6 +56,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_us: Duration | None = None
     on_dead_letter: DeadLetterJob | None = None
     dedupe_key: str | None = None
+    unique_for_us: Duration | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     correlation_id: str | None = None
@@ -294,6 +295,7 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     again: bool = False
     compensation: Job | None = None  # the finished job's compensation, as the service found it
     resolution: Resolution | None = None  # the job's resolution, as the service found it
+    key_holder: Job | None = None  # whom the new job takes the key from, as the service found it
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
 
@@ -363,7 +365,13 @@ def _without_rev(command: Settle) -> dict[str, object]:
     return asked
 
 
-_ADDED_TO_ENQUEUE = ("concurrency_key", "concurrency_group", "expires_us", "on_dead_letter")
+_ADDED_TO_ENQUEUE = (
+    "concurrency_key",
+    "concurrency_group",
+    "expires_us",
+    "on_dead_letter",
+    "unique_for_us",
+)
 
 
 def _enqueue_as_asked(command: Enqueue) -> dict[str, object]:
@@ -379,7 +387,7 @@ def _enqueue_as_asked(command: Enqueue) -> dict[str, object]:
 def _redrive_as_asked(command: Redrive) -> dict[str, object]:
     """Without `again` unless it is asked for: recorded redrives from before that field replay."""
     asked = msgspec.structs.asdict(command) | {"compensation": None}
-    del asked["resolution"]
+    del asked["resolution"], asked["key_holder"]
     if not command.again:
         del asked["again"]
     return asked

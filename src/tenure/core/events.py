@@ -23,7 +23,7 @@ from tenure.core.ids import (
     correlated_by,
     is_worker,
 )
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
@@ -69,6 +69,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     priority: int | None = None
     policy: Policy | None = None
     dedupe_key: str | None = None
+    unique_for_us: Duration | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     origin_id: JobId | None = None
@@ -107,6 +108,7 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "priority",
         "policy",
         "dedupe_key",
+        "unique_for_us",
         "concurrency_key",
         "concurrency_group",
         "origin_id",

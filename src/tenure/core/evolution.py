@@ -111,7 +111,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twenty-three positional arguments: see `changes._event`.
+    # Twenty-four positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -121,6 +121,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         body,
         facts.policy,
         facts.dedupe_key,
+        facts.unique_for_us,
         facts.concurrency_key,
         _group(facts),
         event.correlation_id,

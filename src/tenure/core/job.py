@@ -91,6 +91,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     policy: Policy
     dedupe_key: str | None
+    unique_for_us: Duration | None  # how long its key stays taken after its end [D13]
     concurrency_key: str | None
     concurrency_group: str | None  # which jobs it shares the key with: a kind or a name [CK1]
     correlation_id: str | None
@@ -175,6 +176,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         if self.started_at is None or self.finished_at is None:
             return None
         return Duration(self.finished_at - self.started_at)
+
+    @property
+    def key_held_until(self) -> Instant | None:
+        """From when on its key is free, if the job has ended and its key stays taken. [D13]"""
+        if self.unique_for_us is None or self.finished_at is None:
+            return None
+        return Instant(self.finished_at + self.unique_for_us)
 
     @property
     def is_exhausted(self) -> bool:

@@ -61,7 +61,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     The store applies it iff the stored rev is still `expected_rev` (0: there is no such job) and
     the store's clock is still before `not_after`. [K1] [K2] A change with a resolution is applied
-    only if the dead letter has no resolution yet. [B17]
+    only if the dead letter has no resolution yet. [B17] A new job that takes its key from another
+    one frees it there in the same transaction. [D14]
     """
 
     job: Job
@@ -71,6 +72,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observations: tuple[Observation, ...] = ()
     spawned: tuple["Change", ...] = ()
     resolution: Resolution | None = None  # of another job: the dead letter this one was made from
+    takes_key_from: Job | None = None  # a job that has ended and still holds this one's key
     flow: Flow | None = None  # a new one: its first job is this one, the others are spawned
     edges: tuple[Edge, ...] = ()  # of that flow
 

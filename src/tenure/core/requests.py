@@ -71,7 +71,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         refused = _why_no_parent(parent, command, at)
         if refused is not None:
             return _refused(None, refused)
-    if job is not None:
+    if job is not None and not may_take_key(job, command, at.now):
         return answer_existing(job, command, history)
     correlation_id, trace_id = command.correlation_id, command.trace_id
     if parent is not None and parent.job is not None:  # [OB4]
@@ -83,7 +83,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         cause = EventCause.SCHEDULE
         facts = replace(facts, schedule=command.schedule, scheduled_for=command.scheduled_for)
     draft = Draft(type=_ENQUEUED, to=_QUEUED, cause=cause, facts=facts, body=command.payload)
-    return apply(
+    applied = apply(
         "T1",
         None,
         [draft],
@@ -99,6 +99,21 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         correlation_id=correlation_id,
         trace_id=trace_id,
     )
+    return applied if job is None else _taking_key(applied, job)
+
+
+def may_take_key(holder: Job, command: Enqueue | Redrive, now: Instant) -> bool:
+    """Whether the new job takes the key from this one, which has ended and still holds it: if its
+    time is over [D14], or if it is the job that is redriven [D16]."""
+    wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
+    until = holder.key_held_until
+    if until is None or holder.id == wanted:
+        return False
+    return until <= now or (isinstance(command, Redrive) and holder.id == command.job_id)
+
+
+def _taking_key(applied: Applied, holder: Job) -> Applied:
+    return replace(applied, change=replace(applied.change, takes_key_from=holder))
 
 
 def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None) -> Facts:
@@ -111,6 +126,7 @@ def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None)
         priority=command.priority or None,
         policy=command.policy,
         dedupe_key=command.dedupe_key,
+        unique_for_us=command.unique_for_us,
         concurrency_key=command.concurrency_key,
         concurrency_group=command.concurrency_group,
         origin_id=origin_id,
@@ -360,6 +376,8 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         correlation_id=job.correlated_by,
         trace_id=job.trace_id,
     )
+    if command.key_holder is not None:
+        applied = _taking_key(applied, command.key_holder)
     change = applied.change
     if job.status is JobStatus.DEAD_LETTERED and known is None:
         change = replace(change, resolution=_redriven(job, command, change.events[0]))
@@ -375,6 +393,7 @@ def _facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
         priority=job.priority or None,
         policy=job.policy,
         dedupe_key=job.dedupe_key,
+        unique_for_us=job.unique_for_us,
         concurrency_key=job.concurrency_key,
         concurrency_group=job.concurrency_group,
         origin_id=job.id,

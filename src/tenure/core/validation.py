@@ -208,8 +208,7 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
             raise InvalidInput("expires_us", "is 0: the job would expire at once")
     if command.on_dead_letter is not None:
         _check_dead_letter_job(command.on_dead_letter, command.kind, limits)
-    if command.dedupe_key is not None:
-        check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
+    _check_dedupe_key(command)
     if command.concurrency_key is not None:
         check_label("concurrency_key", command.concurrency_key, most=MAX_DEDUPE_KEY)
     if command.concurrency_group is not None:
@@ -222,6 +221,21 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
         check_correlation_id("correlation_id", command.correlation_id)
     if command.trace_id is not None:
         check_label("trace_id", command.trace_id, most=MAX_DEDUPE_KEY)
+
+
+def _check_dedupe_key(command: Enqueue) -> None:
+    if command.dedupe_key is not None:
+        check_label("dedupe_key", command.dedupe_key, most=MAX_DEDUPE_KEY)
+    if command.unique_for_us is not None:
+        check_duration("unique_for_us", command.unique_for_us)
+        if command.unique_for_us == 0:
+            raise InvalidInput(
+                "unique_for_us",
+                "is 0: a key is free as soon as its job has ended anyway",
+                hint="leave it out",
+            )
+        if command.dedupe_key is None:
+            raise InvalidInput("unique_for_us", "given without a key", hint="give a key too")
 
 
 def _check_dead_letter_job(job: DeadLetterJob, of: Kind, limits: Limits) -> None:

@@ -35,6 +35,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     expires_us: Duration | None = None
     on_dead_letter: DeadLetterJob | None = None
     dedupe_key: str | None = None
+    unique_for_us: Duration | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     correlation_id: str | None = None

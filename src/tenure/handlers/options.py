@@ -61,6 +61,7 @@ class EnqueueOptions(PolicyOptions, total=False):
     """What `using(...)` takes."""
 
     key: str | None
+    unique_for: Span | None
     concurrency_key: str | int | None
     concurrency_group: str | None
     delay: Span
@@ -226,6 +227,7 @@ _OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "queue": ("queue", queue_name),
     "priority": ("priority", _any_integer),
     "key": ("dedupe_key", plain),
+    "unique_for": ("unique_for_us", partial(positive_duration, "unique_for")),
     "concurrency_key": ("concurrency_key", concurrency_key),
     "concurrency_group": ("concurrency_group", plain),
     "delay": ("delay_us", partial(bounded_duration, "delay")),

@@ -76,12 +76,14 @@ def called(call: object) -> JobSpec:
 
 _NOT_FOR_SCHEDULES = {
     "dedupe_key": "key",
+    "unique_for_us": "unique_for",
     "delay_us": "delay",
     "run_at": "run_at",
     "correlation_id": "correlation_id",
 }
 _INSTEAD = {
     "key": 'overlap="skip" makes no second job while one has not ended',
+    "unique_for": "an occurrence makes one job, and has no key",
     "delay": "cron= or every= say when it runs, jitter= spreads it",
     "run_at": "cron= or every= say when it runs",
     "correlation_id": "list its jobs by the schedule's name",

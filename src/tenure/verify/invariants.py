@@ -23,6 +23,7 @@ from tenure.verify import (
     shared_keys,
 )
 from tenure.verify.acks import Ack
+from tenure.verify.held_keys import HeldKeys
 from tenure.verify.keyed_attempts import KeyedAttempts, LimitOf
 from tenure.verify.violations import Violation
 
@@ -30,6 +31,7 @@ OfRecord = Callable[[Record], Iterator[Violation]]
 OfAcks = Callable[[Record, Sequence[Ack]], Iterator[Violation]]
 OfStore = Callable[[RecordSource], Iterator[Violation]]
 OfAttempts = Callable[[KeyedAttempts, RecordSource, LimitOf], Iterator[Violation]]
+OfKeys = Callable[[HeldKeys, RecordSource], Iterator[Violation]]
 
 
 class Invariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,7 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     of_acks: OfAcks | None = None
     of_store: OfStore | None = None
     of_attempts: OfAttempts | None = None
+    of_keys: OfKeys | None = None
 
     @property
     def needs_acks(self) -> bool:
@@ -50,7 +53,7 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_metrics(self) -> bool:
         """Whether it is about the counters of processes, which no store has. [X3]"""
-        checks = (self.of_acks, self.of_record, self.of_store, self.of_attempts)
+        checks = (self.of_acks, self.of_record, self.of_store, self.of_attempts, self.of_keys)
         return all(check is None for check in checks)
 
 
@@ -168,6 +171,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_record=expiry.expired_jobs_never_start,
     ),
     Invariant(
+        id="I35",
+        title="no job is made while its key stays taken",
+        of_keys=HeldKeys.violations,
+    ),
+    Invariant(
         id="I36",
         title="a dead letter is reported by one job",
         of_record=dead_letter_jobs.dead_letters_are_reported_once,
@@ -202,6 +210,7 @@ _OF_RECORD = tuple(
 )
 _OF_ACKS = tuple(rule.of_acks for rule in INVARIANTS if rule.of_acks is not None)
 _OF_ATTEMPTS = tuple(rule.of_attempts for rule in INVARIANTS if rule.of_attempts is not None)
+_OF_KEYS = tuple(rule.of_keys for rule in INVARIANTS if rule.of_keys is not None)
 _OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not None)
 
 
@@ -228,6 +237,12 @@ def check_attempts(
     """Everything that is wrong with when jobs of the same concurrency key ran."""
     for of_attempts in _OF_ATTEMPTS:
         yield from of_attempts(attempts, store, limit_of)
+
+
+def check_keys(keys: HeldKeys, store: RecordSource) -> Iterator[Violation]:
+    """Everything that is wrong with when jobs had the same dedupe key."""
+    for of_keys in _OF_KEYS:
+        yield from of_keys(keys, store)
 
 
 def check_across(store: RecordSource) -> Iterator[Violation]:

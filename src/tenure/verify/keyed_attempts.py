@@ -81,7 +81,7 @@ class KeyedAttempts:
         shown_twice: list[tuple[int, int]] | None = None
         for began_at, violation in self._suspected(limit_of):
             if shown_twice is None:  # only now: reading the whole log takes a while
-                shown_twice = _times_shown_twice(store)
+                shown_twice = times_shown_twice(store)
             if not any(first <= began_at <= last for first, last in shown_twice):
                 yield violation
 
@@ -117,7 +117,7 @@ class KeyedAttempts:
         self._database.close()
 
 
-def _times_shown_twice(store: RecordSource) -> list[tuple[int, int]]:
+def times_shown_twice(store: RecordSource) -> list[tuple[int, int]]:
     """From when to when the clock was set back, by the order in which events were written."""
     found: list[tuple[int, int]] = []
     step_us = LATEST_END_US if store.parallelism == 1 else STEP_BACK_US

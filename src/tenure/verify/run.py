@@ -16,7 +16,8 @@ from tenure.ports import RecordSource
 from tenure.verify.ack_index import AckIndex
 from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
 from tenure.verify.acks import is_torn
-from tenure.verify.invariants import check_across, check_attempts, check_record
+from tenure.verify.held_keys import HeldKeys
+from tenure.verify.invariants import check_across, check_attempts, check_keys, check_record
 from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
 from tenure.verify.report import Report, ReportBuilder
 
@@ -37,7 +38,7 @@ def verify(
 ) -> Report:
     """Check every invariant on rows, log and the callers' acknowledgements, if there are any."""
     report = ReportBuilder(limit=limit)
-    with AckIndex() as index, KeyedAttempts() as attempts:
+    with AckIndex() as index, KeyedAttempts() as attempts, HeldKeys() as keys:
         lines = None
         if acks is not None:
             by_file = index.load(acks)
@@ -51,10 +52,13 @@ def verify(
             for violation in check_record(record, job_acks):
                 report.add(violation)
             attempts.add(record)
+            keys.add(record)
             if progress is not None:
                 progress(report.jobs, report.events)
         _check_missing(store, index, report, retention_us)
         for violation in check_attempts(attempts, store, _Limits(store)):
+            report.add(violation)
+        for violation in check_keys(keys, store):
             report.add(violation)
     for violation in check_across(store):
         report.add(violation)

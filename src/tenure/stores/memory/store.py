@@ -172,7 +172,7 @@ class MemoryStore(
         return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The live jobs that hold these dedupe keys."""
+        """The jobs that hold these dedupe keys: live ones, and those that keep theirs. [D13]"""
         with self._lock:
             self._open()
             return {key: self._jobs[self._keys[key]] for key in keys if key in self._keys}
@@ -279,13 +279,20 @@ class MemoryStore(
             return False
         present = self._jobs.get(change.job.id)
         if change.expected_rev == 0:
-            key = _key_of(change.job)
             return (
                 present is None
-                and (key is None or key not in self._keys)
+                and self._has_free_key(change)
                 and all(edge.parent_id in self._jobs for edge in change.edges if edge.is_outside)
             )
         return present is not None and present.rev == change.expected_rev
+
+    def _has_free_key(self, change: Change) -> bool:
+        """Whether nobody holds the new job's key, or only the job that it takes it from. [D14]"""
+        key, giver = _key_of(change.job), change.takes_key_from
+        holder = None if key is None else self._keys.get(key)
+        if holder is None or giver is None:
+            return holder is None
+        return holder == giver.id and self._jobs[holder].finished_at == giver.finished_at
 
     def _guard(self, change: Change) -> None:
         """Refuse what the schema of a database would refuse: changes that only a bug can make."""
@@ -311,8 +318,8 @@ class MemoryStore(
         if key is not None:
             if job.finished_at is None:
                 self._keys[key] = job.id
-            elif self._keys.get(key) == job.id:
-                del self._keys[key]
+            elif self._keys.get(key) == job.id and job.unique_for_us is None:
+                del self._keys[key]  # [D2]
         self._keep_observations(change.observations)
         if change.resolution is not None:
             self._keep_resolution(change.resolution)
@@ -633,15 +640,20 @@ class MemoryStore(
         """Delete terminal jobs past their retention, with everything that belongs to them."""
         with self._lock:
             self._open()
-            before = self._clock() - older_than_us
+            now = self._clock()
+            before = now - older_than_us
             made_by = {job.made_by_end_of for job in self._jobs.values()}  # [M4] [HK11]
             kept = made_by | self._kept_for_flows()
             finished = [
                 (job.finished_at, job.id)
                 for job in self._jobs.values()
-                if job.finished_at is not None and job.finished_at < before and job.id not in kept
+                if job.finished_at is not None
+                and job.finished_at < before
+                and (job.key_held_until is None or job.key_held_until <= now)  # [D15]
+                and job.id not in kept
             ]
             gone = {job_id for _, job_id in sorted(finished)[:limit]}
+            self._keys = {key: holder for key, holder in self._keys.items() if holder not in gone}
             for job_id in gone:
                 del self._jobs[job_id]
                 del self._events[job_id]

@@ -118,6 +118,15 @@ SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} AND j.finished_at IS NULL;
 SELECT count(*) FROM (SELECT j.id FROM {t}job AS j WHERE j.id {among_ids}
                        ORDER BY j.id FOR UPDATE) AS locked;
 
+-- name: free_keys
+-- Differs: many at once, of rows that this transaction has locked. From here on the epoch cannot
+-- change before the commit, so the jobs that take these keys are written, too.
+WITH judged AS MATERIALIZED (SELECT j.epoch FROM {t}judge(0, CAST(:epoch_lock AS bigint)) AS j)
+UPDATE {t}job AS j SET key_freed = TRUE
+  FROM unnest(CAST(:ids AS uuid[]), CAST(:finished AS bigint[])) AS f(id, finished_at), judged
+ WHERE j.id = f.id AND j.finished_at = f.finished_at AND j.key_freed IS NULL
+   AND judged.epoch = CAST(:epoch AS bigint);
+
 -- name: update_jobs
 -- Differs: comparing, writing rows and writing events is one statement, and so one round trip.
 -- Only columns that the events touch are sent: those equal over the batch as scalars, the others
@@ -157,7 +166,7 @@ SELECT judged.now, {unless_all_applied}
                        CAST(:first_end AS bigint)) AS judged;
 
 -- name: insert_jobs
--- Differs: see update_jobs. ON CONFLICT names no index: an id and a live dedupe key both count.
+-- Differs: see update_jobs. ON CONFLICT names no index: an id and a dedupe key that is held both count.
 WITH judged AS MATERIALIZED (
     SELECT j.now, j.epoch FROM {t}judge(0, CAST(:epoch_lock AS bigint)) AS j),
 written AS (

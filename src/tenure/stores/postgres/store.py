@@ -22,6 +22,7 @@ from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change
 from tenure.core.rates import Rate
@@ -784,7 +785,7 @@ class PostgresStore(SqlStore):
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
-        if letters_of(changes) or outside_parents(changes):
+        if letters_of(changes) or outside_parents(changes) or _givers(changes):
             return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
         register = [*self._register(new_queues), *self._note_key_changes(changes)]
@@ -816,16 +817,32 @@ class PostgresStore(SqlStore):
         groups = groups_of(changes)
         queries = self._register(self._unregistered(changes, epoch))
         queries += self._note_key_changes(changes)
+        queries += self._free_keys(changes, epoch)
         queries += [self._group_query(group, epoch, held=True) for group in groups]
         return self._save(tx, groups, queries, epoch)
+
+    def _free_keys(self, changes: Sequence[Change], epoch: Epoch) -> list[Query]:
+        """Jobs that have ended give their keys to these new ones. [D14]"""
+        givers = list({each.id: each for each in _givers(changes)}.values())
+        if not givers:
+            return []
+        query = self._query(
+            "free_keys",
+            ids=texts([giver.id for giver in givers]),
+            finished=integers([giver.finished_at or 0 for giver in givers]),
+            epoch=epoch,
+            epoch_lock=self._key("epoch"),
+        )
+        return [query]
 
     def _save_holding_others(
         self, tx: Transaction, changes: Sequence[Change], epoch: Epoch
     ) -> Saved:
         """Save changes some of which need other rows: lock these with the rows that change, then
         apply only changes whose dead letter is still unresolved [B17] and whose parents are still
-        there. [FL3]"""
+        there. [FL3] Jobs that give their key away are locked, too. [D14]"""
         held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
+        held += [giver.id for giver in _givers(changes)]
         if held:
             tx.fetch(self._query("lock_jobs", ids=texts(held)))
         first = self._first_to_resolve(tx, self._whose_parents_exist(tx, changes))
@@ -909,6 +926,11 @@ def _are_new(groups: Sequence[Group]) -> bool:
     if not groups[0].is_insert or not _is_likely_to_apply(groups):
         return False
     return not any(_has_more(change) for change in groups[0].changes)
+
+
+def _givers(changes: Iterable[Change]) -> list[Job]:
+    """The jobs that these changes take their keys from."""
+    return [each.takes_key_from for each in changes if each.takes_key_from is not None]
 
 
 def _has_more(change: Change) -> bool:

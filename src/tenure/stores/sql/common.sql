@@ -23,9 +23,10 @@ SELECT {job_columns} FROM {t}job WHERE id {among_ids};
 SELECT {job_columns_without_bodies} FROM {t}job WHERE id {among_ids};
 
 -- name: load_holder
+-- The words of the index, so that both databases see that it serves. [D13]
 SELECT {job_columns} FROM {t}job
  WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
-   AND finished_at IS NULL;
+   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
 
 -- name: load_leased
 SELECT {job_columns} FROM {t}job {by_leases}
@@ -384,8 +385,10 @@ UPDATE {t}observation SET body = NULL
 -- name: purgeable
 -- Keeps a job while one exists that its end enqueued, whose id is derived from the job's. [M4] [HK11]
 -- Keeps it while a job of its flow, or of a flow that waits for it, is live. [FL6]
+-- Keeps it while its key stays taken. [D15]
 SELECT j.id, j.flow_id FROM {t}job AS j
  WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
+   AND (j.unique_for_us IS NULL OR j.finished_at + j.unique_for_us <= (SELECT {t}clock()))
    AND (j.flow_id IS NULL
         OR (SELECT m.id FROM {t}job AS m
              WHERE m.flow_id = j.flow_id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL

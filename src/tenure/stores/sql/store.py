@@ -230,7 +230,7 @@ class SqlStore(
         return {job.id: job for job in map(job_from, rows)}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The live jobs that hold these dedupe keys."""
+        """The jobs that hold these dedupe keys: live ones, and those that keep theirs. [D13]"""
         queries = [
             self._query("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
             for key in keys

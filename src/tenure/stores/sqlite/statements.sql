@@ -36,11 +36,16 @@ SELECT json_extract(i.value, '$[0]'), json_extract(i.value, '$[1]'), json_extrac
        NULL
   FROM json_each(:rows) AS i;
 
--- name: live_key_exists
+-- name: held_key_exists
 -- Differs: see load_revs.
 SELECT 1 FROM {t}job
  WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
-   AND finished_at IS NULL;
+   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
+
+-- name: free_key
+-- Differs: see load_revs. Of a job that has ended.
+UPDATE {t}job SET key_freed = 1
+ WHERE id = :job_id AND finished_at = :finished_at AND key_freed IS NULL;
 
 -- name: delayed_levels
 -- Differs: PostgreSQL has a function of this name, whose plan it keeps. The priorities of the

@@ -356,23 +356,31 @@ class SqliteStore(SqlStore):
         return Saved(now, frozenset(change.job.id for change in applied))
 
     def _with_free_keys(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
-        """Inserts whose dedupe key no live job holds, and no earlier insert of this batch. [I17]"""
+        """Inserts whose key no job holds, and no earlier insert of this batch. [I17] [D13]"""
         taken: set[tuple[str, str, str]] = set()
         free = []
         for change in inserts:
             job = change.job
             if job.dedupe_key is not None:
                 key = (job.namespace, job.kind, job.dedupe_key)
-                if key in taken or self._key_is_held(tx, job):
+                if key in taken:
+                    continue
+                self._free_key(tx, change.takes_key_from)
+                if self._key_is_held(tx, job):
                     continue
                 taken.add(key)
             free.append(change)
         return free
 
+    def _free_key(self, tx: _SqliteTransaction, holder: Job | None) -> None:
+        """The job that has ended gives its key to a new one. [D14]"""
+        if holder is not None:
+            tx.fetch(self._query("free_key", job_id=holder.id, finished_at=holder.finished_at))
+
     def _key_is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
         [held] = tx.fetch(
             self._query(
-                "live_key_exists",
+                "held_key_exists",
                 namespace=job.namespace,
                 kind=job.kind,
                 dedupe_key=job.dedupe_key,

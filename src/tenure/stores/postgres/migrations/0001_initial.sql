@@ -90,6 +90,7 @@ CREATE TABLE {t}job (
     cancel_deadline       bigint,
     last_lease_expires_at bigint,
     scheduled_for         bigint,
+    unique_for_us         bigint,
     hb_seq                bigint   NOT NULL,
     event_position        bigint   NOT NULL,  -- of the job's last event, see job_event
     rev                   integer  NOT NULL,
@@ -100,6 +101,7 @@ CREATE TABLE {t}job (
     renewals              integer  NOT NULL,
     priority              smallint NOT NULL,
     was_started           boolean  NOT NULL,
+    key_freed             boolean,  -- by a job that took the key over, see job_dedupe
     origin_id             uuid,
     flow_id               uuid,
     namespace             text     NOT NULL COLLATE "C",
@@ -208,9 +210,12 @@ CREATE INDEX job_leased_by_key
  WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
 CREATE INDEX job_leased
     ON {t}job (namespace, queue, id) WHERE lease_id IS NOT NULL;
+-- Keys that are taken: by live jobs, and by those that have ended and keep theirs for a time. An index
+-- knows no time, so the job that takes such a key over frees it here (docs/adr/0059).
 CREATE UNIQUE INDEX job_dedupe
     ON {t}job (namespace, kind, dedupe_key)
- WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
+ WHERE dedupe_key IS NOT NULL
+   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
 -- Jobs that expire unless they are started in time, while they wait. Both columns are in its condition,
 -- so that other jobs have no entry, and a claim's update, which is no HOT update anyway, takes it away.
 CREATE INDEX job_start_by ON {t}job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
@@ -441,6 +446,18 @@ BEGIN
     RAISE EXCEPTION 'tenure: %', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
 END $$;
 
+-- Only called for what an ordinary write never does. The job that takes a key over frees it: nothing
+-- else of a finished row changes.
+CREATE FUNCTION {t}refuse_unless_it_frees_a_key() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.finished_at IS NULL OR OLD.unique_for_us IS NULL OR OLD.key_freed IS NOT NULL
+       OR NEW.key_freed IS NOT TRUE
+       OR to_jsonb(OLD) - 'key_freed' <> to_jsonb(NEW) - 'key_freed' THEN
+        RAISE EXCEPTION 'tenure: %', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION {t}refuse_while_job_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM {t}job WHERE id = OLD.job_id) THEN
@@ -455,7 +472,8 @@ END $$;
 -- the lock is logged.
 CREATE TRIGGER job_moves_forward AFTER UPDATE ON {t}job FOR EACH ROW
   WHEN (OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id)
-  EXECUTE FUNCTION {t}refuse('a finished job is immutable, and every change raises rev');
+  EXECUTE FUNCTION {t}refuse_unless_it_frees_a_key(
+      'a finished job is immutable, and every change raises rev');
 
 CREATE TRIGGER job_live_stays BEFORE DELETE ON {t}job FOR EACH ROW
   WHEN (OLD.finished_at IS NULL)
