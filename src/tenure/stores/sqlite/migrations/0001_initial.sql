@@ -63,7 +63,7 @@ CREATE TABLE tenure_job (
     stage                 TEXT,
     dedupe_key            TEXT,
     unique_for_us         INTEGER,
-    key_freed             INTEGER CHECK (key_freed = 1),  -- by a job that took the key, see job_dedupe
+    key_freed             INTEGER,  -- 1: by a job that took the key over, see tenure_job_dedupe
     concurrency_key       TEXT,
     concurrency_group     TEXT,
     correlation_id        TEXT,
@@ -377,7 +377,7 @@ CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE OF
 BEGIN SELECT RAISE(ABORT, 'tenure: a finished job is immutable, and every change raises rev'); END;
 
 CREATE TRIGGER tenure_job_frees_its_key_once BEFORE UPDATE OF key_freed ON tenure_job
-  WHEN OLD.key_freed IS NOT NULL OR NEW.key_freed IS NULL
+  WHEN OLD.key_freed IS NOT NULL OR NEW.key_freed IS NOT 1
     OR OLD.finished_at IS NULL OR OLD.unique_for_us IS NULL
 BEGIN SELECT RAISE(ABORT, 'tenure: a key is freed once, after its job has ended'); END;
 
