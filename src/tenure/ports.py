@@ -503,6 +503,9 @@ class DecisionStore(Protocol):
     def load_leased(self, session: SessionKey) -> Loaded:
         """The claimed and running jobs of a worker session, expired ones included."""
 
+    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+        """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
+
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq; an unknown job has none."""
 
@@ -516,8 +519,9 @@ class DecisionStore(Protocol):
         """Apply each change iff its job's rev is still `expected_rev` (0: no job has this id, and
         none holds its dedupe key), the clock is before `not_after`, and the store is still in
         `epoch`. [K1] [K2] A change with a resolution is applied only if its dead letter exists and
-        has no resolution yet. [B17] The job that a new one takes its key from, if its end is still
-        the one that the change names, holds the key no longer. [D14]
+        has no resolution yet [B17], one with a flow only if its parents outside the flow exist.
+        [FL3] The job that a new one takes its key from, if its end is still the one that the change
+        names, holds the key no longer. [D14]
 
         One transaction writes all changes, each with its row, events, observations, spawned
         jobs, flow and edges; there is one change per job. [K3] It marks the edges that lead from

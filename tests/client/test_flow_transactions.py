@@ -8,8 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure import Flow, InvalidInput, Tenure
+from tenure import Conflict, Flow, InvalidInput, Tenure
 from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import JobStatus
 from tenure.verify import assert_holds
@@ -110,3 +111,30 @@ def test_a_flow_that_is_refused_leaves_the_transaction_usable(tmp_path: Path) ->
 
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
     assert statuses(url, flow) == []
+
+
+@spec("FL3", "FL8")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_flow_with_the_id_of_a_job_that_exists_leaves_no_half(
+    tmp_path: Path, postgres_url: str, store: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db" if store == "sqlite" else postgres_url
+    open_store(url, migrate=True).close()
+    with (
+        Tenure(url) as app,
+        closing(
+            sqlite3.connect(tmp_path / "shop.db") if store == "sqlite" else psycopg.connect(url)
+        ) as connection,
+    ):
+        there = app.enqueue("there")
+        flow = app.flow("half", connection=connection)
+        first = flow.add(app.call("a"))
+        flow.add(app.call("b"), after=first).call.job_id = there.id
+        with pytest.raises(Conflict, match="idempotency_key_reuse"), flow:
+            pass
+        connection.commit()
+
+    with closing(open_store(url)) as opened:
+        assert_holds(opened)
+        assert opened.load([first.id]).jobs == {}
+        assert opened.list_flows(DEFAULT_NAMESPACE, before=None, limit=5) == []

@@ -59,6 +59,20 @@ def test_a_flow_that_cannot_work_is_refused_whole(
     assert JobId(JOB.format(5)) not in stage.store.load([JobId(JOB.format(5))]).jobs
 
 
+@spec("FL3")
+def test_ids_that_are_taken_are_the_callers_mistake(stage: Stage) -> None:
+    client = stage.token(Role.CLIENT)
+    stage.enqueue(2)
+    taken_job = stage.ask("POST", "/v1/flows", flow(member(1), member(2)), token=client)
+    stage.ask("POST", "/v1/flows", flow(member(3)), token=client)
+    taken_flow = stage.ask("POST", "/v1/flows", flow(member(4)), token=client)
+
+    for refused in (taken_job, taken_flow):
+        assert (refused.status, refused.json["cause"]) == (409, "idempotency_key_reuse")
+    made = [JobId(JOB.format(number)) for number in (1, 4)]
+    assert stage.store.load(made).jobs == {}
+
+
 @spec("FL8", "H41")
 def test_a_parent_out_of_the_tokens_scope_does_not_exist(stage: Stage) -> None:
     stage.enqueue(7, queue="hidden", kind="k")

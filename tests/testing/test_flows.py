@@ -116,6 +116,7 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
             app.call("merge"), after=first, when="failed"
         ),
         "is not a job": lambda flow, first: flow.add(app.call("merge"), after=[7]),
+        "int is not a job": lambda flow, first: flow.add(app.call("merge"), after=7),
         "is not a call": lambda flow, first: flow.add("merge"),
     }
     for problem, add in wrong.items():

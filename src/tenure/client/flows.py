@@ -210,7 +210,11 @@ class Flow:
 
 
 def _listed(after: After | Iterable[After]) -> list[After]:
-    return [after] if isinstance(after, FlowJob | Job | str) else list(after)
+    if isinstance(after, FlowJob | Job | str):
+        return [after]
+    if not isinstance(after, Iterable):
+        raise _no_job(after)
+    return list(after)
 
 
 def _parent(after: After, needs: JobStatus | None) -> Parent:
@@ -220,7 +224,11 @@ def _parent(after: After, needs: JobStatus | None) -> Parent:
         return Parent(job_id=after.id, step=after.id, needs=needs)
     if isinstance(after, str):
         return Parent(job_id=JobId(plain(after)), step=plain(after), needs=needs)
-    raise InvalidInput(
+    raise _no_job(after)
+
+
+def _no_job(after: object) -> InvalidInput:
+    return InvalidInput(
         "after",
         f"{type(after).__name__} is not a job",
         hint="give what flow.add returned, a job, or the id of one",

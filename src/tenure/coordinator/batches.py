@@ -47,7 +47,8 @@ from tenure.core.outcomes import (
 from tenure.core.requests import answer_existing, may_take_key, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.unknown_words import has_unknown_word, unknown_in_job
-from tenure.core.verdicts import Answer
+from tenure.core.verdicts import Answer, Reply
+from tenure.core.vocabulary import Cause
 from tenure.errors import (
     Contended,
     OutcomeUnknown,
@@ -463,12 +464,26 @@ class Executor:
             deque(changes, maxlen=0)  # decide the rest
             applied = _applied(outcomes)
             if len(applied) == 1:
-                applied[0][0].error = refusal
+                self._answer_refused(applied[0][0], refusal)
                 return
             for pending, outcome in applied:  # one bad change must not take its neighbours down
                 self._save(iter([outcome.change]), [(pending, outcome)], rows)
             return
         self._answer_saved(saved, outcomes, rows, sent_at=sent_at)
+
+    def _answer_refused(self, pending: PendingCommand, refusal: StoreRefused) -> None:
+        """A flow with an id of another flow, or of a job that exists, is its caller's mistake;
+        anything else is a bug. It is looked up only now: such ids are rare. [FL3]"""
+        command = pending.command
+        if isinstance(command, EnqueueFlow) and self._is_taken(command):
+            pending.answer = Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE)
+        else:
+            pending.error = refusal
+
+    def _is_taken(self, flow: EnqueueFlow) -> bool:
+        jobs = self._store.load([member.job.job_id for member in flow.members]).jobs
+        namespace = flow.members[0].job.namespace
+        return bool(jobs) or self._store.load_flow(namespace, flow.flow_id) is not None
 
     def _answer_saved(
         self,

@@ -14,17 +14,19 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
+from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.errors import Closed, InvalidInput
 from tenure.own_transaction.connections import another_database
-from tenure.ports import Store
+from tenure.ports import Saved, Store
 from tenure.stores.hints import hints_of
 from tenure.stores.postgres.arrays import texts
 from tenure.stores.postgres.failover import FailoverMemory
 from tenure.stores.postgres.notifications import channel_of, payload_of
 from tenure.stores.postgres.schema import DEFAULT_SCHEMA, PACKAGE, schema_words
 from tenure.stores.postgres.store import WORDS, PostgresStore
+from tenure.stores.sql.batches import Group
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import SqlStore
@@ -74,6 +76,21 @@ class BorrowedPostgresStore(PostgresStore):
         listing: bool = False,
     ) -> _T:
         return work(self._transaction_of_caller)
+
+    def _save(
+        self, tx: Transaction, groups: Sequence[Group], queries: Sequence[Query], epoch: Epoch
+    ) -> Saved:
+        if not any(change.spawned for group in groups for change in group.changes):
+            return super()._save(tx, groups, queries, epoch)
+        # A flow that the store refuses is an answer, not an error: no half of it may stay. [FL3]
+        tx.fetch(Query("SAVEPOINT tenure_enqueue", ()))
+        try:
+            saved = super()._save(tx, groups, queries, epoch)
+        except BaseException:
+            tx.fetch(Query("ROLLBACK TO SAVEPOINT tenure_enqueue", ()))
+            raise
+        tx.fetch(Query("RELEASE SAVEPOINT tenure_enqueue", ()))
+        return saved
 
     def _hint(self, written: Sequence[Change], now: Instant) -> None:
         hints = hints_of(written, now)

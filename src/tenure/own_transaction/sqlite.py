@@ -6,7 +6,7 @@ would begin one itself, never commits, and leaves the connection's settings as i
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -57,7 +57,21 @@ class BorrowedSqliteStore(SqliteStore):
 
     def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
         """See the port; the caller commits."""
-        return self._save(self._tx, list(changes), epoch)
+        whole = list(changes)
+        if not any(change.spawned for change in whole):
+            return self._save(self._tx, whole, epoch)
+        # A flow that the store refuses is an answer, not an error: no half of it may stay. [FL3]
+        connection = self._tx.connection
+        connection.execute("SAVEPOINT tenure_save")
+        try:
+            saved = self._save(self._tx, whole, epoch)
+        except BaseException:
+            with suppress(sqlite3.Error):  # a full disk has rolled back the whole transaction
+                connection.execute("ROLLBACK TO tenure_save")
+                connection.execute("RELEASE tenure_save")
+            raise
+        connection.execute("RELEASE tenure_save")
+        return saved
 
 
 @contextmanager

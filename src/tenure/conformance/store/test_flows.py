@@ -129,11 +129,25 @@ def test_a_flow_whose_last_job_exists_leaves_nothing_behind(kit: Kit) -> None:
         ),
     )
 
-    with pytest.raises(Exception, match="already there"):
-        kit.ask(clash)
+    assert kit.reply(clash).cause is Cause.IDEMPOTENCY_KEY_REUSE
 
     assert not kit.exists(command.job_id)
     assert kit.store.load_edges([there.id]) == []
+
+
+@spec("FL3")
+def test_a_flow_with_the_id_of_another_is_refused(kit: Kit) -> None:
+    flow = kit.flow({"one": []})
+    command = kit.new_flow({"two": []})
+    clash = type(command)(
+        flow_id=FlowId(str(flow["one"].flow_id)), name="other", members=command.members
+    )
+
+    assert kit.reply(clash).cause is Cause.IDEMPOTENCY_KEY_REUSE
+
+    assert not kit.exists(command.job_id)
+    [listed] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    assert listed.flow.name == "kit"
 
 
 @spec("FL3")

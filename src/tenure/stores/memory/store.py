@@ -305,6 +305,8 @@ class MemoryStore(
         seqs = {event.seq for event in self._events.get(job.id, ())}
         if any(event.seq in seqs for event in change.events):
             raise StoreRefused(f"job {job.id}: an event with this seq is already there")
+        if change.flow is not None and change.flow.id in self._flows:
+            raise StoreRefused(f"flow {change.flow.id} is already there")
         for spawned in change.spawned:
             if spawned.job.id in self._jobs:
                 raise StoreRefused(f"job {spawned.job.id} is already there")
