@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -289,8 +289,10 @@ def test_an_error_after_a_committed_transaction_is_only_logged(app: Tenure, jobs
 
     @app.job
     def book(ctx: Context) -> str:
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-        with ctx.transaction(connection) as transaction:
+        with (
+            closing(sqlite3.connect(":memory:", isolation_level=None)) as connection,
+            ctx.transaction(connection) as transaction,
+        ):
             return transaction.complete("booked")
 
     job = book.enqueue()
